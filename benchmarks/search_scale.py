@@ -2,7 +2,7 @@
 
     python -m benchmarks.search_scale [--out FILE]
 
-Asks among 100,000 plans with 200 records, and with 10,000, and beside many trials under way, where
+Asks among 100,000 plans with 200 records, 5,000 and 10,000, and beside many trials under way, where
 several plans are chosen from one fit; then a sweep on a simulated cluster: 64
 trials at a time, each of which takes the seconds that its forecast says (a clock of its own passes
 them), while asks and tells take the driver the time that they really take. Busy is the share of the
@@ -120,7 +120,7 @@ def busy_share(world: World, trials: int) -> float:
 def figures() -> Iterator[tuple[str, Any]]:
     """All that is told, as it is measured."""
     large = world(100_000)
-    for records in (200, 10_000):
+    for records in (200, 5_000, 10_000):
         yield f"ask_ms_{records}_records", _milliseconds(ask_seconds(large, records))
     for under_way in (0, 250, 1000):
         # as many as `plimsoll_proposer` takes from a fit

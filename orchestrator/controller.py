@@ -15,6 +15,7 @@ from orchestrator.core.events import Event, GroupStarted, Noted, SweepEnded, Tri
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
     DriverStarted,
+    FinalistsChosen,
     Input,
     NodesChanged,
     PlanProposed,
@@ -27,6 +28,7 @@ from orchestrator.core.inputs import (
 from orchestrator.core.instructions import (
     Abandon,
     Announce,
+    ChooseFinalists,
     Dismiss,
     End,
     Instruction,
@@ -186,6 +188,8 @@ class Controller:
                 return self._propose(instruction)
             case Open():
                 return self._open(instruction)
+            case ChooseFinalists(count=count):
+                return self._choose_finalists(count)
             case Store() | Abandon() | End() | Announce():
                 self._tell(instruction)
             case Run(group=group) | Release(group=group) | Dismiss(group=group):
@@ -211,6 +215,10 @@ class Controller:
             ask_seconds=max(now - before, 0.0),
             at=now,
         )
+
+    def _choose_finalists(self, count: int) -> FinalistsChosen:
+        prior = self._noting_problems(self._forecasts.prior(self.sweep))
+        return FinalistsChosen(plans=self._study.leaders(count, prior), at=self._clock())
 
     def _open(self, opening: Open) -> TrialOpened:
         number = self._study.ask(opening.plan, opening.reason, retry_of=opening.retry_of)

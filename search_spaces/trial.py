@@ -141,6 +141,9 @@ class ValidationRun:
 class Measured:
     """The plan trains at this speed: wall-clock time of whole optimizer steps, over all ranks.
 
+    `samples_per_second` and `step_seconds` are by the mean of the steps after warm-up, with its
+    interval; in old records, by the median. `median_step_seconds` is then None.
+
     `beaten` is True if the trial ended early because it was clearly slower than the incumbent; its
     interval is then wider. `seconds_by_step` is the wall-clock time of each step in `losses`; steps
     that were timed together have their mean. It is empty in old records.
@@ -162,6 +165,7 @@ class Measured:
     validation: ValidationRun | None = None  # None in an ordinary trial
     beaten: bool = False
     seconds_by_step: tuple[float, ...] = ()
+    median_step_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +326,7 @@ class TrialRequest:
         spec: Specification without addresses: see `SweepSpec.for_workers`.
         collective_seconds: Timeout of collectives, in seconds.
         incumbent: Seconds per step of the best plan so far; None if there is none. A clearly slower
-            trial ends early, and one of similar speed is measured more precisely.
+            trial ends early.
         validation: True for a validation, a longer trial as `spec.validation` says.
     """
 

@@ -47,6 +47,9 @@ WORST_STEPS_BEFORE_EVALUATION = (
     2  # steps on the longest samples before the evaluation; one more follows the checkpoint
 )
 VALIDATION_INTERVAL_RATIO = 0.5  # a validation's confidence interval relative to a trial's
+# A validation measures for this many seconds, or for this share of its maximum if that is less.
+# Throttling and other slow changes need time to show, however precise the first steps are
+VALIDATION_FLOOR_SECONDS, VALIDATION_FLOOR_SHARE = 10.0, 1 / 3
 
 
 def validation_objective(spec: SweepSpec) -> ObjectiveSpec:
@@ -60,6 +63,15 @@ def validation_objective(spec: SweepSpec) -> ObjectiveSpec:
             "interval": objective.interval * VALIDATION_INTERVAL_RATIO,
         }
     )
+
+
+def validation_floor_seconds(objective: ObjectiveSpec) -> float:
+    """Returns the seconds of steps that a validation measures at least, unless it is capped.
+
+    Args:
+        objective: The validation's, as `validation_objective` returns it.
+    """
+    return min(VALIDATION_FLOOR_SECONDS, VALIDATION_FLOOR_SHARE * objective.max_seconds)
 
 
 def validate(
@@ -189,7 +201,8 @@ def train_and_measure(
         worker.meter.check()
         sampler.begin()
         objective = validation_objective(spec) if request.validation else spec.objective
-        series = measure_steps(training, feed, objective, group, watch, request.incumbent)
+        floor = validation_floor_seconds(objective) if request.validation else 0.0
+        series = measure_steps(training, feed, objective, group, watch, request.incumbent, floor)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         validation = None
@@ -243,6 +256,7 @@ def _measured(
         samples_per_second=_per_second(plan.global_batch, series),
         tokens_per_second=series.tokens / step.value,
         step_seconds=step,
+        median_step_seconds=series.median_step_seconds,
         phases=series.phases,
         mfu=_mfu(flops_per_step, step.value, plan.world_size, peak_flops),
         flops_per_step=flops_per_step,

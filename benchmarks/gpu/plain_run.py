@@ -11,7 +11,8 @@ from pathlib import Path
 from orchestrator.export.verify import UNSTEADY_STEPS
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import ExportManifest
-from workers.measure.steady import median_estimate, warmup_length
+from workers.measure.interval import mean_estimate
+from workers.measure.steady import warmup_length
 
 _TAIL_LETTERS = 2000
 
@@ -53,4 +54,4 @@ def rate_of(said: str, batch: int) -> float:
     taken = [batch / line["samples_per_second"] for line in told[UNSTEADY_STEPS:]]
     if not taken:
         raise UserError(f"a plain loop told of {len(told)} steps, which are too few")
-    return batch / median_estimate(taken[warmup_length(taken) :]).value
+    return batch / mean_estimate(taken[warmup_length(taken) :]).value

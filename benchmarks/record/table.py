@@ -20,6 +20,7 @@ from search_spaces.spec.sections import KEYS_OUTSIDE_MEASUREMENT
 _SECTIONS = ("model", "data", "cluster", "train", "space", "objective")
 _OF_OBJECTIVE = {"interval", "min_steps", "max_steps", "max_seconds"}  # the rest compares plans
 _ID_DIGITS = 8
+_FIRST_MIN_STEPS = 6  # the default when the first tables were recorded, which do not name it
 
 
 class RecordingError(UserError):
@@ -35,7 +36,7 @@ def set_id(spec: SweepSpec, name: str) -> str:
 def _measured_by(spec: SweepSpec) -> dict[str, Any]:
     """What was asked for beyond the defaults: a new key leaves old tables as they are."""
     sections = {name: getattr(spec, name) for name in _SECTIONS}
-    return {
+    measured = {
         name: section.model_dump(
             mode="json",
             exclude_defaults=True,
@@ -44,6 +45,10 @@ def _measured_by(spec: SweepSpec) -> dict[str, Any]:
         )
         for name, section in sections.items()
     }
+    measured["objective"].pop("min_steps", None)
+    if spec.objective.min_steps != _FIRST_MIN_STEPS:
+        measured["objective"]["min_steps"] = spec.objective.min_steps
+    return measured
 
 
 def kept_spec(table: Path) -> Path:

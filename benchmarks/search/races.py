@@ -43,16 +43,20 @@ class Race:
         return float(self.regret[min(trials, len(self.regret)) - 1])
 
 
-def race(surface: Surface, incumbent: AbstractRival, seed: int) -> Race:
+def race(surface: Surface, incumbent: AbstractRival, seed: int, most: int | None = None) -> Race:
     """Measures candidates until regret is known after 40 trials and the best is found within 2 %.
 
-    Each trial tells one of the candidate's repeats, drawn at random.
+    Each trial tells one of the candidate's repeats, drawn at random. The race ends after `most`
+    trials, if given.
     """
     drawn = np.random.default_rng([seed, 2])
     free = np.ones(len(surface), dtype=bool)
     regret, seconds, best, ran_out = [1.0], [0.0], 0.0, 0
     while (
-        free.any() and regret[-1] > 0 and (regret[-1] > NEAR + _EXACT or len(regret) <= AFTER[-1])
+        free.any()
+        and len(regret) - 1 != most
+        and regret[-1] > 0
+        and (regret[-1] > NEAR + _EXACT or len(regret) <= AFTER[-1])
     ):
         row = incumbent.next(free)
         assert free[row], "a candidate is measured once"

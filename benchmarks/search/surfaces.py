@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
+from benchmarks.published.cells import Row
 from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.search.columns import knobs_of
 from benchmarks.search.forecasts import Forecasts, forecasts_of
@@ -19,6 +20,7 @@ from benchmarks.search.tables import Entry, Grid, grids_in, number
 
 Numbers = NDArray[np.float64]
 _NOISE = 0.01  # deviation of a logarithm where nothing is repeated
+TYPICAL_HALF_WIDTH = 0.025  # of a trial's 95 % interval, as a share of its throughput
 _FEW_REPEATS = 3  # that many deviations tell a noise
 # What a trial takes where a table does not say: start and building, then steps; a failure is soon
 START_SECONDS, STEPS, FAILURE_SECONDS = 15.0, 12, 15.0
@@ -29,12 +31,14 @@ class Trial:
     """What one measurement of a candidate tells.
 
     `rate` is None if it ran out of memory or failed. `log_share` is the logarithm of its peak over
-    the memory limit, or of what it wanted if that is more; None where nobody knows.
+    the memory limit, or of what it wanted if that is more; None where nobody knows. `half_width` is
+    from the rate to the upper end of the trial's own 95 % interval, as a share of the rate.
     """
 
     rate: float | None
     log_share: float | None
     seconds: float
+    half_width: float = TYPICAL_HALF_WIDTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +192,14 @@ def _trial(entry: Entry, unit: str, usual: float) -> Trial:
         rate=entry.rate,
         log_share=share,
         seconds=number(row, "trial_seconds") or _modelled_seconds(entry, unit, usual),
+        half_width=_half_width(row),
     )
+
+
+def _half_width(row: Row) -> float:
+    """The half-width of a row's interval, a typical one where the table has no intervals."""
+    rate, high = number(row, "samples_per_s"), number(row, "samples_per_s_high")
+    return TYPICAL_HALF_WIDTH if rate is None or high is None else max(high / rate - 1, 0.0)
 
 
 def _modelled_seconds(entry: Entry, unit: str, usual: float) -> float:

@@ -6,15 +6,19 @@ the study holds.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
+from scipy import stats
+
 from benchmarks.simulation.jobs import LIMIT_BYTES, Job
 from orchestrator.core.events import Event, SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node
+from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
 from search_spaces.trial import Cancelled, Crashed, Measured, Outcome
 
@@ -63,6 +67,7 @@ class DriverChecks:
     numbers: set[int] = field(default_factory=set)
     results: dict[str, Record] = field(default_factory=dict)  # by plan
     validations: Counter[int] = field(default_factory=Counter)
+    repeats: int = 0
     lost_nodes: dict[str, float] = field(default_factory=dict)
     ended: SweepEnded | None = None
 
@@ -88,9 +93,10 @@ class DriverChecks:
         for other in self.busy.values():
             _require(other.number != number, f"trial {number} runs on two groups")
             _require(not run.request.validation, f"a validation runs beside trial {other.number}")
+        again = run.request.validation or self.under_way[number].is_repeat
         _require(
-            run.request.validation or plan.key not in self.done_before | self.results.keys(),
-            f"the plan of trial {number} has a result, and runs again",
+            again == (plan.key in self.done_before | self.results.keys()),
+            f"trial {number} measures a plan again, or for the first time, and should not",
         )
         spec = self.job.spec
         longest = spec.budget.trial_seconds * (
@@ -186,6 +192,10 @@ class DriverChecks:
             return
         _require(number not in self.numbers, f"number {number} is given twice")
         self.numbers.add(number)
+        if event.is_repeat:
+            self._repeats(event)
+            return
+        self.repeats = 0  # leaders may be others after it
         taken = self.results_before + len(self.results) + len(self.under_way)
         _require(taken <= budget.trials, f"{taken} trials of a budget of {budget.trials}")
         minutes = (self.now - self.started_at) / 60
@@ -193,6 +203,13 @@ class DriverChecks:
         _require(minutes <= longest, f"trial {number} starts after {minutes} minutes")
         if budget.gpu_hours is not None:
             _require(self.rank_hours < budget.gpu_hours + 1e-6, "the GPU hours are used up")
+
+    def _repeats(self, event: TrialStarted) -> None:
+        self.repeats += 1
+        most = self.job.spec.validation.repeats
+        _require(self.repeats <= most, f"{self.repeats} repeats where {most} are allowed")
+        others = [one for one in self.under_way.values() if not one.is_repeat]
+        _require(not others, f"trial {event.number} repeats a plan before the search has ended")
 
     def _ends(self, record: Record) -> None:
         number = record.number
@@ -207,6 +224,8 @@ class DriverChecks:
             started is None or started.plan == record.plan, f"trial {number} ended as another plan"
         )
         if record.validation or isinstance(record.outcome, Cancelled):
+            return
+        if _is_repeat(record):
             return
         _require(record.plan.key not in self.results, f"plan of trial {number} has two results")
         self.results[record.plan.key] = record
@@ -253,8 +272,10 @@ class SweepChecks:
         plans: set[str] = set()
         stored: dict[int, Record] = {}
         for record in records:
-            _require(record.plan.key not in plans, f"plan of trial {record.number} is stored twice")
-            plans.add(record.plan.key)
+            if not _is_repeat(record):
+                number = record.number
+                _require(record.plan.key not in plans, f"plan of trial {number} is stored twice")
+                plans.add(record.plan.key)
             stored[record.number] = record
             outcome = record.outcome
             made_up = isinstance(outcome, Crashed) and outcome.cause in (
@@ -273,33 +294,70 @@ class SweepChecks:
 
 
 def check_winner(
-    best: Record | None, records: Iterable[Record], job: Job, failed: Iterable[int]
+    best: Record | None,
+    records: Iterable[Record],
+    validations: Iterable[Record],
+    job: Job,
+    failed: Iterable[int],
 ) -> None:
-    """Checks that the best plan is feasible, and that none is faster beyond doubt."""
-    headroom = job.spec.objective.headroom
-    doubted = set(failed)
+    """Checks that the best plan is feasible, and that none is faster beyond doubt.
 
-    def feasible(record: Record) -> bool:
-        outcome = record.outcome
-        return (
-            isinstance(outcome, Measured)
-            and outcome.memory.peak_bytes <= LIMIT_BYTES * (1 - headroom)
-            and record.number not in doubted
-        )
-
-    def low_and_high(record: Record) -> tuple[float, float]:
-        outcome = record.outcome
-        assert isinstance(outcome, Measured)
-        if job.spec.objective.metric == "headroom":
-            free = 1 - outcome.memory.peak_bytes / LIMIT_BYTES
-            return free - 0.01, free + 0.01
-        rate = outcome.samples_per_second
-        return rate.low, rate.high
-
-    candidates = [record for record in records if feasible(record)]
+    Args:
+        best: What the controller says.
+        records: All trials.
+        validations: All validations.
+        job: The job, with objective and headroom.
+        failed: The trials whose validation failed.
+    """
+    usable = LIMIT_BYTES * (1 - job.spec.objective.headroom)
+    first: dict[str, Record] = {}
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    repeated, out, doubted = set[str](), set[str](), set(failed)
+    for record in (*records, *validations):
+        plan, outcome, again = record.plan.key, record.outcome, _is_repeat(record)
+        if isinstance(outcome, Measured):
+            rates[plan].append(math.log(outcome.samples_per_second.value))
+            if record.validation:
+                continue
+            if again:
+                repeated.add(plan)
+            else:
+                first[plan] = record
+            if outcome.memory.peak_bytes > usable:
+                out.add(plan)
+        elif again:
+            out.add(plan)
+    candidates = {
+        plan for plan, record in first.items() if plan not in out and record.number not in doubted
+    }
     _require((best is None) == (not candidates), "there is a best plan, and none that is feasible")
     if best is None:
         return
-    _require(any(best.number == record.number for record in candidates), "the best is infeasible")
-    highest = max(low_and_high(record)[0] for record in candidates)
-    _require(low_and_high(best)[1] >= highest, "another plan is better beyond doubt")
+    _require(best.plan.key in candidates, "the best is infeasible")
+    if job.spec.objective.metric == "headroom":
+        most = max(_free(first[plan]) for plan in candidates)
+        _require(_free(first[best.plan.key]) + 0.02 >= most, "another plan has more memory free")
+        return
+    pool = candidates & repeated or candidates
+    means = {plan: sum(rates[plan]) / len(rates[plan]) for plan in candidates}
+    top = max(pool, key=means.__getitem__)
+    degrees = sum(len(values) - 1 for values in rates.values())
+    margin = 0.031  # of two intervals of 1.5 %
+    if degrees:
+        squares = sum((one - sum(v) / len(v)) ** 2 for v in rates.values() for one in v)
+        deviation = math.sqrt((squares + 1e-4) / (degrees + 1))
+        share = 1 / len(rates[best.plan.key]) + 1 / len(rates[top])
+        margin += float(stats.t.ppf(0.975, degrees + 1)) * deviation * math.sqrt(share)
+    _require(
+        means[best.plan.key] + margin + job.spec.objective.interval >= means[top],
+        "another plan is faster beyond doubt",
+    )
+
+
+def _free(record: Record) -> float:
+    assert isinstance(record.outcome, Measured)
+    return 1 - record.outcome.memory.peak_bytes / LIMIT_BYTES
+
+
+def _is_repeat(record: Record) -> bool:
+    return isinstance(record.reason, Remeasures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
@@ -31,6 +32,7 @@ from search_spaces.trial import (
 )
 
 LIMIT_BYTES = GIB // 2
+NOISE = 0.03  # standard deviation of the logarithm of a plan's speed between its trials
 RANKS = 2
 CLUSTER = ClusterFacts(device="cpu", slots=RANKS, memory_limit_bytes=LIMIT_BYTES)
 _MODEL = ModelFacts(
@@ -73,8 +75,8 @@ def draw_job(random: Random, folder: str, *, real_sampler: bool) -> Job:
 @lru_cache(maxsize=256)
 def _job(number: int, folder: str, sampler: str) -> Job:
     random = Random(number)
-    kinds = ("A100", "H100") if random.random() < 0.25 else ("",)
-    groups = random.choice([1, 2, 2, 3])
+    kinds = ("A100", "H100") if random.random() < 0.4 else ("",)
+    groups = random.choice([1, 2, 2, 3]) * len(kinds)
     share = random.random() < 0.2
     cluster: dict[str, Any] = {
         "workers": RANKS,
@@ -109,8 +111,15 @@ def _job(number: int, folder: str, sampler: str) -> Job:
                 "zero_stage": [0, 2],
             },
             "budget": budget,
-            "objective": {"metric": random.choice(["samples_per_second", "headroom"])},
-            "validation": {"enabled": random.random() < 0.6, "tries": 2},
+            "objective": {
+                "metric": random.choice(["samples_per_second", "samples_per_second", "headroom"]),
+                "prefer": random.choice(["speed", "speed", "headroom"]),
+            },
+            "validation": {
+                "enabled": random.random() < 0.6,
+                "tries": 2,
+                "repeats": random.choice([0, 3, 7]),
+            },
             "study": {
                 "folder": folder,
                 "sampler": sampler,
@@ -151,7 +160,7 @@ class Fate:
 
 
 def fate_of(seed: int, request: TrialRequest, deadline_seconds: float) -> Fate:
-    """Returns what becomes of a trial, the same for each trial of a plan."""
+    """Returns what becomes of a trial: the same for each trial of a plan, but for its speed."""
     random = Random(f"{seed} {request.plan.key} {request.validation}")
     seconds = random.uniform(5, 40)
     draw = random.random()
@@ -198,6 +207,7 @@ def _residual(random: Random) -> Costs:
 
 def _measured(seed: int, request: TrialRequest, random: Random) -> Measured:
     rate = rate_of(seed, request.plan)
+    rate *= math.exp(Random(f"{seed} {request.number}").gauss(0, NOISE))
     losses = _LOSSES
     if request.validation:
         rate *= random.choice([0.5, 0.99, 1.0, 1.01, 1.0, 1.0])

@@ -23,7 +23,7 @@ PLANTS = (
     Plant(
         "an interrupted trial is not retried",
         "orchestrator.core.step",
-        "if retry and not trial.validation:",
+        "if retry and not trial.validation and not trial.is_repeat:",
         "if False:",
     ),
     Plant(
@@ -116,6 +116,24 @@ PLANTS = (
         "orchestrator.core.schedule",
         "return not step.has_written and not step.starts_group",
         "return not step.starts_group",
+    ),
+    Plant(
+        "leaders are measured again without end",
+        "orchestrator.core.repeats",
+        "if len(made) + len(running) >= spec.validation.repeats:",
+        "if False:",
+    ),
+    Plant(
+        "a plan whose repeat is interrupted counts as untried",
+        "orchestrator.core.step",
+        "if not trial.validation and not trial.is_repeat:\n            self.count",
+        "if not trial.validation:\n            self.count",
+    ),
+    Plant(
+        "the plan with the lowest mean wins",
+        "orchestrator.core.validation",
+        "leader = max(plans, key=speeds.score)",
+        "leader = min(plans, key=speeds.score)",
     ),
     Plant(
         "a study that became unavailable counts as a mistake of the user's",

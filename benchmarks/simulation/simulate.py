@@ -45,6 +45,7 @@ from orchestrator.core.inputs import (
 from orchestrator.core.instructions import Instruction
 from orchestrator.core.placement import CapacityRequest
 from orchestrator.core.records import Record
+from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.study.locks import locked_error
 from orchestrator.study.retry import Clock
@@ -177,7 +178,7 @@ class _Driver:
         self.study = study
         records = study.records()
         self.checks.done_before = frozenset(record.plan.key for record in records)
-        self.checks.results_before = len(records)
+        self.checks.results_before = sum(not is_repeat(record) for record in records)
         self.checks.rank_hours = (
             sum(
                 record.plan.world_size * max(record.ended_at - record.started_at, 0.0)
@@ -443,7 +444,7 @@ class _Simulation:
         end = kept_end(study)
         if end is None or sweep.ended is None or end.reason != sweep.ended.reason:
             raise Violation("the study does not hold how the sweep ended")
-        check_winner(sweep.best, known, self.job, sweep.failed_validations)
+        check_winner(sweep.best, known, sweep.validations, self.job, sweep.failed_validations)
         if self.sqlite:
             Path(_folder(), f"{self.name}.db").unlink()
 

@@ -15,6 +15,7 @@ from orchestrator.core.reasons import (
     StopReason,
 )
 from orchestrator.core.records import Record
+from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast
@@ -71,7 +72,8 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
     if untried == 0:
         return Stop(reason=AllTried(plans=len(state.space.candidates)))
     if budget.patience is not None and state.best is not None:
-        waited = trials_since_best(state.records, state.objective)
+        trials = [record for record in state.records if not is_repeat(record)]
+        waited = trials_since_best(trials, state.objective)
         if waited >= budget.patience:
             return Stop(reason=NoImprovement(trials=waited))
     return Try(baseline=not _tried(state, state.space.baseline))
@@ -119,7 +121,10 @@ def rank_hours(records: Iterable[Record]) -> float:
 
 
 def _completed(state: SweepState) -> int:
-    return sum(not isinstance(record.outcome, Cancelled) for record in state.records)
+    return sum(
+        not isinstance(record.outcome, Cancelled) and not is_repeat(record)
+        for record in state.records
+    )
 
 
 def _tried(state: SweepState, plan: Plan) -> bool:
@@ -155,6 +160,22 @@ def trial_deadline_seconds(
     steps = _UNCAPPED_STEPS * forecast.step_seconds.high / forecast.filled
     needed = DEADLINE_SLACK * (steps + setup) + state.spec.objective.max_seconds
     return min(cap, DEADLINE_FLOOR_SECONDS + needed)
+
+
+def repeat_deadline_seconds(state: SweepState, plan: Plan) -> float:
+    """Returns the hard limit of a repeat in seconds, however little time the sweep has left.
+
+    It is `budget.trial_seconds`, or less if the measured trial of the plan shows that less will do.
+    """
+    outcome = next(
+        one.outcome
+        for one in state.records
+        if one.plan == plan and isinstance(one.outcome, Measured)
+    )
+    setup = outcome.costs.build_seconds + outcome.costs.compile_seconds
+    steps = _UNCAPPED_STEPS * outcome.step_seconds.high
+    needed = DEADLINE_SLACK * (setup + steps) + state.spec.objective.max_seconds
+    return min(state.spec.budget.trial_seconds, DEADLINE_FLOOR_SECONDS + needed)
 
 
 def validation_deadline_seconds(state: SweepState, trial: Record) -> float:

@@ -32,6 +32,7 @@ class Phase(Enum):
 
     SEARCHING = "searching"  # trials are started
     DRAINING = "draining"  # the search has ended, and trials still run
+    REMEASURING = "remeasuring"  # the leaders are measured again
     VALIDATING = "validating"  # the best plans are validated, one after the other
     DONE = "done"  # nothing is started any more
 
@@ -68,6 +69,11 @@ class Proposing:
     """The sampler was asked for a plan for these accelerators."""
 
     accelerators: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoosingFinalists:
+    """The search was asked which plans it believes to be best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +124,7 @@ class ControllerState:
         retries: Plans to run once more.
         pending: Trials that wait for room, by accelerator.
         awaited: The answer that is awaited; nothing else is started meanwhile.
+        finalists: The plans that are measured again, best first; None until the search has ended.
         stop_reason: Why the search ended; None while it goes on.
         ended: True once nothing is started any more.
         left_out: Accelerators whose nodes did not come in time.
@@ -136,7 +143,8 @@ class ControllerState:
     groups_started: int = 0
     retries: tuple[tuple[Plan, Retry], ...] = ()
     pending: Mapping[str, PendingTrial] = field(default_factory=lambda: _EMPTY)
-    awaited: Proposing | Opening | None = None
+    awaited: Proposing | ChoosingFinalists | Opening | None = None
+    finalists: tuple[Plan, ...] | None = None
     stop_reason: StopReason | None = None
     ended: bool = False
     left_out: frozenset[str] = frozenset()
@@ -153,8 +161,10 @@ class ControllerState:
             return Phase.DONE
         if self.stop_reason is None:
             return Phase.SEARCHING
-        draining = any(not trial.validation for trial in self.sweep.running)
-        return Phase.DRAINING if draining else Phase.VALIDATING
+        running = self.sweep.running
+        if any(not trial.validation and not trial.is_repeat for trial in running):
+            return Phase.DRAINING
+        return Phase.REMEASURING if any(one.is_repeat for one in running) else Phase.VALIDATING
 
     @property
     def wait_seconds(self) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.notes import Note
-from orchestrator.core.reasons import StopReason, TrialReason
+from orchestrator.core.reasons import Remeasures, StopReason, TrialReason
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -56,6 +56,11 @@ class TrialStarted:
     validation: bool = False
     ask_seconds: float | None = None
     retry_of: int | None = None  # the interrupted trial of the same plan
+
+    @property
+    def is_repeat(self) -> bool:
+        """True if it measures a plan again."""
+        return isinstance(self.reason, Remeasures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

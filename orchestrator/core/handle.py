@@ -15,6 +15,7 @@ from orchestrator.core.failures import (
 )
 from orchestrator.core.inputs import (
     DriverStarted,
+    FinalistsChosen,
     GroupsEnded,
     Input,
     InterruptedTrial,
@@ -30,7 +31,7 @@ from orchestrator.core.instructions import Abandon, Instruction, Kill, Release
 from orchestrator.core.notes import GroupReplaced, Message, PlanBlamed
 from orchestrator.core.reasons import Retry, WorkersGone
 from orchestrator.core.records import Record, closed_record
-from orchestrator.core.schedule import schedule, take_opened, take_proposal
+from orchestrator.core.schedule import schedule, take_finalists, take_opened, take_proposal
 from orchestrator.core.state import begin
 from orchestrator.core.step import Step
 from search_spaces.trial import Crashed, DriverDied, NodesLost, WorkersFailed
@@ -79,6 +80,8 @@ def handle(state: ControllerState, given: Input) -> Decision:
             declined = take_proposal(step, given)
         case TrialOpened():
             take_opened(step, given)
+        case FinalistsChosen():
+            take_finalists(step, given)
         case TrialFinished():
             _finish_trial(step, given)
         case GroupsEnded():
@@ -111,7 +114,7 @@ def _repair(step: Step, trial: InterruptedTrial) -> None:
     """
     if trial.retry_of is None:
         step.instruct(Abandon(number=trial.number))
-        if trial.in_space:
+        if trial.in_space and not trial.is_repeat:
             again = (trial.plan, Retry(trial=trial.number, cause=DriverDied()))
             step.change(retries=(*step.state.retries, again))
         return

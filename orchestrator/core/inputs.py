@@ -28,12 +28,14 @@ class InterruptedTrial:
         number: Its number.
         plan: Its plan.
         retry_of: Number of the trial that it repeated; None if it was no retry.
+        is_repeat: True if it measured a plan again, which is then chosen anew.
         in_space: True if the plan is still one of the sweep's candidates.
     """
 
     number: int
     plan: Plan
     retry_of: int | None
+    is_repeat: bool = False
     in_space: bool = True
 
 
@@ -116,6 +118,14 @@ class TrialOpened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinalistsChosen:
+    """The search's answer to `ChooseFinalists`: measured, feasible plans, the best one first."""
+
+    plans: tuple[Plan, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFinished:
     """A group's report on its trial.
 
@@ -181,6 +191,7 @@ Input = (
     | Tick
     | PlanProposed
     | TrialOpened
+    | FinalistsChosen
     | TrialFinished
     | GroupsEnded
     | StopRequested

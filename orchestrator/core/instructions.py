@@ -31,6 +31,13 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChooseFinalists:
+    """Ask the search for the plans that it believes to be best; answer with `FinalistsChosen`."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartGroup:
     """Start the process that runs a group's trials; its workers start with the first one."""
 
@@ -127,6 +134,7 @@ class End:
 Instruction = (
     Propose
     | Open
+    | ChooseFinalists
     | StartGroup
     | Run
     | Release

@@ -71,7 +71,15 @@ class Validates:
     trial: int
 
 
-TrialReason = IsBaseline | Sampled | Promising | Retry | Validates
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remeasures:
+    """The plan of a trial, one of the leaders or the baseline, is measured again."""
+
+    kind: Literal["remeasures"] = "remeasures"
+    trial: int
+
+
+TrialReason = IsBaseline | Sampled | Promising | Retry | Validates | Remeasures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

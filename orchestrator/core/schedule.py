@@ -11,13 +11,28 @@ from orchestrator.core.budget import (
     incumbent,
     next_action,
     not_worth_it,
+    repeat_deadline_seconds,
     trial_deadline_seconds,
     validation_deadline_seconds,
 )
-from orchestrator.core.controller_state import Group, Opening, PendingTrial, Proposing
+from orchestrator.core.controller_state import (
+    ChoosingFinalists,
+    Group,
+    Opening,
+    PendingTrial,
+    Proposing,
+)
 from orchestrator.core.events import TrialStarted
-from orchestrator.core.inputs import PlanProposed, TrialOpened
-from orchestrator.core.instructions import Open, Propose, Release, RequestCapacity, Run, StartGroup
+from orchestrator.core.inputs import FinalistsChosen, PlanProposed, TrialOpened
+from orchestrator.core.instructions import (
+    ChooseFinalists,
+    Open,
+    Propose,
+    Release,
+    RequestCapacity,
+    Run,
+    StartGroup,
+)
 from orchestrator.core.notes import GroupReplaced, PlansLeftOut, TrialWaits
 from orchestrator.core.placement import (
     PlacementDecision,
@@ -28,8 +43,15 @@ from orchestrator.core.placement import (
     reason_to_replace,
     shortfall,
 )
-from orchestrator.core.reasons import IsBaseline, NoPlanForNodes, StopReason, Validates
+from orchestrator.core.reasons import (
+    IsBaseline,
+    NoPlanForNodes,
+    Remeasures,
+    StopReason,
+    Validates,
+)
 from orchestrator.core.records import Record
+from orchestrator.core.repeats import FINALISTS, is_repeat, next_repeat, repeats_enabled
 from orchestrator.core.step import Step
 from search_spaces.plan import Plan
 from search_spaces.trial import TrialRequest
@@ -127,6 +149,8 @@ def _decide(step: Step, kinds: Set[str], ready: Set[str], declined: Set[str] | N
 
 def _open(step: Step, opening: Opening) -> Next:
     step.change(awaited=opening)
+    if not isinstance(opening.reason, Remeasures):
+        step.change(finalists=None)  # the trial may change which plans lead
     step.instruct(Open(plan=opening.plan, reason=opening.reason, retry_of=opening.retry_of))
     return Next.STARTED
 
@@ -158,9 +182,13 @@ def take_opened(step: Step, opened: TrialOpened) -> None:
     if not isinstance(opening, Opening):
         return
     step.change(awaited=None)
-    step.count_untried(opening.plan.accelerator, -1)
     sweep, plan = step.state.sweep, opening.plan
-    deadline_seconds = trial_deadline_seconds(sweep, step.now, plan, opened.forecast)
+    is_repeat = isinstance(opening.reason, Remeasures)
+    if is_repeat:
+        deadline_seconds = repeat_deadline_seconds(sweep, plan)
+    else:
+        step.count_untried(plan.accelerator, -1)
+        deadline_seconds = trial_deadline_seconds(sweep, step.now, plan, opened.forecast)
     step.announce(
         TrialStarted(
             number=opened.number,
@@ -177,14 +205,24 @@ def take_opened(step: Step, opened: TrialOpened) -> None:
         number=opened.number,
         plan=plan,
         spec=sweep.for_workers,
-        incumbent=incumbent(sweep, plan),
+        incumbent=None if is_repeat else incumbent(sweep, plan),
     )
     _place(step, PendingTrial(request=request, deadline_seconds=deadline_seconds))
 
 
+def take_finalists(step: Step, chosen: FinalistsChosen) -> None:
+    """Takes note of the plans that are measured again."""
+    if isinstance(step.state.awaited, ChoosingFinalists):
+        step.change(awaited=None, finalists=chosen.plans)
+
+
 def _conclude(step: Step, reason: StopReason) -> Next:
-    """Ends the search; then validates, once no trial runs; then ends the sweep."""
+    """Ends the search; once no trial runs, measures the leaders again, validates, and ends."""
     step.change(stop_reason=reason)
+    if any(not trial.is_repeat for trial in step.state.sweep.running):
+        return Next.LATER
+    if repeats := _remeasure(step):
+        return repeats
     if step.state.sweep.running:
         return Next.LATER
     trial = step.state.sweep.next_to_validate
@@ -193,6 +231,25 @@ def _conclude(step: Step, reason: StopReason) -> Next:
         return Next.ENDED
     _validate(step, trial)
     return Next.STARTED
+
+
+def _remeasure(step: Step) -> Next | None:
+    """Measures a leading plan again; None if no more repeats are due."""
+    sweep, finalists = step.state.sweep, step.state.finalists
+    if not repeats_enabled(sweep.spec) or sweep.best is None:
+        return None
+    if finalists is None:
+        step.change(awaited=ChoosingFinalists())
+        step.instruct(ChooseFinalists(count=FINALISTS))
+        return Next.STARTED
+    running = [trial.plan for trial in sweep.running]
+    plan = next_repeat(sweep.records, running, finalists, sweep.space.baseline, sweep.spec)
+    if plan is None:
+        return None
+    if plan.accelerator in step.state.pending:
+        return Next.LATER
+    trial = next(one for one in sweep.records if one.plan == plan and not is_repeat(one))
+    return _open(step, Opening(plan=plan, reason=Remeasures(trial=trial.number)))
 
 
 def _validate(step: Step, trial: Record) -> None:

@@ -17,16 +17,16 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import Objective, memory_limit_of, score
+from orchestrator.core.objective import Objective, memory_limit_of
 from orchestrator.core.records import Record, last_fingerprint
+from orchestrator.core.repeats import Speeds, is_repeat
 from orchestrator.core.validation import (
     ValidationFailure,
-    candidates,
+    answer,
     counts_as_validation,
     failures,
+    leaders,
     next_validation,
-    passed_validation,
-    slowness,
 )
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -78,44 +78,48 @@ class SweepState:
 
     @property
     def best(self) -> Record | None:
-        """Trial of the validated plan, else the best feasible one whose validation did not fail."""
-        equals, objective = self.ties, self.objective
-        validation = passed_validation(equals, self.validations)
-        if validation is not None:
-            return next(record for record in equals if record.number == validation.number)
-        return max(equals, key=lambda record: score(record, objective), default=None)
+        """The best plan: its first trial, with the speed that all its measurements say together."""
+        return answer(self.records, self.ties, self.validations, self.failed_validations, self.spec)
 
     @property
     def ties(self) -> list[Record]:
-        """The best trials, statistically equal, in the order in which they are validated."""
+        """The best plans, statistically equal, the best one first."""
         return list(_ties(self.records, self.validations, self.space.baseline, self.spec))
 
     @property
+    def speeds(self) -> Speeds:
+        """Speeds of all measured plans, and how much trials of the same plan differ."""
+        return _speeds(self.records, self.validations, self.spec)
+
+    def pooled(self, record: Record) -> Record:
+        """Returns a trial with the speed that all measurements of its plan say together."""
+        return self.speeds.record(record)
+
+    @property
+    def by_plan(self) -> tuple[Record, ...]:
+        """The first trial of each plan, with the speed of all its measurements."""
+        return tuple(self.pooled(record) for record in self.records if not is_repeat(record))
+
+    @property
     def validated(self) -> Record | None:
-        """The validation that one of the best plans passed, None if none did."""
-        return passed_validation(self.ties, self.validations)
+        """The validation that the best plan passed, None if it did not."""
+        best = self.best
+        if best is None:
+            return None
+        of_best = (one for one in reversed(self.validations) if one.number == best.number)
+        return next(of_best, None)
 
     @property
     def failed_validations(self) -> Mapping[int, ValidationFailure]:
         """Reasons of failed validations, by trial number."""
         return _failed(self.records, self.validations, self.space.baseline, self.spec)
 
-    def validation_failure(self, validation: Record) -> ValidationFailure | None:
-        """Returns the reason why this validation failed, even if its repeat passed; else None.
-
-        Only a validation that was too slow is repeated, so an earlier one failed for slowness.
-        """
-        of_trial = (
-            other for other in reversed(self.validations) if other.number == validation.number
-        )
-        if validation == next(of_trial, validation):
-            return self.failed_validations.get(validation.number)
-        return slowness(validation, self.records, self.spec)
-
     @property
     def next_to_validate(self) -> Record | None:
         """The trial whose plan is validated next, None if no validation is due."""
-        return next_validation(self.records, self.validations, self.space.baseline, self.spec)
+        return next_validation(
+            self.records, self.validations, self.ties, self.failed_validations, self.spec
+        )
 
 
 def _last_result(compute: Callable[..., Result]) -> Callable[..., Result]:
@@ -149,7 +153,16 @@ def _ties(
     records: tuple[Record, ...], validations: tuple[Record, ...], baseline: Plan, spec: SweepSpec
 ) -> list[Record]:
     failed = _failed(records, validations, baseline, spec)
-    return candidates(records, failed, Objective.of(spec))
+    return leaders(records, validations, failed, spec)
+
+
+@_last_result
+def _speeds(
+    records: tuple[Record, ...], validations: tuple[Record, ...], spec: SweepSpec
+) -> Speeds:
+    if not validations and not any(map(is_repeat, records)):  # nothing to pool
+        return Speeds(by_plan={}, objective=Objective.of(spec))
+    return Speeds.of(records, validations, Objective.of(spec))
 
 
 def begin(event: SweepStarted) -> SweepState:
@@ -202,8 +215,8 @@ def validation_state(state: SweepState) -> ValidationState:
         return "off"
     if state.validated is not None:
         return "validated"
-    after = next_validation(state.records, state.validations, state.space.baseline, state.spec)
-    return "failed" if after is None and state.failed_validations else "open"
+    is_due = state.next_to_validate is not None
+    return "failed" if not is_due and state.failed_validations else "open"
 
 
 class AbstractCallback(ABC):

@@ -69,9 +69,9 @@ class Step:
     def interrupt(self, trial: TrialStarted, cause: Interruption, *, retry: bool = True) -> None:
         """Closes a trial that ended through no fault of its plan; `retry` runs it again.
 
-        A validation that is missing is proposed again anyway.
+        A validation or a repeat that is missing is chosen again anyway.
         """
-        if retry and not trial.validation:
+        if retry and not trial.validation and not trial.is_repeat:
             again = (trial.plan, Retry(trial=trial.number, cause=cause))
             self.change(retries=(*self.state.retries, again))
         self.change(stop_reason=None)  # the reason may have counted on this trial
@@ -82,7 +82,7 @@ class Step:
         outcome = Cancelled(cause=cause)
         record = closed_record(trial.number, trial.plan, outcome, trial.reason, at=self.now)
         self.abandon(replace(record, validation=trial.validation))
-        if not trial.validation:
+        if not trial.validation and not trial.is_repeat:
             self.count_untried(trial.plan.accelerator, 1)
 
     def abandon(self, record: Record) -> None:

@@ -6,12 +6,20 @@ records each time, so that a changed headroom applies to old validations too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.core.objective import Objective, Violation, throughput, ties_of_best
+from orchestrator.core.objective import (
+    Objective,
+    Violation,
+    score,
+    throughput,
+    ties_of_best,
+)
 from orchestrator.core.records import Record
+from orchestrator.core.repeats import Speeds, infeasible_plans, is_repeat
 from search_spaces.knobs.registry import is_lossless
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -120,14 +128,14 @@ class ValidationFailure:
     """Reason why a validation failed.
 
     `outcome`: it was not measured. `constraint`: it violates one. `losses`: they differ from those
-    of the reference. `slowness`: it was far slower than its trial.
+    of the reference. One that was slower than its trial is no failure: it counts as one more
+    measurement of the plan.
     """
 
-    cause: Literal["outcome", "constraint", "losses", "slowness"]
+    cause: Literal["outcome", "constraint", "losses"]
     outcome: Outcome
     violation: Violation | None = None
     check: LossCheck | None = None
-    trial_rate: float | None = None  # samples per second of its trial, if it was slower
 
 
 def failure(
@@ -146,24 +154,7 @@ def failure(
     check = loss_check(validation, records, baseline, spec, doubted)
     if check is not None and not check.holds:
         return ValidationFailure(cause="losses", outcome=outcome, check=check)
-    return slowness(validation, records, spec)
-
-
-def slowness(
-    validation: Record, records: Sequence[Record], spec: SweepSpec
-) -> ValidationFailure | None:
-    """Returns the failure of a validation that was far slower than its trial, else None."""
-    trial = next((record for record in records if record.number == validation.number), None)
-    if trial is None or not isinstance(trial.outcome, Measured):
-        return None
-    if not isinstance(validation.outcome, Measured):
-        return None
-    required = trial.outcome.samples_per_second.low * (1 - spec.validation.slower)
-    if validation.outcome.samples_per_second.high >= required:
-        return None
-    return ValidationFailure(
-        cause="slowness", outcome=validation.outcome, trial_rate=throughput(trial)
-    )
+    return None
 
 
 def failures(
@@ -183,65 +174,116 @@ def failures(
     return failed
 
 
-def candidates(
-    records: Iterable[Record], failed: Mapping[int, ValidationFailure], objective: Objective
-) -> list[Record]:
-    """Returns the best plan and its statistical ties, without those whose validation failed.
-
-    The plan with the most free memory comes first; if headroom is the objective, the fastest.
-    """
-    eligible = [record for record in records if record.number not in failed]
-    ties = ties_of_best(eligible, objective)
-    if objective.metric == "headroom":
-        return sorted(ties, key=throughput, reverse=True)
-    return sorted(ties, key=_memory_share)
-
-
-def next_validation(
-    records: Sequence[Record], validations: Sequence[Record], baseline: Plan, spec: SweepSpec
-) -> Record | None:
-    """Returns the trial to validate now; None if one passed already, or enough were tried.
-
-    A validation that failed for slowness alone is repeated once, since contention also makes one
-    slow. `validation.tries` counts plans, and starts again once other trials have ended.
-    """
-    if not spec.validation.enabled:
-        return None
-    failed = failures(validations, records, baseline, spec)
-    slow = _slow_for_the_first_time(records, validations, failed)
-    if slow is not None:
-        return slow
-    best = candidates(records, failed, Objective.of(spec))
-    if not best or passed_validation(best, validations) is not None:
-        return None
-    last = max(record.ended_at for record in records)
-    tried = {
-        validation.number for validation in validations if validation.ended_at > last
-    } & failed.keys()
-    return best[0] if len(tried) < spec.validation.tries else None
-
-
-def _slow_for_the_first_time(
+def leaders(
     records: Sequence[Record],
     validations: Sequence[Record],
     failed: Mapping[int, ValidationFailure],
+    spec: SweepSpec,
+) -> list[Record]:
+    """Returns the best plan and its statistical ties, without those whose validation failed.
+
+    Each is the first trial of its plan, with the speed that all measurements of the plan say
+    together. Once leading plans were measured again, a plan that was measured once is among them
+    only if it is faster beyond doubt: the fastest of many single measurements was lucky.
+
+    The plan with the highest mean comes first; with `objective.prefer: headroom` the one with the
+    most free memory, and if headroom is the objective, the fastest.
+    """
+    objective = Objective.of(spec)
+    eligible = [record for record in records if record.number not in failed]
+    if objective.metric == "headroom":
+        return sorted(ties_of_best(eligible, objective), key=throughput, reverse=True)
+    if not validations and not any(map(is_repeat, records)):
+        ties = ties_of_best(eligible, objective)
+    else:
+        speeds = Speeds.of(records, validations, objective)
+        ties = _pooled_ties(eligible, objective, speeds)
+    return sorted(ties, key=_memory_share) if spec.objective.prefer == "headroom" else ties
+
+
+def _pooled_ties(records: Sequence[Record], objective: Objective, speeds: Speeds) -> list[Record]:
+    first, repeated = dict[Plan, Record](), set[Plan]()
+    for record in records:
+        if isinstance(record.outcome, Measured) and record.plan in speeds.by_plan:
+            if is_repeat(record):
+                repeated.add(record.plan)
+            else:
+                first.setdefault(record.plan, record)
+    infeasible = infeasible_plans(records, objective)
+    plans = [plan for plan in first if plan not in infeasible]
+    if known := max((speeds.score(plan) for plan in plans if plan in repeated), default=None):
+        plans = [
+            plan
+            for plan in plans
+            if plan in repeated or speeds.score(plan) - speeds.half_width(plan) > known
+        ]
+    if not plans:
+        return []
+    leader = max(plans, key=speeds.score)
+    ties = [
+        plan
+        for plan in plans
+        if speeds.score(plan) >= speeds.score(leader) - speeds.margin(plan, leader)
+    ]
+    return [speeds.record(first[plan]) for plan in sorted(ties, key=speeds.score, reverse=True)]
+
+
+def answer(
+    records: Sequence[Record],
+    ties: Sequence[Record],
+    validations: Sequence[Record],
+    failed: Mapping[int, ValidationFailure],
+    spec: SweepSpec,
 ) -> Record | None:
-    """Returns the last validation's trial if it failed for slowness, and for the first time."""
-    if not validations:
-        return None
-    last = validations[-1]
-    reason = failed.get(last.number)
-    if reason is None or reason.cause != "slowness":
-        return None
-    if sum(validation.number == last.number for validation in validations) > 1:
-        return None
-    return next((record for record in records if record.number == last.number), None)
+    """Returns the best plan: of plans that differ by less than matters, one that is validated.
+
+    Without any such, the first of the ties; once `validation.tries` plans were validated, the first
+    that passed.
+
+    Args:
+        records: The trials.
+        ties: The best plans, from `leaders`.
+        validations: All validations.
+        failed: Those that failed.
+        spec: Says what difference matters: `objective.interval`.
+    """
+    passed = {one.number for one in validations} - failed.keys()
+    validated = [record for record in ties if record.number in passed]
+    if not ties or not validated:
+        return ties[0] if ties else None
+    if len(_validated_last(records, validations)) >= spec.validation.tries:
+        return validated[0]
+    objective = Objective.of(spec)
+    by_speed = objective.metric != "headroom" and spec.objective.prefer == "speed"
+    enough = score(ties[0], objective) / (1 + spec.objective.interval) if by_speed else -math.inf
+    equal = [record for record in validated if score(record, objective) >= enough]
+    return equal[0] if equal else ties[0]
 
 
-def passed_validation(best: Sequence[Record], validations: Sequence[Record]) -> Record | None:
-    """Returns the validation of the first trial that has one; `best` must hold no failed ones."""
-    by_trial = {validation.number: validation for validation in validations}
-    return next((by_trial[record.number] for record in best if record.number in by_trial), None)
+def next_validation(
+    records: Sequence[Record],
+    validations: Sequence[Record],
+    ties: Sequence[Record],
+    failed: Mapping[int, ValidationFailure],
+    spec: SweepSpec,
+) -> Record | None:
+    """Returns the trial to validate now; None if the answer is validated, or enough were tried.
+
+    `validation.tries` counts plans, and starts again once other trials have ended.
+    """
+    best = answer(records, ties, validations, failed, spec)
+    if not spec.validation.enabled or best is None:
+        return None
+    if any(validation.number == best.number for validation in validations):
+        return None
+    tried = _validated_last(records, validations)
+    return best if len(tried) < spec.validation.tries else None
+
+
+def _validated_last(records: Sequence[Record], validations: Sequence[Record]) -> set[int]:
+    """Returns the trials that were validated since the last trial ended."""
+    last = max(record.ended_at for record in records)
+    return {validation.number for validation in validations if validation.ended_at > last}
 
 
 def counts_as_validation(record: Record) -> bool:

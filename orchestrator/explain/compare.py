@@ -62,7 +62,7 @@ def measurement(record: Record, state: SweepState) -> Measurement:
         peak_bytes=measured.memory.peak_bytes if measured else None,
         limit_bytes=measured.memory.limit_bytes if measured else None,
         forecast=forecast.samples_per_second.value if forecast else None,
-        is_best=record == state.best,
+        is_best=state.best is not None and record.number == state.best.number,
     )
 
 

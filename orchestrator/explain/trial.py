@@ -214,7 +214,7 @@ def explain_trial(
 ) -> TrialExplanation:
     """Explains a trial; without a forecast context, no fixes for a shortage are given."""
     outcome, best = record.outcome, state.best
-    ranking = [trial.number for trial in ranked(state.records, state.objective)]
+    ranking = [trial.number for trial in ranked(state.by_plan, state.objective)]
     device_shortage = None
     if isinstance(outcome, OutOfMemory) and outcome.where == "device" and context is not None:
         plain = replace(record, plan=without_accelerator(record.plan))
@@ -228,7 +228,7 @@ def explain_trial(
         standing=_standing(state, record),
         rank=ranking.index(record.number) + 1 if record.number in ranking else None,
         best=best,
-        ratio=None if best is None or best == record else speedup(record, best),
+        ratio=None if best is None or best.plan == record.plan else speedup(record, best),
         changes=() if best is None else changes(best.plan, record.plan),
         shortage=device_shortage,
         snapshot=None if snapshot is None else str(snapshot),
@@ -245,4 +245,4 @@ def _standing(state: SweepState, record: Record) -> Standing:
         return "infeasible"
     if record.number in state.failed_validations:
         return "validation_failed"
-    return "tied" if record in state.ties else "worse"
+    return "tied" if any(record.number == tie.number for tie in state.ties) else "worse"

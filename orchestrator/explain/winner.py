@@ -94,7 +94,7 @@ def _competitors(
         yield _competitor("baseline", state, best, baseline, context)
     others = [
         record.plan
-        for record in ranked(state.records, state.objective)
+        for record in ranked(state.by_plan, state.objective)
         if record.plan not in (best.plan, baseline)
     ]
     for plan in others[:RUNNERS_UP]:
@@ -108,7 +108,7 @@ def _competitor(
     plan: Plan,
     context: ForecastContext | None,
 ) -> Competitor:
-    tried = record_of(state.records, plan)
+    tried = record_of(state.by_plan, plan)
     ratio, peak = speedup(best, tried), None
     if tried is not None and isinstance(tried.outcome, Measured):
         peak = float(tried.outcome.memory.peak_bytes)

@@ -33,7 +33,8 @@ from search_spaces.settings.observed_run import (
     ObservedStep,
 )
 from search_spaces.trial import Estimate
-from workers.measure.steady import median_estimate, warmup_length
+from workers.measure.interval import mean_estimate
+from workers.measure.steady import warmup_length
 
 _SITE = Path(workers.run_recorder.__file__).parent / "site"
 _STOP_SECONDS = 10.0  # between a signal and the next stronger one
@@ -394,11 +395,11 @@ def _speed(manifest: ExportManifest, rank: ObservedRank) -> Finding:
 
 
 def observed_speed(plan: Plan, rank: ObservedRank) -> Estimate | None:
-    """Returns samples per second, from the median of steady steps; None if there are too few."""
+    """Returns samples per second, from the mean of steady steps; None if there are too few."""
     times = [step.at for step in rank.steps[UNSTEADY_STEPS - 1 :]]
     seconds = [later - earlier for earlier, later in pairwise(times)]
     if len(seconds) < FEWEST_STEPS - UNSTEADY_STEPS:
         return None
-    step = median_estimate(seconds[warmup_length(seconds) :])
+    step = mean_estimate(seconds[warmup_length(seconds) :])
     batch = plan.global_batch
     return Estimate(value=batch / step.value, low=batch / step.high, high=batch / step.low)

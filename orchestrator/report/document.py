@@ -133,5 +133,5 @@ def _figures(record: Record) -> Iterator[tuple[str, Any]]:
 
 
 def _failure(validation: Record, state: SweepState) -> dict[str, str | None]:
-    failure = state.validation_failure(validation)
+    failure = state.failed_validations.get(validation.number)
     return {"failure": None if failure is None else failure_words(failure)}

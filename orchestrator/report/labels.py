@@ -269,16 +269,13 @@ def failure_words(failure: ValidationFailure) -> str:
             f"its losses differ by up to {difference:.2g} % from those of trial {check.reference}"
             f" over the first {check.steps} steps (tolerance {tolerance:g} %)"
         )
-    if failure.trial_rate is not None and isinstance(failure.outcome, Measured):
-        rate = failure.outcome.samples_per_second.value
-        return f"it ran at {rate:.4g} samples/s, its trial at {failure.trial_rate:.4g}"
     return " ".join(outcome_sentence(failure.outcome).split())
 
 
 def validation_words(validation: Record, state: SweepState) -> str:
     """Describes a validation: `failed: ...` or `passed: 46 steps at 198.1 ± 1.1 samples/s, ...`."""
     outcome = validation.outcome
-    if (reason := state.validation_failure(validation)) is not None:
+    if (reason := state.failed_validations.get(validation.number)) is not None:
         return f"failed: {failure_words(reason)}"
     if not isinstance(outcome, Measured):
         return outcome_words(outcome)  # stopped, which is no failure
@@ -321,7 +318,7 @@ def validation_sentences(state: SweepState) -> Iterator[str]:
     if state.best is None:
         return
     validation = state.validated
-    failed = [each for each in state.validations if state.validation_failure(each) is not None]
+    failed = [each for each in state.validations if each.number in state.failed_validations]
     if validation is not None:
         yield f"validation in a fresh worker group {validation_words(validation, state)}"
     elif not state.spec.validation.enabled:

@@ -25,6 +25,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.objective import outcome_counts, speedup, within_headroom
 from orchestrator.core.records import Record
+from orchestrator.core.repeats import is_repeat, repeats_at_the_end
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.labels import (
@@ -178,7 +179,7 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
 def _validation(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     if state.validations:
         last = state.validations[-1]
-        failed = state.validation_failure(last) is not None
+        failed = last.number in state.failed_validations
         words = f"of trial {last.number} {validation_words(last, state)}"
         yield "validation", Text(words, style="red" if failed else "green")
 
@@ -373,11 +374,14 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
         gain = speedup(record, baseline_record(state))
         if gain is not None and record.plan != state.space.baseline:
             parts.append(f"{gain.value:.2f} x the baseline")
-    if record == state.best:
+    if state.best is not None and record.number == state.best.number:
         parts.append("best so far")
     used = progress(state, now)
     left = "" if used.left_seconds is None else f", about {duration(used.left_seconds)} left"
     tally = f"{used.trials} of {used.trials_of}{left}"
+    if is_repeat(record):
+        repeats = len(repeats_at_the_end(state.records))
+        tally = f"repeat {repeats} of at most {state.spec.validation.repeats}"
     return f"trial {record.number} ended: {'; '.join(parts)} [{tally}]"
 
 
@@ -386,8 +390,6 @@ def _validation_ended(validation: Record, state: SweepState) -> str:
     failed = validation.number in state.failed_validations
     if not failed or (following := state.next_to_validate) is None:
         return words
-    if following.number == validation.number:
-        return f"{words}; it runs once more, because other work on the machine can slow it as much"
     return f"{words}; trial {following.number} is validated instead"
 
 

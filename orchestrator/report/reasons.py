@@ -29,6 +29,7 @@ from orchestrator.core.reasons import (
     OtherNodes,
     OtherRanks,
     Promising,
+    Remeasures,
     ReplacementReason,
     Retry,
     SameFailure,
@@ -84,6 +85,8 @@ def reason_words(reason: TrialReason) -> str:
             return _retry(reason)
         case Validates(trial=trial):
             return f"validation of trial {trial}"
+        case Remeasures(trial=trial):
+            return f"measures trial {trial} again"
         case Promising():
             return "; ".join(_promise(reason))
 

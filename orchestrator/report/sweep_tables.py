@@ -17,6 +17,7 @@ from rich.text import Text
 from orchestrator.core.objective import ranked, record_of, within_headroom
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
+from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import gib, number, rate, spread
 from orchestrator.report.labels import (
@@ -63,13 +64,13 @@ def progress(state: SweepState, now: float) -> Progress:
     budget = state.spec.budget
     seconds_of = budget.minutes * _SECONDS_PER_MINUTE
     seconds = max(now - state.started_at, 0.0)
-    remaining = None
+    remaining, count = None, sum(not is_repeat(record) for record in state.records)
     if state.records:
         median = statistics.median(trial_seconds(record) for record in state.records)
-        trials = max(budget.trials - len(state.records), 0)
+        trials = max(budget.trials - count, 0)
         remaining = min(trials * median, max(seconds_of - seconds, 0.0))
     return Progress(
-        trials=len(state.records),
+        trials=count,
         trials_of=budget.trials,
         seconds=seconds,
         seconds_of=seconds_of,
@@ -84,7 +85,7 @@ def trial_seconds(record: Record) -> float:
 
 def baseline_record(state: SweepState) -> Record | None:
     """Returns the trial of the baseline, or None if it was not run."""
-    return record_of(state.records, state.space.baseline)
+    return record_of(state.by_plan, state.space.baseline)
 
 
 def memory_excess(record: Record, headroom: float) -> float | None:
@@ -129,7 +130,7 @@ def section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
 
 def best_table(state: SweepState) -> Table:
     """Lists the best plans, best first, and the baseline; `=` marks equals of the best."""
-    order = ranked(state.records, state.objective)
+    order = ranked(state.by_plan, state.objective)
     equal, best = {record.number for record in state.ties}, state.best
     baseline = baseline_record(state)
     forecast = "\n(forecast)" if any(record.forecast for record in state.records) else ""
@@ -143,11 +144,12 @@ def best_table(state: SweepState) -> Table:
         (f"peak GiB{forecast}", True),
     )
     listed = order[:_BEST]
-    if best is not None and best not in listed:
+    if best is not None and all(record.number != best.number for record in listed):
         listed.append(best)
     for record in listed:
         mark = "=" if record.number in equal and len(equal) > 1 else ""
-        _add(table, record, state, mark, style="bold" if record == best else "")
+        is_best = best is not None and record.number == best.number
+        _add(table, record, state, mark, style="bold" if is_best else "")
     if baseline is None:
         words = plan_words(state.space.baseline, omit=fixed_knobs(state.space))
         table.add_row("-", Text(f"{words} (baseline, not run)"), "-")
@@ -179,7 +181,7 @@ def front_table(state: SweepState) -> Table | None:
             spread(record.outcome.samples_per_second),
             f"{100 * (1 - record.outcome.memory.share):.0f} %",
             *([] if price is None else [spread(price)]),
-            style="bold" if record == state.best else "",
+            style="bold" if state.best and record.number == state.best.number else "",
         )
     if len(front) > _FRONT:
         table.add_row("", Text(f"... and {len(front) - _FRONT} more"))

@@ -11,8 +11,16 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from orchestrator.core.objective import best, score, speedup, throughput, within_headroom
+from orchestrator.core.objective import (
+    PEAK_NOISE_SHARE,
+    best,
+    score,
+    speedup,
+    throughput,
+    within_headroom,
+)
 from orchestrator.core.records import Record, forecast_errors
+from orchestrator.core.repeats import infeasible_plans
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import duration, gib, plural, spread
 from orchestrator.report.labels import (
@@ -41,6 +49,8 @@ from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate, Measured
 
 _MOST_NUMBERS = 12  # trial numbers in a list
+# Share by which two trials of a plan differ on a quiet machine, with 95 %
+_LEAST_DIFFERENCE = 0.01
 _OVERLAP = 0.5  # share of its time from which on a trial counts as run next to others
 
 
@@ -135,22 +145,50 @@ def regret_sentence(state: SweepState) -> str:
     ended = state.ended
     if ended is None or ended.regret_bound is None or state.best is None or not ended.untried:
         return ""
-    bound = _better_by(ended.regret_bound, state.objective.metric)
+    ratio, metric = ended.regret_bound, state.objective.metric
+    if ratio - 1 < measurable_difference(state.best, metric):
+        bound = f"{_BETTER[metric]} than the best by more than measurements can tell"
+    else:
+        bound = f"{_better_by(ratio, metric)} than the best"
     return (
-        f"regret bound: no untried plan {bound} than the best"
+        f"regret bound: no untried plan {bound}"
         f" ({ended.untried:,} untried, 95 % confidence, model-based)"
     )
 
 
+_BETTER: dict[Metric, str] = {
+    "samples_per_second": "is faster",
+    "samples_per_price": "gives more samples per unit of price",
+    "headroom": "has a lower peak",
+}
+
+
+def measurable_difference(record: Record, metric: Metric) -> float:
+    """Returns the share by which a plan must be better than a record for measurements to tell.
+
+    That is the half-width of the record's 95 % interval, and at least 1 %.
+    """
+    assert isinstance(record.outcome, Measured)
+    if metric == "headroom":
+        return max(
+            PEAK_NOISE_SHARE / max(record.outcome.memory.share, PEAK_NOISE_SHARE), _LEAST_DIFFERENCE
+        )
+    rate = record.outcome.samples_per_second
+    return max(rate.high / rate.value - 1, _LEAST_DIFFERENCE)
+
+
 def _better_by(ratio: float, metric: Metric) -> str:
-    more = 100 * (ratio - 1)
     match metric:
         case "samples_per_second":
-            return f"is more than {more:.1f} % faster"
+            return f"is more than {_percent(ratio - 1)} faster"
         case "samples_per_price":
-            return f"gives over {more:.1f} % more samples per unit of price"
+            return f"gives over {_percent(ratio - 1)} more samples per unit of price"
         case "headroom":
-            return f"has a peak more than {more / ratio:.1f} % lower"
+            return f"has a peak more than {_percent(1 - 1 / ratio)} lower"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def equals_sentence(state: SweepState) -> str:
@@ -167,8 +205,11 @@ def equals_sentence(state: SweepState) -> str:
     if state.objective.metric == "headroom":
         return f"{words}; trial {first.number} is the fastest, {throughput(first):.4g} samples/s"
     used = 100 * _share(first)
+    fastest = max(throughput(record) for record in equal)
+    cost = 100 * (1 - throughput(first) / fastest)
     return (
-        f"{words}; trial {first.number} leaves the most memory free, {used:.0f} % of the limit used"
+        f"{words}; trial {first.number} leaves the most memory free, {used:.0f} % of the limit"
+        f" used, and is {cost:.1f} % slower than the fastest of them"
     )
 
 
@@ -176,12 +217,62 @@ def _share(record: Record) -> float:
     return record.outcome.memory.share if isinstance(record.outcome, Measured) else 1.0
 
 
+def repeats_sentence(state: SweepState) -> str:
+    """Says how often the best plan and its closest competitor were measured; empty without a speed.
+
+    Before any plan was measured twice, intervals are those within one trial, which is said instead.
+    """
+    top, speeds = state.best, state.speeds
+    if top is None or state.objective.metric == "headroom":
+        return ""
+    if not speeds.degrees:
+        return "measured once: its interval is that of one trial, and trials differ by more"
+    words = f"measured {_times(speeds.by_plan[top.plan].count)}"
+    infeasible = infeasible_plans(state.records, state.objective)
+    competitors = [
+        record
+        for record in state.by_plan
+        if record.plan != top.plan
+        and record.plan in speeds.by_plan
+        and speeds.by_plan[record.plan].count > 1
+        and record.plan not in infeasible
+    ]
+    if competitors:
+        competitor = max(competitors, key=lambda record: speeds.score(record.plan))
+        ahead = math.expm1(speeds.score(top.plan) - speeds.score(competitor.plan))
+        half = math.expm1(speeds.margin(top.plan, competitor.plan))
+        words += (
+            f", {100 * ahead:+.1f} % (± {100 * half:.1f}) against trial {competitor.number},"
+            f" measured {_times(speeds.by_plan[competitor.plan].count)}"
+        )
+    return f"{words}; trials of the same plan differ by {100 * speeds.deviation:.1f} %"
+
+
+def drift_sentence(state: SweepState) -> str:
+    """Says how much slower or faster the baseline became over the sweep; empty if unknown."""
+    baseline = state.space.baseline
+    trials = [
+        record
+        for record in state.records
+        if record.plan == baseline and isinstance(record.outcome, Measured)
+    ]
+    if len(trials) < 2 or not throughput(trials[0]):
+        return ""
+    change = throughput(trials[-1]) / throughput(trials[0]) - 1
+    elapsed = duration(trials[-1].started_at - trials[0].started_at)
+    return f"the baseline measured again after {elapsed}: {100 * change:+.1f} %"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
 def lossy_sentence(state: SweepState) -> str:
     """Says how the best plan is lossy and names the best lossless one; empty if it is lossless."""
     top = state.best
     if top is None or not (lossy := lossy_words(top.plan, state.spec)):
         return ""
-    records = [record for record in state.records if not lossy_words(record.plan, state.spec)]
+    records = [record for record in state.by_plan if not lossy_words(record.plan, state.spec)]
     lossless = best(records, state.objective)
     train = state.spec.train
     words = f"lossy: it trains with {lossy}; train specifies {train.optimizer} in {train.precision}"
@@ -348,8 +439,12 @@ def _heading(state: SweepState) -> Iterator[str]:
 def _answer(state: SweepState) -> Iterator[str]:
     yield best_sentence(state)
     if state.best is not None:
+        if repeats := repeats_sentence(state):
+            yield repeats
         yield from validation_sentences(state)
         yield speedup_sentence(state)
+        if drift := drift_sentence(state):
+            yield drift
         if lossy := lossy_sentence(state):
             yield lossy
         if contention := contention_sentence(state):

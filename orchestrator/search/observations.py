@@ -149,11 +149,11 @@ def observation_of(record: Record, row: int, spec: SweepSpec) -> Observation | N
     """
     match record.outcome:
         case Measured(samples_per_second=rate, memory=memory, beaten=beaten):
-            width = math.log(max(rate.high, rate.value) / rate.value)
+            noise = interval_noise(rate.value, rate.high)
             return Observation(
                 row=row,
                 log_rate=math.log(rate.value),
-                rate_noise=max(width / _INTERVAL, _BEATEN_NOISE if beaten else _MIN_NOISE),
+                rate_noise=max(noise, _BEATEN_NOISE) if beaten else noise,
                 log_share=math.log(memory.share) if memory.peak_bytes > 0 else None,
                 fitted=True,
             )
@@ -169,6 +169,16 @@ def observation_of(record: Record, row: int, spec: SweepSpec) -> Observation | N
                 if failure_decision(other, second=True).prune
                 else None
             )
+
+
+def interval_noise(value: float, high: float) -> float:
+    """Returns the standard deviation of a throughput's logarithm, from its 95 % interval.
+
+    Args:
+        value: The throughput.
+        high: The upper end of its interval.
+    """
+    return max(math.log(max(high, value) / value) / _INTERVAL, _MIN_NOISE)
 
 
 def _log_rate_bound(spec: SweepSpec, seconds: float) -> float | None:

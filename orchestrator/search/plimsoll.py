@@ -155,6 +155,12 @@ class PlimsollProposer(AbstractProposer):
         candidates, free = self._current(known)
         return candidates.search.regret_bound(candidates.observations, free[candidates.pool])
 
+    def leaders(self, known: SearchState, count: int) -> tuple[Plan, ...]:
+        """Returns the feasible plans that are expected to be best, best first; at most `count`."""
+        candidates = self._updated(known)
+        rows = candidates.search.leaders(candidates.observations, count)
+        return tuple(candidates.table.plan(row) for row in rows)
+
     def _current(self, state: SearchState) -> tuple[_CandidateSet, Flags]:
         """Returns the candidates, and marks the plans of the space that may be tried.
 

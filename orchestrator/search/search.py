@@ -15,6 +15,8 @@ from orchestrator.search.acquisition import (
     Scores,
     SearchObjective,
     constrained_improvement,
+    distance_score,
+    exceedance,
     expected_improvement,
     first_pick_score,
 )
@@ -37,9 +39,19 @@ _FAILURE_KERNEL = KernelParams(
 )
 _TAIL_DEGREES = 4  # degrees of freedom of Student's t: prediction errors of peaks have heavy tails
 _FANTASY_NOISE = 1e-3
+_LEADER_DOUBT = 3.0  # standard deviations by which a plan may trail the leader and still be best
+_LEADER_LUCK = (
+    0.22  # and in logarithms: as far as one trial may be off, which few trials cannot tell
+)
 _SAMPLE = 500  # candidates of each kind that are scored in a very large pool
 _OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
 _REGRET_RISK = 0.05  # chance that a candidate exceeds the regret bound
+# Factor of the deviations in the regret bound: they take one kernel as certain and are too small.
+# Source: benchmarks/results/regret_bound.json
+REGRET_WIDENING = 2.0
+# Candidates that lie far apart at the start of a search without a forecast.
+# Source: benchmarks/results/search_start.json
+DISTANT_TRIALS = 3
 _CHUNK = 4096  # candidates per prediction, which bounds memory
 Flags = NDArray[np.bool_]
 
@@ -135,14 +147,19 @@ class Suggestion:
 class Search:
     """Chooses candidates of a fixed pool by their observations."""
 
-    def __init__(self, options: CandidatePool, seed: int = 0) -> None:
+    def __init__(
+        self, options: CandidatePool, seed: int = 0, distant_trials: int = DISTANT_TRIALS
+    ) -> None:
         """Makes a search; before any observation it relies on the forecasts.
 
         Args:
             options: The candidates.
             seed: Random seed, which breaks ties and samples very large pools.
+            distant_trials: Without a forecast of throughput, so many of the first candidates lie
+                far apart; 1 or less for none.
         """
         self._pool = options
+        self._distant_trials = distant_trials if options.log_rate is None else 0
         self._objective = options.aim
         features = options.features
         has_parts = options.share_parts is not None
@@ -199,6 +216,7 @@ class Search:
         batch_variance: BatchVariance | None = None
         batch = list[Suggestion]()
         remaining = np.arange(len(rows))  # positions in `rows` that are not chosen yet
+        visited = {*pending, *(observation.row for observation in observations)}
         while True:
             candidates = rows[remaining]
             scores = self._scores(predictions.take(remaining), candidates)
@@ -207,14 +225,9 @@ class Search:
                 if incumbent is None
                 else expected_improvement(scores.mean, scores.deviation, threshold)
             )
-            ranking = (
-                first_pick_score(scores)
-                if improvement is None
-                else constrained_improvement(improvement * scores.reach, scores.fits)
-            )
-            if improvement is not None and durations is not None:
-                ranking = ranking / durations[candidates]
+            ranking = self._ranking(scores, improvement, candidates, visited, durations)
             at = self._highest(ranking)
+            visited.add(int(candidates[at]))
             batch.append(self._suggestion(at, candidates, scores, ranking, improvement, incumbent))
             if len(batch) == count or len(remaining) == 1:
                 return batch
@@ -227,6 +240,23 @@ class Search:
             remaining = np.delete(remaining, at)
             if scores.chance[at] >= MIN_FIT_PROBABILITY:
                 threshold = max(threshold, float(scores.mean[at]))
+
+    def _ranking(
+        self,
+        scores: Scores,
+        improvement: Numbers | None,
+        rows: Rows,
+        visited: set[int],
+        durations: Numbers | None,
+    ) -> Numbers:
+        """Returns the scores to rank candidates by; `visited` are tried, running or chosen."""
+        if 0 < len(visited) < self._distant_trials:
+            features = self._pool.features
+            return distance_score(features[rows], features[list(visited)], scores.fits)
+        if improvement is None:
+            return first_pick_score(scores)
+        ranking = constrained_improvement(improvement * scores.reach, scores.fits)
+        return ranking if durations is None else ranking / durations[rows]
 
     def _highest(self, ranking: Numbers) -> int:
         top = np.flatnonzero(ranking >= ranking.max() - 1e-12 * abs(ranking.max()))
@@ -255,13 +285,23 @@ class Search:
             reaches=None if self._objective.lower_bound is None else float(scores.reach[at]),
         )
 
-    def regret_bound(self, observations: Sequence[Observation], free: Flags) -> float | None:
+    def regret_bound(
+        self,
+        observations: Sequence[Observation],
+        free: Flags,
+        widening: float = REGRET_WIDENING,
+    ) -> float | None:
         """Returns the largest ratio by which a free candidate may beat the incumbent.
 
         Holds with 95 % confidence under the model: the chances of all candidates to be feasible and
         above the bound add up to 5 % (Boole's inequality). Memory errors are normal here, without
         the heavy tails: large errors are shared by many plans, and the sum would count them once
         for each.
+
+        Args:
+            observations: Observations of ended trials.
+            free: Marks the candidates that may be tried, of shape (candidates,).
+            widening: Factor of the standard deviations of the objective.
 
         Returns:
             The ratio, 1 or more; None without an incumbent.
@@ -279,12 +319,41 @@ class Search:
         while high - low > 1e-4:
             middle = (low + high) / 2
             threshold = incumbent.value + middle
-            risk = sum(
-                float((chunk.chance * ndtr((chunk.mean - threshold) / chunk.deviation)).sum())
-                for chunk in chunks
-            )
+            risk = sum(exceedance(chunk, threshold, widening) for chunk in chunks)
             low, high = (middle, high) if risk > _REGRET_RISK else (low, middle)
         return float(np.exp(high))
+
+    def leaders(self, observations: Sequence[Observation], count: int) -> list[int]:
+        """Returns the measured candidates that are expected to be best, best first.
+
+        By the posterior mean: the highest of many single measurements was lucky. A candidate that
+        is slower than the first by more than both posterior means are uncertain, and by more than a
+        trial may be off, is left out.
+
+        Args:
+            observations: Observations of ended trials.
+            count: Most candidates to return.
+        """
+        fitted = self._fit(subsample(observations))
+        rows = self._answered_rows(fitted)
+        if not len(rows):
+            return []
+        scores = self._score_rows(fitted, rows)
+        order = np.argsort(-scores.mean, kind="stable")[:count]
+        first = order[0]
+        doubt = _LEADER_DOUBT * np.hypot(scores.deviation[order], scores.deviation[first])
+        doubt = np.maximum(doubt, _LEADER_LUCK)
+        behind = scores.mean[first] - scores.mean[order]
+        return [int(row) for row in rows[order[behind <= doubt]]]
+
+    def posterior_means(self, observations: Sequence[Observation]) -> Numbers:
+        """Returns the posterior mean of the objective of all candidates, given all observations."""
+        fitted = self._fit(observations)
+        return self._score_rows(fitted, np.arange(len(self._pool))).mean
+
+    def _answered_rows(self, fitted: _Fitted) -> Rows:
+        answered = {one.row for one in fitted.observations if self._objective.answered(one)}
+        return np.array(sorted(answered), dtype=np.intp)
 
     def _fit(self, observations: Sequence[Observation]) -> _Fitted:
         any_failed = any(observation.failed for observation in observations)
@@ -367,8 +436,7 @@ class Search:
         Not the highest measurement: among noisy ones that was lucky, and no trial would seem worth
         its cost in comparison.
         """
-        answered = {one.row for one in fitted.observations if self._objective.answered(one)}
-        rows = np.array(sorted(answered), dtype=np.intp)
+        rows = self._answered_rows(fitted)
         if not len(rows):
             return None
         means = self._score_rows(fitted, rows).mean

@@ -22,7 +22,7 @@ from orchestrator.core.inputs import DriverStarted, InterruptedTrial
 from orchestrator.core.notes import TrialsTransferred
 from orchestrator.core.objective import Objective, score
 from orchestrator.core.placement import CapacityRequest
-from orchestrator.core.reasons import TrialReason
+from orchestrator.core.reasons import Remeasures, TrialReason
 from orchestrator.core.records import Record
 from orchestrator.search.base import AbstractProposer, Proposal, SearchState
 from orchestrator.search.encoding import distributions, parameters, storable
@@ -68,6 +68,7 @@ VALUE_NAMES: Mapping[Metric, str] = {
     "headroom": "share of memory left free",
 }
 _PLAN, _REASON, _RETRY = "plan", "reason", "retry_of"
+_REPEAT = Remeasures(trial=0)
 
 
 def check_study(spec: SweepSpec, name: str) -> None:
@@ -283,6 +284,16 @@ class Study:
             return 1.0
         return self._proposer.regret_bound(self._search_state(prior))
 
+    def leaders(self, count: int, prior: SearchPrior | None = None) -> tuple[Plan, ...]:
+        """Returns the plans that the search expects to be best, best first; at most `count`.
+
+        Samplers of Optuna have no model of all plans; then Plimsoll's search answers.
+        """
+        search = self._proposer
+        if not isinstance(search, PlimsollProposer):
+            search = PlimsollProposer(self._space, self._spec, self._spec.study.seed)
+        return search.leaders(self._search_state(prior), count)
+
     def ask(self, plan: Plan, reason: TrialReason, retry_of: int | None = None) -> int:
         """Opens a trial of a plan, and returns its number."""
         attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _REASON: asdict(reason)}
@@ -320,6 +331,7 @@ class Study:
                 number=trial.number,
                 plan=(plan := Plan.from_dict(trial.user_attrs[_PLAN])),
                 retry_of=trial.user_attrs.get(_RETRY),
+                is_repeat=trial.user_attrs[_REASON]["kind"] == _REPEAT.kind,
                 in_space=plan in self._space.candidates,
             )
             for trial in running
@@ -334,7 +346,7 @@ class Study:
             record: Counts the trial as tried; without a record its plan can run again.
         """
         opened = self._open.pop(number, None)
-        if record is None and opened:
+        if record is None and opened and all(one.plan != opened[1] for one in self._records):
             self._free[self._space.table.rows_of(opened[1])] = True
         with self._storage_loss(record):
             self._writer.fail(number, None if record is None else record_to_json(record))

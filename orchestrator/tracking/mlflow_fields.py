@@ -243,7 +243,7 @@ def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
     return {
         "kind": "validation",
         "validation_of": str(record.number),
-        "validation_holds": str(state.validation_failure(record) is None).lower(),
+        "validation_holds": str(record.number not in state.failed_validations).lower(),
         "detail": validation_words(record, state),
     }
 

@@ -189,6 +189,11 @@ class ObjectiveSpec(Section):
     headroom: float = Field(
         default=0.05, ge=0, lt=1, description="share of the memory limit to keep free"
     )
+    prefer: Literal["speed", "headroom"] = Field(
+        default="speed",
+        description="which of equally fast plans is best, as far as measurements tell: the one with"
+        " the highest mean speed, or the one that leaves most memory free",
+    )
     at_least: AtLeastSpec = Field(
         default=AtLeastSpec(), description="minimum requirements for the best plan"
     )
@@ -196,19 +201,21 @@ class ObjectiveSpec(Section):
         default=0.02,
         gt=0,
         lt=1,
-        description="a trial ends when the half-width of its 95 % confidence interval is below this"
-        " share of its speed",
+        description="a trial ends when the half-width of the 95 % confidence interval of its mean"
+        " step is below this share, and both halves of its steps agree within half of it",
     )
     min_steps: Annotated[int, Field(ge=6)] = Field(
-        default=6, description="minimum optimizer steps to measure, not counting warm-up"
+        default=12,
+        description="minimum optimizer steps to measure, not counting warm-up, or max_steps if that"
+        " is less; short steps are timed several at once and count as one",
     )
     max_steps: Annotated[int, Field(ge=6)] = Field(
         default=100, description="maximum optimizer steps per trial"
     )
     racing: bool = Field(
         default=True,
-        description="end a trial as soon as it is clearly slower than the incumbent, and measure"
-        " near-ties to half the interval; has no effect if metric is headroom",
+        description="end a trial as soon as it is clearly slower than the incumbent; has no effect"
+        " if metric is headroom",
     )
     max_seconds: Seconds = Field(
         default=60.0, description="maximum seconds of optimizer steps per trial"
@@ -216,6 +223,9 @@ class ObjectiveSpec(Section):
 
     @model_validator(mode="after")
     def _steps_in_order(self) -> Self:
+        if "min_steps" not in self.model_fields_set:
+            # a specification that only names a small maximum is legal
+            object.__setattr__(self, "min_steps", min(self.min_steps, self.max_steps))
         if self.max_steps < self.min_steps:
             raise ValueError(
                 f"max_steps is {self.max_steps}, must be min_steps ({self.min_steps}) or more"
@@ -241,15 +251,17 @@ class ValidationSpec(Section):
         default=3,
         description="maximum number of plans to validate, one after the other until one passes",
     )
+    repeats: Annotated[int, Field(ge=0, le=100)] = Field(
+        default=10,
+        description="maximum number of trials that measure the leading plans and the baseline"
+        " again before the validation, until the leader is clear; 0 takes the fastest trial as it"
+        " is",
+    )
     longer: Annotated[float, Field(ge=1, le=1000)] = Field(
         default=3.0,
         description="limit on the steps and seconds of a validation, as a multiple of a trial's; it"
-        " is measured to half of objective.interval",
-    )
-    slower: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.1,
-        description="a validation fails if it is slower than its trial by more than this share,"
-        " allowing for both confidence intervals",
+        " is measured to half of objective.interval, for at least 10 seconds of steps or a third of"
+        " its maximum if that is less",
     )
     folder: str | None = Field(
         default=None,

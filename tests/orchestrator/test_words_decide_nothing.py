@@ -91,7 +91,7 @@ def swept(folder: Path) -> list[Event]:
     spec = make_spec(
         study={"folder": str(folder), "sampler": "plimsoll"},
         budget={"trials": 10, "minutes": 60, "trial_seconds": 60, "patience": 8},
-        validation={"enabled": True},
+        validation={"enabled": True, "repeats": 0},
     )
     folder.mkdir()
     file = EventFile(folder / "events.jsonl", lambda _: None)

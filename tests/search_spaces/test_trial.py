@@ -15,6 +15,7 @@ from search_spaces.trial import (
     DriverDied,
     Estimate,
     Interruption,
+    Measured,
     NodesLost,
     NoRoom,
     Outcome,
@@ -104,3 +105,13 @@ def test_excess_is_what_was_wanted_over_the_limit(
 def test_an_estimate_lies_in_its_interval() -> None:
     with pytest.raises(ValueError, match="low <= value <= high"):
         Estimate(value=1.0, low=1.5, high=2.0)
+
+
+def test_a_measurement_of_before_the_median_was_kept_reads_as_one_without_it() -> None:
+    dumped = outcome_to_json(make_measured(40.0))
+    del dumped["median_step_seconds"]
+
+    outcome = outcome_from_json(dumped)
+
+    assert isinstance(outcome, Measured)
+    assert outcome.median_step_seconds is None

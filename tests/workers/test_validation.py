@@ -28,6 +28,7 @@ from workers.models.load import build
 from workers.parallel.compile import missing_for_compile
 from workers.parallel.optimizers import missing_for_eight_bit
 from workers.prepare import prepare
+from workers.trial import validation_floor_seconds, validation_objective
 from workers.worker import Worker
 
 thorough = pytest.mark.thorough
@@ -422,3 +423,15 @@ def test_a_validation_meets_the_longest_samples_beside_the_optimizers_states(
     states = validation.memory.anatomy.optimizer_states
     assert states > 128 * 2**20
     assert validation.memory.peak_bytes > trial.memory.peak_bytes + 0.7 * states
+
+
+@pytest.mark.parametrize(
+    ("max_seconds", "longer", "floor_seconds"),
+    [(60.0, 3.0, 10.0), (10.0, 3.0, 10.0), (1.0, 3.0, 1.0), (0.1, 1.0, 1 / 30)],
+)
+def test_a_validation_lasts_ten_seconds_or_a_third_of_its_maximum(
+    max_seconds: float, longer: float, floor_seconds: float
+) -> None:
+    spec = a_spec(objective={"max_seconds": max_seconds}, validation={"longer": longer})
+
+    assert validation_floor_seconds(validation_objective(spec)) == pytest.approx(floor_seconds)

@@ -1,7 +1,6 @@
-"""Times whole optimizer steps between barriers, until their median is precise enough.
+"""Times whole optimizer steps between barriers, until their mean is precise enough.
 
-Measuring ends early if the incumbent (the best plan so far) is clearly faster. It needs more
-precision if the two are close.
+Measuring ends early if the incumbent (the best plan so far) is clearly faster.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from search_spaces.trial import Diverged, Estimate, Phases
 from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining
 from workers.engines.stopwatch import PHASES, AbstractStopwatch
-from workers.measure.steady import median_estimate, warmup_length
+from workers.measure.interval import is_series_precise, mean_estimate
+from workers.measure.steady import warmup_length
 from workers.parallel.compile import compile_seconds
 from workers.process_groups import sum_over_ranks
 
@@ -26,11 +26,9 @@ from workers.process_groups import sum_over_ranks
 MIN_WINDOW_SECONDS = 0.1
 STOP = 0
 BEATEN = -1  # stop, since the incumbent is faster
-# Windows after which the plan is beaten if its interval lies above the incumbent's (five on the
-# same side of a median by chance: 3 %), and windows after which it is beaten if every step took
-# longer than the incumbent's by this factor
+# Windows after which the plan is beaten if its interval lies above the incumbent's, and windows
+# after which it is beaten if every step took longer than the incumbent's by this factor
 _MIN_WINDOWS, _EARLY_WINDOWS, _EARLY_FACTOR = 5, 3, 1.25
-_TIE_FACTOR = 0.5  # narrows the target interval while it overlaps the incumbent's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +63,13 @@ class Series:
 
     @property
     def step_seconds(self) -> Estimate:
-        """Median seconds of a step."""
-        return median_estimate([window.seconds for window in self.steady])
+        """Mean seconds of a step: what a long run gets, stalls included."""
+        return _mean_estimate(self.steady)
+
+    @property
+    def median_step_seconds(self) -> float:
+        """Median seconds of a step: what most steps take."""
+        return statistics.median(window.seconds for window in self.steady)
 
     @property
     def phases(self) -> Phases:
@@ -78,7 +81,8 @@ class Series:
     @property
     def tokens(self) -> float:
         """Mean tokens of a step, all ranks."""
-        return statistics.fmean(window.tokens for window in self.steady)
+        steps = [window.steps for window in self.steady]
+        return statistics.fmean((window.tokens for window in self.steady), steps)
 
 
 def measure_steps(
@@ -88,6 +92,7 @@ def measure_steps(
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
     incumbent: Estimate | None = None,
+    floor_seconds: float = 0.0,
 ) -> Series | Diverged:
     """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
 
@@ -100,6 +105,8 @@ def measure_steps(
         group: The ranks that train together, None for a single rank.
         watch: Records the current phase; its clock times the windows.
         incumbent: Seconds per step of the best plan so far, None if there is none.
+        floor_seconds: Seconds of steps to measure even if fewer are precise enough; the caps of
+            the objective end it nevertheless.
 
     Returns:
         The series, or `Diverged` if a loss is not finite.
@@ -112,7 +119,7 @@ def measure_steps(
         window, parts = _timed(training, feed, len(losses), steps, group, watch)
         windows.append(window)
         # summed over ranks, with zeros from all but rank 0
-        decision = _next_steps(windows, objective, incumbent) if lead else STOP
+        decision = next_window(windows, objective, incumbent, floor_seconds) if lead else STOP
         next_steps, *summed = sum_over_ranks([float(decision), *parts], group, training.device)
         losses.extend(summed)
         for step, loss in enumerate(summed, start=len(losses) - len(summed)):
@@ -169,36 +176,42 @@ def synchronize_ranks(group: dist.ProcessGroup | None, watch: AbstractStopwatch)
         dist.barrier(group=group)
 
 
-def _next_steps(
-    windows: Sequence[Window], objective: ObjectiveSpec, incumbent: Estimate | None
+def next_window(
+    windows: Sequence[Window],
+    objective: ObjectiveSpec,
+    incumbent: Estimate | None,
+    floor_seconds: float,
 ) -> int:
     """Returns the number of steps of the next window, or STOP, or BEATEN."""
     compiling, regular = _split_by_compilation(windows)
-    seconds = [window.seconds for window in regular or compiling]
+    timed = regular or compiling
     done = sum(window.steps for window in windows)
     spent = sum(window.seconds * window.steps for window in regular)
-    steady = seconds[warmup_length(seconds) :]
+    steady = timed[warmup_length([window.seconds for window in timed]) :]
     if incumbent is not None and regular and _is_beaten(steady, incumbent):
         return BEATEN
-    if len(steady) >= objective.min_steps:
-        estimate = median_estimate(steady)
-        tie = incumbent is not None and estimate.overlaps(incumbent)
-        if estimate.relative_half_width <= objective.interval * (_TIE_FACTOR if tie else 1.0):
-            return STOP
-        if spent >= objective.max_seconds:
+    if len(steady) >= objective.min_steps and spent >= floor_seconds:
+        seconds, steps = zip(*((window.seconds, window.steps) for window in steady), strict=True)
+        if is_series_precise(seconds, steps, objective.interval):
             return STOP
     # a plan too slow for min_steps within max_seconds still gets a second window
-    if done >= objective.max_steps or (spent >= objective.max_seconds and len(seconds) > 1):
+    if done >= objective.max_steps or (spent >= objective.max_seconds and len(timed) > 1):
         return STOP
-    steps = math.ceil(MIN_WINDOW_SECONDS / statistics.median(steady))
-    return max(1, min(steps, objective.max_steps - done))
+    typical = statistics.median(window.seconds for window in steady)
+    return max(1, min(math.ceil(MIN_WINDOW_SECONDS / typical), objective.max_steps - done))
 
 
-def _is_beaten(steady: Sequence[float], incumbent: Estimate) -> bool:
-    fastest = min(steady)
-    if len(steady) >= _MIN_WINDOWS and median_estimate(steady).low > incumbent.high:
+def _is_beaten(steady: Sequence[Window], incumbent: Estimate) -> bool:
+    fastest = min(window.seconds for window in steady)
+    if len(steady) >= _MIN_WINDOWS and _mean_estimate(steady).low > incumbent.high:
         return True
     return len(steady) >= _EARLY_WINDOWS and fastest > _EARLY_FACTOR * incumbent.high
+
+
+def _mean_estimate(windows: Sequence[Window]) -> Estimate:
+    return mean_estimate(
+        [window.seconds for window in windows], [window.steps for window in windows]
+    )
 
 
 def _split_by_compilation(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:

@@ -10,15 +10,15 @@ import numpy as np
 from benchmarks.search.rivals.base import AbstractRival, Flags
 from benchmarks.search.surfaces import Surface, Trial
 from orchestrator.search.encoding import features
-from orchestrator.search.observations import Observation
-from orchestrator.search.search import CandidatePool, Search
+from orchestrator.search.observations import Observation, interval_noise
+from orchestrator.search.search import DISTANT_TRIALS, CandidatePool, Search
 
 
 @final
 class Plimsoll(AbstractRival):
-    """The search that `PlimsollSampler` asks, told the same."""
+    """The search of the product, told the same: of a rate's noise, the trial's own interval."""
 
-    def __init__(self, surface: Surface, seed: int) -> None:
+    def __init__(self, surface: Surface, seed: int, distant_trials: int = DISTANT_TRIALS) -> None:
         """Believes the surface's forecasts."""
         options = CandidatePool(
             features=features(surface.candidates, surface.distributions),
@@ -27,12 +27,18 @@ class Plimsoll(AbstractRival):
             rate_parts=surface.rate_parts,
             share_parts=surface.share_parts,
         )
-        self._noise = surface.noise
-        self._search = Search(options, seed)
+        self._search = Search(options, seed, distant_trials)
         self._sights: list[Observation] = []
+        self.incumbent: int | None = None  # when the last candidate was chosen
 
     def next(self, free: Flags) -> int:
-        return self._search.next(self._sights, free).row
+        choice = self._search.next(self._sights, free)
+        self.incumbent = choice.best
+        return choice.row
+
+    def regret_bound(self, free: Flags, widening: float) -> float | None:
+        """The ratio by which a free candidate may beat the incumbent; None without one."""
+        return self._search.regret_bound(self._sights, free, widening)
 
     def tell(self, row: int, trial: Trial) -> None:
         if trial.rate is None:
@@ -42,7 +48,7 @@ class Plimsoll(AbstractRival):
         sight = Observation(
             row=row,
             log_rate=float(np.log(trial.rate)),
-            rate_noise=self._noise,
+            rate_noise=interval_noise(trial.rate, trial.rate * (1 + trial.half_width)),
             log_share=trial.log_share,
             fitted=True,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,5 +92,17 @@ def test_peaks_and_wants_are_told(surface: Surface) -> None:
 
     assert (measured.log_share, measured.fitted, measured.ran_out) == (-0.5, True, False)
     assert measured.log_rate == pytest.approx(np.log(2.0))
+    assert measured.rate_noise == pytest.approx(np.log(1.025) / 1.96)
     assert (wanted.log_share, wanted.ran_out) == (0.3, True)
     assert (unknown.log_share, unknown.ran_out) == (0.0, True)
+
+
+def test_the_noise_of_a_trial_is_told_by_its_own_interval(surface: Surface) -> None:
+    """The product cannot know how much repeats of a surface differ."""
+    rival = Plimsoll(replace(surface, noise=0.3), 0)
+    rival.tell(0, Trial(rate=2.0, log_share=None, seconds=1.0, half_width=0.1))
+    rival.tell(1, Trial(rate=2.0, log_share=None, seconds=1.0, half_width=0.0))
+    wide, exact = rival._sights
+
+    assert wide.rate_noise == pytest.approx(np.log(1.1) / 1.96)
+    assert exact.rate_noise == 0.005

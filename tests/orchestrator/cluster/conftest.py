@@ -57,7 +57,7 @@ train: {{global_batch: 256, sequence_length: 8, precision: fp32, learning_rate: 
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: {list(MICRO_BATCHES)}}}
 objective: {{max_seconds: 2, interval: 0.2, max_steps: 12}}
 budget: {{trials: 20, trial_seconds: {DEADLINE_SECONDS}}}
-validation: {{slower: 0.5}}
+validation: {{repeats: 0}}
 study: {{sampler: random, storage: "STORAGE"}}
 tracking: {{experiment: team}}
 """

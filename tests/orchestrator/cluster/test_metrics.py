@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from datetime import datetime
 from statistics import median
@@ -16,9 +17,13 @@ from tests.orchestrator.cluster.conftest import MICRO_BATCHES, OURS, Eventful
 
 
 def rate(eventful: Eventful, rows: int) -> float:
-    outcome = eventful.by_rows[rows].outcome
-    assert isinstance(outcome, Measured)
-    return outcome.samples_per_second.value
+    """Returns the geometric mean over the plan's trial and its validation, if there is one."""
+    measured = [
+        one.outcome.samples_per_second.value
+        for one in (eventful.by_rows[rows], *eventful.validations)
+        if one.plan.micro_batch == rows and isinstance(one.outcome, Measured)
+    ]
+    return math.prod(measured) ** (1 / len(measured))
 
 
 def ends(eventful: Eventful) -> list[Line]:

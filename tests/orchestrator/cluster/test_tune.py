@@ -198,7 +198,7 @@ def sweep(left: object, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
         Standing("abc"),
         GROUPS,
         SHORT_SILENCE,
-        validation={"enabled": True},
+        validation={"enabled": True, "repeats": 0},
     )
     run(made, runner_of(Dying))
     return made

@@ -288,7 +288,7 @@ def test_nobody_waits_for_ever(placed: Make) -> None:
 
 def test_a_validation_without_room_ends_the_sweep(placed: Make) -> None:
     budget = {"trials": 1, "minutes": 60}
-    ours = placed("a", "b", validation={"enabled": True}, budget=budget)
+    ours = placed("a", "b", validation={"enabled": True, "repeats": 0}, budget=budget)
     run = ours.ask()
     ours.cluster.there = []
     ours.report(run, make_measured())
@@ -304,7 +304,9 @@ def test_a_validation_without_room_ends_the_sweep(placed: Make) -> None:
 
 def test_a_validation_needs_room_for_itself_alone(placed: Make) -> None:
     budget = {"trials": 1, "minutes": 60}
-    ours = placed("a", "b", groups=2, requested=2, validation={"enabled": True}, budget=budget)
+    ours = placed(
+        "a", "b", groups=2, requested=2, validation={"enabled": True, "repeats": 0}, budget=budget
+    )
     first = ours.ask()
     assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a", "b"}))]
     ours.report(first, make_measured())
@@ -315,7 +317,7 @@ def test_a_validation_needs_room_for_itself_alone(placed: Make) -> None:
 
 def test_a_validation_whose_node_is_lost_is_run_again(placed: Make) -> None:
     budget = {"trials": 1, "minutes": 60}
-    ours = placed("a", "b", validation={"enabled": True}, budget=budget)
+    ours = placed("a", "b", validation={"enabled": True, "repeats": 0}, budget=budget)
     ours.report(ours.ask(), make_measured())
     validation = ours.ask()
     assert validation.request.validation

@@ -273,7 +273,7 @@ def test_workers_on_other_nodes_are_replaced(sweep: Make) -> None:
 
 
 def test_a_validation_has_fresh_workers(sweep: Make) -> None:
-    ours = sweep(trials=1, validation={"enabled": True})
+    ours = sweep(trials=1, validation={"enabled": True, "repeats": 0})
     ours.report(ours.ask(), make_measured())
     validation = ours.ask()
 
@@ -287,7 +287,7 @@ def test_a_validation_has_fresh_workers(sweep: Make) -> None:
 
 @pytest.mark.parametrize("validated", [False, True])
 def test_all_groups_are_dismissed_at_the_end(sweep: Make, validated: bool) -> None:
-    ours = sweep("a", "b", "c", groups=3, trials=3, validation={"enabled": validated})
+    ours = sweep("a", "b", "c", groups=3, trials=3, validation={"enabled": validated, "repeats": 0})
     for run in [ours.ask() for _ in range(3)]:
         assert ours.cluster.dismissed == []
         ours.report(run, make_measured())

@@ -19,6 +19,7 @@ from orchestrator.core.failures import DRIVER_DIED_TWICE, GROUP_OVERDUE, RUNNER_
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
     DriverStarted,
+    FinalistsChosen,
     GroupsEnded,
     Input,
     InterruptedTrial,
@@ -33,6 +34,7 @@ from orchestrator.core.inputs import (
 from orchestrator.core.instructions import (
     Abandon,
     Announce,
+    ChooseFinalists,
     Dismiss,
     End,
     Instruction,
@@ -53,6 +55,7 @@ from orchestrator.core.reasons import (
     IsBaseline,
     NotWorthIt,
     OtherRanks,
+    Remeasures,
     Retry,
     Sampled,
 )
@@ -65,7 +68,7 @@ KINDS = ("A100", "H100")
 SPEC = make_spec(
     space={"micro_batch": [1, 2, 4], "data": [1, 2], "batching": ["padded"]},
     budget={"trials": 2, "minutes": 600, "trial_seconds": 60},
-    validation={"enabled": True},
+    validation={"enabled": True, "repeats": 0},
 )
 SPACE = make_space(SPEC)
 BASELINE = SPACE.baseline
@@ -603,3 +606,46 @@ def test_a_validation_replaces_workers_that_ran_before() -> None:
     assert GroupReplaced(reason=FreshWorkers()) in [
         noted.note for noted in driven.state.sweep.notes
     ]
+
+
+# ---------------------------------------------------------------- repeats
+
+
+def test_the_leaders_are_measured_again_between_search_and_validation() -> None:
+    """Each input, the instructions that follow, and what the sweep does then."""
+    spec = make_spec(
+        space={"micro_batch": [1, 2, 4], "data": [2], "batching": ["padded"]},
+        budget={"trials": 2, "minutes": 600, "trial_seconds": 60},
+        validation={"enabled": True, "repeats": 3},
+    )
+    driven = Driven.by(driver(spec=spec, max_groups=1))
+    other = next(plan for plan in driven.state.sweep.space.candidates if plan != BASELINE)
+    driven.show(*nodes("a"))
+    driven.open()
+    driven.report("group-1", 0, make_measured(40.0))
+    driven.begin(other)
+    log = driven.report("group-1", 1, make_measured(42.0))
+    assert kinds(log) == [GroupStarted, Store, ChooseFinalists][-len(log) :]
+    assert driven.tick() == ()  # an answer is awaited
+
+    log = driven.give(FinalistsChosen(plans=(other, BASELINE), at=driven.now))
+    (opened,) = log
+    assert isinstance(opened, Open)
+    assert (opened.plan, opened.reason) == (other, Remeasures(trial=1))
+    untried = dict(driven.state.untried)
+    log = driven.open()
+    assert driven.state.phase is Phase.REMEASURING
+    assert kinds(log) == [TrialStarted, Run]  # on the workers that are there
+    assert driven.state.untried == untried
+
+    log = driven.report("group-1", 2, make_measured(30.0))
+    assert isinstance(log[-1], Open)
+    assert log[-1].plan == BASELINE
+    driven.open()
+    driven.report("group-1", 3, make_measured(40.0))
+    driven.open()
+    log = driven.report("group-1", 4, make_measured(30.0))  # of the plan that was lucky once
+    assert driven.state.phase is Phase.VALIDATING
+    (run,) = (one for one in log if isinstance(one, Run))
+    assert run.request.validation
+    assert run.request.plan == BASELINE

@@ -31,6 +31,7 @@ from orchestrator.core.reasons import (
     OtherNodes,
     OtherRanks,
     Promising,
+    Remeasures,
     ReplacementReason,
     Retry,
     SameFailure,
@@ -72,6 +73,7 @@ TRIED: tuple[tuple[TrialReason, str], ...] = (
     (IsBaseline(), "baseline"),
     (Sampled(sampler="tpe"), "proposed by tpe"),
     (Validates(trial=3), "validation of trial 3"),
+    (Remeasures(trial=3), "measures trial 3 again"),
     (Retry(trial=2, cause=DriverDied()), "trial 2 was running when its driver died"),
     (
         Retry(trial=2, cause=WorkersFailed(outcome=DEAD)),

@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
-from orchestrator.core.events import SweepStarted
+from orchestrator.core.events import SweepEnded, SweepStarted
+from orchestrator.core.reasons import AllTried
 from orchestrator.core.state import SweepState, begin
-from orchestrator.report.sweep_text import render_report
+from orchestrator.report.document import report_document
+from orchestrator.report.sweep_text import regret_sentence, render_report
+from search_spaces.spec.sections import Metric
+from search_spaces.trial import Estimate
 from tests.orchestrator.records import make_records, make_space, make_spec, make_state, sweep
 from tests.outcomes import (
     every_outcome,
@@ -44,7 +49,8 @@ def test_a_report_of_everything_fits_80_columns() -> None:
         "trial 2 is best (ddp micro 2 x 4 sdpa padded fp32): 41.2 ± 0.6 samples/s",
         "2.29 x (2.24 to 2.34) the speed of the baseline (ddp micro",
         "usable memory: 0.475 GiB per rank, 95 % of the limit of 0.500 GiB",
-        "= statistically equal to the best (2 plans: trials 2, 3); trial 3 leaves the most",
+        "= statistically equal to the best (2 plans: trials 2, 3)",
+        "measured once: its interval is that of one trial, and trials differ by more",
         "activations and temporaries 0.264 66 %",
         "measured, over usable memory 1 trial 4: 44.00 samples/s ± 1.5 %, peak 97 % of the limit",
         "out of memory 2 trial 1: out of device memory in forward, wanted 131 % of the limit",
@@ -235,3 +241,54 @@ def test_a_plan_that_reaches_too_little_is_told_with_what_was_asked() -> None:
     assert "no plan is feasible; the closest is trial 1" in text
     assert "it reaches 50 samples/s, below the required 60" in text
     assert "measured, below a minimum 2" in text
+
+
+def regret(metric: Metric, ratio: float, width: float = 0.015) -> str:
+    rate = Estimate(value=40.0, low=40.0 * (1 - width), high=40.0 * (1 + width))
+    state = make_state(
+        [make_measured(40.0, 0.5, samples_per_second=rate)],
+        make_spec(objective={"metric": metric}, cluster={"price_per_gpu_hour": 2.0}),
+    )
+    ended = SweepEnded(reason=AllTried(plans=2), at=1.0, regret_bound=ratio, untried=66)
+    return regret_sentence(replace(state, ended=ended))
+
+
+@pytest.mark.parametrize(
+    ("metric", "better", "more"),
+    [
+        ("samples_per_second", "is faster", "is more than 4.0 % faster"),
+        (
+            "samples_per_price",
+            "gives more samples per unit of price",
+            "gives over 4.0 % more samples per unit of price",
+        ),
+        ("headroom", "has a lower peak", "has a peak more than 3.8 % lower"),
+    ],
+)
+def test_a_bound_below_what_measurements_can_tell_has_no_number(
+    metric: Metric, better: str, more: str
+) -> None:
+    below, above = regret(metric, 1.0), regret(metric, 1.04)
+
+    rest = "(66 untried, 95 % confidence, model-based)"
+    vague = f"{better} than the best by more than measurements can tell"
+    assert below == f"regret bound: no untried plan {vague} {rest}"
+    assert above == f"regret bound: no untried plan {more} than the best {rest}"
+
+
+def test_the_bests_own_interval_says_what_measurements_can_tell() -> None:
+    """At least 1 %: two trials on a quiet machine differ by that, however narrow the interval."""
+    vague = "by more than measurements can tell"
+
+    assert vague in regret("samples_per_second", 1.04, width=0.05)
+    assert vague not in regret("samples_per_second", 1.04, width=0.03)
+    assert vague in regret("samples_per_second", 1.009, width=0.0)
+    assert "is more than 1.1 % faster" in regret("samples_per_second", 1.011, width=0.0)
+    assert "is more than 250 % faster" in regret("samples_per_second", 3.5)
+
+
+def test_the_document_keeps_the_number() -> None:
+    state = make_state([make_measured(40.0, 0.5)])
+    ended = SweepEnded(reason=AllTried(plans=2), at=1.0, regret_bound=1.0, untried=66)
+
+    assert report_document(replace(state, ended=ended))["untried_at_most_ratio"] == 1.0

@@ -77,7 +77,9 @@ def test_losses_are_told_with_what_may_be() -> None:
         ),
         (searched(validation={"enabled": False}), ["not validated: validation.enabled is false"]),
         (
-            after_validation(searched(validation={"enabled": True, "tries": 1}), 2, make_oom()),
+            after_validation(
+                searched(validation={"enabled": True, "repeats": 0, "tries": 1}), 2, make_oom()
+            ),
             [
                 "not validated: 1 validation failed",
                 "the validation of trial 2 failed: out of device memory",
@@ -186,13 +188,6 @@ def test_plain_lines_of_validations() -> None:
     state = advance(state, failed)
     (line,) = lines(failed, state)
     assert line == f"the validation of trial 2 {FAILED}; trial 1 is validated instead"
-
-    slow = ended(state, 1, make_measured(2.0))
-    slowed = advance(state, slow)
-    (line,) = lines(slow, slowed)
-    assert line.endswith(
-        "; it runs once more, because other work on the machine can slow it as much"
-    )
 
     held = ended(state, 1, HOLDS)
     state = advance(state, held)

@@ -35,4 +35,6 @@ def validated(losses: tuple[float, ...]) -> SweepState:
     kept = replace(measured(20.0, 40), losses=(3.0, 2.0, 1.0))
     tried = [(START, kept), (ANSWER, replace(measured(50.0, 60), losses=(3.0, 2.0, 1.0)))]
     run = make_record(1, ANSWER, replace(measured(50.0, 60), losses=losses))
-    return a_state(tried, [replace(run, validation=True)], validation={"enabled": True})
+    return a_state(
+        tried, [replace(run, validation=True)], validation={"enabled": True, "repeats": 0}
+    )

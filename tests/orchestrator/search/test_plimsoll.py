@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,7 @@ from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
 from orchestrator.search import plimsoll
 from orchestrator.search.base import SearchState, dominated_rows
+from orchestrator.search.encoding import distributions, table_features
 from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialCost
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
@@ -232,3 +235,23 @@ def test_where_all_that_is_untried_is_hopeless_it_is_still_judged(space: Space) 
     assert left is not None
     assert left >= 1.0
     assert free[space.table.rows_of(proposer.propose(known).plan)].all()
+
+
+def test_without_forecasts_the_first_plans_lie_far_apart(space: Space) -> None:
+    """Farther than nine of ten random pairs do from the baseline and from each other."""
+    points = table_features(space.table, distributions(space))
+
+    def least_distance(rows: list[int]) -> float:
+        return min(math.dist(points[a], points[b]) for a, b in itertools.combinations(rows, 2))
+
+    baseline = int(space.table.rows_of(space.baseline)[0])
+    rng = np.random.default_rng(0)
+    random = [
+        least_distance([baseline, *rng.choice(len(points), 2, replace=False).tolist()])
+        for _ in range(500)
+    ]
+
+    first = [int(space.table.rows_of(record.plan)[0]) for record in searched(space, None, 3)]
+
+    assert first[0] == baseline
+    assert least_distance(first) > np.quantile(random, 0.9)

@@ -248,3 +248,17 @@ def test_a_study_that_only_ran_out_of_memory_is_learned_from() -> None:
 
     assert "likely to fit" in study.trials[-1].user_attrs[REASON]
     assert study.trials[-1].params["batch"] < 40
+
+
+def test_the_first_points_lie_at_opposite_corners() -> None:
+    """The first trial is enqueued; the second and third are as far away as the grid allows."""
+    study = optuna.create_study(direction="maximize", sampler=PlimsollSampler(seed=0))
+    study.enqueue_trial({"x": 0, "y": 0})
+
+    study.optimize(
+        lambda trial: 1.0 + trial.suggest_int("x", 0, 4) + trial.suggest_int("y", 0, 4), 3
+    )
+
+    first, second, third = ((trial.params["x"], trial.params["y"]) for trial in study.trials)
+    assert (first, second) == ((0, 0), (4, 4))
+    assert third in {(0, 4), (4, 0)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -316,7 +317,8 @@ def test_thousands_that_surely_run_out_leave_nothing_to_find() -> None:
 def test_a_busy_machine_leaves_no_more_to_find_than_its_readings_can_tell() -> None:
     """Readings are off by 40 % but claim 3 %; the best candidate and 23 others were tried.
 
-    A model that trusts such readings expects another 50 % on average.
+    A model that trusts such readings expects another 50 % on average. Its own deviations count
+    here, before they are widened.
     """
     fits = np.flatnonzero(~RAN_OUT)
     best = fits[LOG_RATE[fits].argmax()]
@@ -330,8 +332,86 @@ def test_a_busy_machine_leaves_no_more_to_find_than_its_readings_can_tell() -> N
         ]
         free = np.ones(len(PLACES), dtype=bool)
         free[tried] = False
-        found.append(Search(told(LOG_RATE, LOG_SHARE)).regret_bound(sights, free))
+        search = Search(told(LOG_RATE, LOG_SHARE))
+        found.append(search.regret_bound(sights, free, widening=1.0))
 
     left = np.array(found, dtype=float)
     assert left.mean() < 1.35
     assert left.max() < 1.6
+
+
+def test_the_bound_of_one_candidate_is_the_quantile_of_a_normal() -> None:
+    """With one candidate that surely fits, Boole's sum is the tail of its own distribution."""
+    options = CandidatePool(
+        features=np.array([[0.0], [0.3]]), log_rate=np.array([0.0, 1.0]), log_share=np.full(2, -3.0)
+    )
+    sights, free = [Observation(row=0, log_rate=0.0, fitted=True)], np.array([False, True])
+    search = Search(options)
+    learned = search._rate.learn(*rates(sights))
+    mean, deviation = (float(part[0]) for part in learned.of(np.array([1])))
+    best = float(learned.of(np.array([0])).mean[0])
+
+    for widening in (1.0, 1.5, 2.0, 3.0):
+        left = search.regret_bound(sights, free, widening)
+        assert left is not None
+        expected = mean - best + widening * deviation * stats.norm.ppf(0.95)
+        assert np.log(left) == pytest.approx(expected, abs=2e-3)
+
+
+def nearest(row: int, others: list[int]) -> float:
+    return min(math.dist(PLACES[row], PLACES[other]) for other in others)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_a_forecast_the_first_three_lie_as_far_apart_as_can_be(seed: int) -> None:
+    """After the first, nothing that is free lies farther from what was tried."""
+    search, free, rows = Search(told(None, None), seed), np.ones(len(PLACES), dtype=bool), [77]
+    free[77] = False
+    for _ in range(2):
+        sights = [Observation(row=row, log_rate=float(LOG_RATE[row])) for row in rows]
+        row = search.next(sights, free).row
+        farthest = max(nearest(other, rows) for other in np.flatnonzero(free).tolist())
+        assert nearest(row, rows) == pytest.approx(farthest)
+        free[row] = False
+        rows.append(row)
+
+
+def test_running_trials_and_a_batch_count_as_candidates_to_keep_away_from() -> None:
+    free = np.ones(len(PLACES), dtype=bool)
+    free[0] = False
+
+    batch = [choice.row for choice in Search(told(None, None)).several(2, [], free, [0])]
+
+    assert batch[0] == len(PLACES) - 1  # the opposite corner
+    assert batch[1] in {11, len(PLACES) - 12}  # one of the others
+
+
+def test_a_start_far_apart_repeats_with_its_seed() -> None:
+    first, second = (searched(told(None, None), 3, 4) for _ in range(2))
+
+    assert first == second
+
+
+def test_a_start_far_apart_prefers_what_is_likely_to_fit() -> None:
+    """Memory is forecast, speed is not: the far half, twice the limit, comes last."""
+    share = np.where(PLACES[:, 0] > 0.5, np.log(2), -1.0)
+    options = CandidatePool(features=PLACES, log_rate=None, log_share=share)
+    sights, free = [Observation(row=0, log_rate=0.0, log_share=-1.0)], np.ones(144, dtype=bool)
+    free[0] = False
+
+    choice = Search(options).next(sights, free)
+
+    assert share[choice.row] < 0
+    free[:] = share > 0
+    row = Search(options).next(sights, free).row
+    assert nearest(row, [0]) == pytest.approx(2**0.5)
+
+
+def test_with_a_forecast_or_more_trials_nothing_is_asked_for_its_distance() -> None:
+    free = np.ones(len(PLACES), dtype=bool)
+    sights = [sight_of(row) for row in (0, 30, 60)]
+    cases = [(told(LOG_RATE, LOG_SHARE), sights[:1]), (told(None, None), sights)]
+
+    for options, known in cases:
+        rows = {Search(options, 0, distant).next(known, free).row for distant in (0, 3)}
+        assert len(rows) == 1

@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Path:
     spec = make_spec(
         study={"folder": str(tmp_path), "sampler": "plimsoll"},
         budget={"trials": 5, "minutes": 60, "trial_seconds": 60},
-        validation={"enabled": True},
+        validation={"enabled": True, "repeats": 0},
     )
     first = Sweep(spec, PlayedCluster(make_nodes("a", "b")), groups=2)
     first.report(first.ask(), DIED, "a")

@@ -397,3 +397,14 @@ def test_samples_for_a_price_need_one_of_each_kind() -> None:
     assert "or set one for each of cluster.accelerators" in found["objective"]
     whole = kinds.replace("H100: {}", "H100: {price_per_gpu_hour: 2}")
     assert parse_spec(LEAST + whole + asked, source="demo.yaml").cluster.is_priced
+
+
+@pytest.mark.parametrize(
+    ("objective", "least"),
+    [("{}", 12), ("{max_steps: 8}", 8), ("{max_steps: 20}", 12), ("{min_steps: 6}", 6)],
+)
+def test_a_small_maximum_of_steps_lowers_the_default_minimum(objective: str, least: int) -> None:
+    spec = parse_spec(f"{LEAST}objective: {objective}\n", source="demo.yaml")
+
+    assert spec.objective.min_steps == least
+    assert parse_spec(spec_to_yaml(spec), source="again") == spec

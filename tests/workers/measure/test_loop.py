@@ -111,11 +111,16 @@ def measure(
     return series
 
 
+# six windows may have missed a stall in half of the steps, which counts as 5 %
+STEADY = Estimate(value=0.125, low=0.125, high=0.13125)
+
+
 def test_stops_as_soon_as_it_is_tight() -> None:
     series = measure(always(0.125), interval=ALWAYS_TIGHT, min_steps=6, max_steps=500)
 
     assert len(series.windows) == len(series.steady) == 6
-    assert series.step_seconds == Estimate(value=0.125, low=0.125, high=0.125)
+    assert series.step_seconds == STEADY
+    assert series.median_step_seconds == 0.125
 
 
 def test_slow_first_steps_do_not_count() -> None:
@@ -123,7 +128,8 @@ def test_slow_first_steps_do_not_count() -> None:
     series = measure(takes.__getitem__, interval=ALWAYS_TIGHT, min_steps=6)
 
     assert (series.warmup, len(series.steady)) == (2, 6)
-    assert series.step_seconds == Estimate(value=0.125, low=0.125, high=0.125)
+    assert series.step_seconds == STEADY
+    assert series.median_step_seconds == 0.125
 
 
 def test_a_wide_interval_takes_all_steps_there_are() -> None:
@@ -171,18 +177,56 @@ def test_what_is_sometimes_as_fast_is_not_beaten_yet() -> None:
     assert not series.beaten
 
 
-def test_near_ties_are_measured_to_half_the_interval() -> None:
-    """Ten steps alternate by 10 %: a half width of 5 % is enough unless it is a tie."""
-
+def test_a_near_tie_is_measured_no_longer_than_any_other_plan() -> None:
     def takes(step: int) -> float:
         return 0.2 if step % 2 else 0.22
 
     alone = measure(takes, interval=0.06, min_steps=6, max_steps=40)
     tie = measure(takes, incumbent=RIVAL, interval=0.06, min_steps=6, max_steps=40)
 
-    assert len(alone.windows) == 6
-    assert len(tie.windows) == 40
+    assert len(tie.windows) == len(alone.windows) < 40
     assert not tie.beaten
+
+
+def test_the_default_is_twelve_windows() -> None:
+    series = measure(always(0.125), interval=0.1)
+
+    assert len(series.windows) == 12
+
+
+def test_a_slow_start_that_agrees_with_itself_does_not_end_it() -> None:
+    """Twelve windows are eight slow and four fast ones; the halves differ until 8 can be cut."""
+    series = measure(lambda step: 0.24 if step < 8 else 0.2, interval=0.03)
+
+    assert series.warmup == 8
+    assert series.step_seconds.value == pytest.approx(0.2)
+
+
+def test_a_floor_of_seconds_keeps_it_going() -> None:
+    assert _seconds_with_floor(10.0) == pytest.approx(10.0)
+
+
+def test_caps_come_before_the_floor() -> None:
+    assert _seconds_with_floor(10.0, max_seconds=3.0) == pytest.approx(3.0)
+    assert _seconds_with_floor(10.0, max_steps=16) == pytest.approx(4.0)
+
+
+def _seconds_with_floor(floor_seconds: float, **caps: float) -> float:
+    clock = Clock()
+    objective = ObjectiveSpec.model_validate({"interval": ALWAYS_TIGHT, **caps})
+    steps, watch = feed(clock, always(0.25)), HostStopwatch(clock)
+    series = measure_steps(training(), steps, objective, None, watch, None, floor_seconds)
+    assert isinstance(series, Series)
+    return sum(series.seconds_by_step)
+
+
+def test_a_stall_counts_in_the_mean_and_not_in_the_median() -> None:
+    """Each tenth step takes six times as long; the mean is half as long again."""
+    series = measure(lambda step: 1.2 if step % 10 == 9 else 0.2, interval=0.02, max_steps=100)
+
+    assert len(series.steady) == 100
+    assert series.step_seconds.value == pytest.approx(0.3)
+    assert series.median_step_seconds == pytest.approx(0.2)
 
 
 def test_steps_in_which_something_was_compiled_are_told_apart() -> None:

@@ -1,16 +1,17 @@
-"""Warm-up detection and the interval of the median, against hand-computed cases and coverage."""
+"""Warm-up detection against hand-computed cases and the standard error rule."""
 
 from __future__ import annotations
 
-import math
 import random
+import statistics
 
-import pytest
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import quantile_test
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 
-from workers.measure.steady import median_estimate, warmup_length
+from workers.measure.steady import warmup_length, warmup_lengths
 
 NOISE = (1.00, 1.02, 0.99, 1.01, 0.98, 1.00, 1.03, 0.97, 1.00, 1.01)
 
@@ -32,48 +33,46 @@ def test_never_cuts_more_than_half(seconds: list[float]) -> None:
     assert 0 <= warmup_length(seconds) <= len(seconds) // 2
 
 
-@pytest.mark.parametrize(
-    ("count", "low", "high"),
-    # Conover, table A3: the ranks of a 95 % interval of the median (1 is the smallest)
-    [(6, 1, 6), (8, 1, 8), (9, 2, 8), (12, 3, 10), (15, 4, 12), (20, 6, 15), (30, 10, 21)],
+@given(st.lists(st.floats(0.001, 100), min_size=4, max_size=40))
+def test_what_is_cut_lies_mostly_outside_of_what_stays(seconds: list[float]) -> None:
+    cut = warmup_length(seconds)
+    removed, rest = seconds[:cut], seconds[cut:]
+    above = sum(value > max(rest) for value in removed)
+    below = sum(value < min(rest) for value in removed)
+
+    assert cut == 0 or 2 * max(above, below) > cut
+
+
+def test_a_stall_in_the_first_half_takes_no_steady_steps_along() -> None:
+    """The standard error is least after the stall, but eight of the nine before it are steady."""
+    seconds = [*NOISE[:8], 4.0, *NOISE]
+
+    errors = [statistics.pvariance(seconds[cut:]) / (19 - cut) for cut in range(10)]
+    assert errors.index(min(errors)) == 9
+    assert warmup_length(seconds) == 0
+    assert warmup_length([9.0, 5.0, *seconds]) == 2
+
+
+@given(st.integers(1, 9), st.integers(12, 40), st.integers(0, 2**32 - 1))
+def test_the_cut_of_a_slow_start_is_that_of_the_standard_error(
+    slow: int, steady: int, seed: int
+) -> None:
+    draw = random.Random(seed)
+    seconds = [draw.uniform(2.0, 2.1) for _ in range(slow)]
+    seconds += [draw.uniform(1.0, 1.1) for _ in range(steady)]
+    errors = [
+        statistics.pvariance(seconds[cut:]) / (len(seconds) - cut)
+        for cut in range(len(seconds) // 2 + 1)
+    ]
+    if errors.index(min(errors)) == slow:
+        assert warmup_length(seconds) == slow
+    assert warmup_length(seconds) >= slow
+
+
+@given(
+    arrays(
+        np.float64, st.tuples(st.integers(1, 5), st.integers(1, 30)), elements=st.floats(0.01, 10)
+    )
 )
-def test_the_interval_lies_between_the_tabled_ranks(count: int, low: int, high: int) -> None:
-    estimate = median_estimate([float(rank) for rank in range(1, count + 1)])
-
-    assert (estimate.low, estimate.high) == (low, high)
-
-
-@given(st.lists(st.floats(0.001, 100), min_size=6, max_size=200))
-def test_the_interval_is_that_of_scipy(seconds: list[float]) -> None:
-    estimate = median_estimate(seconds)
-
-    expected = quantile_test(seconds, p=0.5).confidence_interval(confidence_level=0.95)
-    assert (estimate.low, estimate.high) == (expected.low, expected.high)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_too_few_observations_for_an_interval_of_95_percent_span_all(count: int) -> None:
-    seconds = [float(number) for number in range(count)]
-
-    estimate = median_estimate(seconds)
-
-    assert (estimate.low, estimate.high) == (0.0, count - 1.0)
-    # scipy's bounds are not a number there, or no order statistic
-    bounds = quantile_test(seconds, p=0.5).confidence_interval(confidence_level=0.95)
-    assert not all(math.isfinite(bound) for bound in bounds)
-
-
-def test_the_interval_holds_the_median_in_19_of_20_cases() -> None:
-    draw = random.Random(0)
-    held = 0
-    for _ in range(2000):
-        seconds = [draw.expovariate(1.0) for _ in range(15)]  # skewed, as step times are
-        estimate = median_estimate(seconds)
-        held += estimate.low <= 0.6931 <= estimate.high  # ln 2
-
-    assert held / 2000 >= 0.95
-
-
-def test_no_observation_has_no_median() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        median_estimate([])
+def test_many_series_are_cut_as_each_alone(rows: NDArray[np.float64]) -> None:
+    assert list(warmup_lengths(rows)) == [warmup_length(row.tolist()) for row in rows]

@@ -1,0 +1,323 @@
+"""How good the answer of a sweep is, by today's rule and by the one before.
+
+    python -m benchmarks.answers [--seeds N] [--out FILE]
+
+On surfaces with real repeats (`benchmarks/surfaces`), Plimsoll's search runs 40 trials. Each trial
+is one of the plan's recorded repeats, and the search knows only the interval that a trial has. Then
+four rules answer on the same trials: the highest measurement; the search's belief; the earlier rule
+(of plans with overlapping intervals the one with most memory free, validated up to three times);
+and the present one (`orchestrator.core.repeats`: the believed best are measured again, and the
+highest mean wins). The true speed of a plan is the posterior mean of all its repeats. On simulated
+machines, twenty plans have speeds drawn from a surface, and the machine is quiet, noisy or slow at
+times.
+
+For each rule: how often the answer is more than 5 % slower than the best plan that was tried, the
+mean regret, and the number of extra trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.naps import nap_of
+from benchmarks.output import write
+from benchmarks.published.product import forecaster_without
+from benchmarks.search.surfaces import Surface, Trial, surfaces_in
+from orchestrator.core.reasons import Remeasures, Sampled
+from orchestrator.core.records import Record
+from orchestrator.core.repeats import FINALISTS, next_repeat
+from orchestrator.core.validation import leaders
+from orchestrator.search.encoding import features
+from orchestrator.search.observations import Observation
+from orchestrator.search.search import CandidatePool, Search
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Estimate, Measured
+
+TRIALS, FAR = 40, 0.05
+HALF_WIDTH = 0.025  # of a trial's interval, by the steps within it
+_RECORDED = Path(__file__).parent / "surfaces"
+_OLD_HALF_WIDTH, _OLD_SLOWER, _OLD_TRIES = 0.05, 0.1, 3  # of the rule of before, as it was modelled
+_INTERVAL = 1.96
+Numbers = NDArray[np.float64]
+Draw = Callable[[int], float | None]
+SPEC = SweepSpec.model_validate(
+    {
+        "model": "gpt2",
+        "train": {"global_batch": 512, "sequence_length": 1024},
+        "validation": {"enabled": True},
+    }
+)
+_BASE = Plan(
+    zero_stage=0,
+    micro_batch=1,
+    accumulation=1,
+    checkpoint_ratio=0.0,
+    attention="sdpa",
+    precision="bf16",
+    batching="padded",
+    optimizer="adamw_fused",
+    data=1,
+)
+_NAP = nap_of(_BASE).outcome
+assert isinstance(_NAP, Measured)
+_OUTCOME: Measured = _NAP
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """A sweep that has ended its search.
+
+    Attributes:
+        rates: What each tried plan measured, by its row, in the order of the trials.
+        shares: The logarithm of its peak over the limit; None where nobody knows.
+        believed: The rows that the search believes to be best, best first.
+        truth: The logarithm of each row's true speed.
+        draw: Measures a row once more; None if it fails.
+    """
+
+    rates: dict[int, float]
+    shares: dict[int, float | None]
+    believed: list[int]
+    truth: Numbers
+    draw: Draw
+
+    def regret(self, row: int) -> float:
+        """How much slower a plan is than the best that was tried, as a share."""
+        best = max(self.truth[one] for one in self.rates)
+        return float(1 - np.exp(self.truth[row] - best))
+
+
+Answer = tuple[int, int]  # row, and the trials that it took
+
+
+def highest_measured(swept: Swept) -> Answer:
+    """The plan with the highest single measurement."""
+    return max(swept.rates, key=swept.rates.__getitem__), 0
+
+
+def believed(swept: Swept) -> Answer:
+    """The plan that the search believes to be best, unmeasured."""
+    return swept.believed[0], 0
+
+
+def rule_before(swept: Swept) -> Answer:
+    """Of overlapping intervals the plan with most memory free, validated, a slow one twice."""
+    left, trials = dict(swept.rates), 0
+    for _ in range(_OLD_TRIES):
+        if not left:
+            break
+        line = max(left.values()) * (1 - _OLD_HALF_WIDTH)
+        equal = [row for row, rate in left.items() if rate * (1 + _OLD_HALF_WIDTH) >= line]
+        row = min(equal, key=lambda one: swept.shares[one] or 0.0)
+        least = left[row] * (1 - _OLD_HALF_WIDTH) * (1 - _OLD_SLOWER)
+        for _ in range(2):
+            trials += 1
+            rate = swept.draw(row)
+            if rate is not None and rate * (1 + _OLD_HALF_WIDTH / 2) >= least:
+                return row, trials
+        del left[row]
+    return highest_measured(swept)[0], trials
+
+
+def rule_today(swept: Swept) -> Answer:
+    """The product's own: its finalists, its repeats, its ranking."""
+    plans = {row: _plan(row) for row in swept.rates}
+    rows = {plan: row for row, plan in plans.items()}
+    records = [
+        _record(number, plans[row], rate, repeats=None)
+        for number, (row, rate) in enumerate(swept.rates.items())
+    ]
+    baseline = records[0].plan
+    finalists = [plans[row] for row in swept.believed[:FINALISTS]]
+    while (plan := next_repeat(records, (), finalists, baseline, SPEC)) is not None:
+        rate = swept.draw(rows[plan])
+        repeats = next(record.number for record in records if record.plan == plan)
+        # a repeat that fails is out of the answer, which no recorded one of the leaders does
+        records.append(_record(len(records), plan, rate or 1e-6, repeats=repeats))
+    return rows[leaders(records, (), {}, SPEC)[0].plan], len(records) - len(swept.rates)
+
+
+RULES: dict[str, Callable[[Swept], Answer]] = {
+    "highest measured": highest_measured,
+    "search's belief": believed,
+    "before: equals by memory, validated": rule_before,
+    "today: believed best measured again": rule_today,
+}
+
+
+def _plan(row: int) -> Plan:
+    """A plan that stands for a row."""
+    return replace(_BASE, micro_batch=row + 1)
+
+
+def _record(number: int, plan: Plan, rate: float, repeats: int | None) -> Record:
+    reason = Sampled(sampler="plimsoll") if repeats is None else Remeasures(trial=repeats)
+    step = SPEC.train.global_batch / rate
+    return Record(
+        number=number,
+        plan=plan,
+        outcome=replace(_OUTCOME, samples_per_second=_around(rate), step_seconds=_around(step)),
+        reason=reason,
+        started_at=10.0 * number,
+        ended_at=10.0 * number + 9,
+        fingerprint=None,
+    )
+
+
+def _around(value: float) -> Estimate:
+    return Estimate(value=value, low=value * (1 - HALF_WIDTH), high=value * (1 + HALF_WIDTH))
+
+
+def on_surface(surface: Surface, seed: int) -> Swept:
+    """Searches a recorded surface; each trial and repeat is one of the plan's recorded ones."""
+    random = np.random.default_rng([seed, 2])
+    search = Search(_pool(surface), seed)
+    order: dict[int, list[int]] = {}
+
+    def trial(row: int) -> Trial:
+        if not order.get(row):
+            order[row] = random.permutation(len(surface.trials[row])).tolist()
+        return surface.trials[row][order[row].pop()]
+
+    observed, rates, shares = list[Observation](), dict[int, float](), dict[int, float | None]()
+    free = np.ones(len(surface), dtype=bool)
+    for _ in range(TRIALS):
+        row = search.next(observed, free).row
+        free[row] = False
+        told = trial(row)
+        observed.append(_observation(row, told, HALF_WIDTH / _INTERVAL))
+        if told.rate is not None:
+            rates[row], shares[row] = told.rate, told.log_share
+    return Swept(
+        rates=rates,
+        shares=shares,
+        believed=search.leaders(observed, FINALISTS),
+        truth=_truth(surface),
+        draw=lambda row: trial(row).rate,
+    )
+
+
+def _pool(surface: Surface) -> CandidatePool:
+    return CandidatePool(
+        features=features(surface.candidates, surface.distributions),
+        log_rate=surface.log_rate,
+        log_share=surface.log_share,
+        rate_parts=surface.rate_parts,
+        share_parts=surface.share_parts,
+    )
+
+
+def _observation(row: int, trial: Trial, noise: float) -> Observation:
+    if trial.rate is None:
+        return Observation(row=row, log_share=max(trial.log_share or 0.0, 0.0), ran_out=True)
+    return Observation(
+        row=row,
+        log_rate=float(np.log(trial.rate)),
+        rate_noise=noise,
+        log_share=trial.log_share,
+        fitted=True,
+    )
+
+
+def _truth(surface: Surface) -> Numbers:
+    """Posterior means of all repeats: of three of them alone the highest mean would be luck."""
+    observed = [
+        _observation(row, trial, surface.noise)
+        for row, trials in enumerate(surface.trials)
+        for trial in trials
+    ]
+    return Search(_pool(surface), 0).posterior_means(observed)
+
+
+def on_machine(surface: Surface, seed: int, *, jitter: float, slow_share: float) -> Swept:
+    """Twenty plans of a surface on a simulated machine, each tried once.
+
+    Args:
+        surface: Where the speeds are drawn from.
+        seed: Random seed.
+        jitter: Standard deviation of the logarithm of a speed from trial to trial.
+        slow_share: Share of the time in which the machine is 10 to 30 % slower, in spells of five
+            trials.
+    """
+    random = np.random.default_rng([seed, 3])
+    speeds = surface.rate[np.isfinite(surface.rate)]
+    truth = np.log(random.choice(speeds, 20, replace=len(speeds) < 20))
+    spell = 0.0
+
+    def draw(row: int) -> float:
+        nonlocal spell
+        if random.random() < 0.2:  # a spell lasts five trials in the mean
+            spell = random.uniform(0.1, 0.3) if random.random() < slow_share else 0.0
+        return float(np.exp(truth[row] + random.normal(0, jitter)) * (1 - spell))
+
+    rates = {row: draw(row) for row in range(20)}
+    return Swept(
+        rates=rates,
+        shares={row: float(random.uniform(-1, 0)) for row in rates},
+        believed=sorted(rates, key=rates.__getitem__, reverse=True)[:FINALISTS],
+        truth=truth,
+        draw=draw,
+    )
+
+
+MACHINES = {
+    "quiet machine (0.5 %)": {"jitter": 0.005, "slow_share": 0.0},
+    "slow spells, 20 % of the time": {"jitter": 0.01, "slow_share": 0.2},
+    "slow spells, half of the time": {"jitter": 0.01, "slow_share": 0.5},
+    "jitter 3 %": {"jitter": 0.03, "slow_share": 0.0},
+    "jitter 10 %": {"jitter": 0.1, "slow_share": 0.0},
+}
+
+
+def figures(sweeps: Sequence[Swept]) -> dict[str, dict[str, float]]:
+    """Of each rule, over all sweeps."""
+    found: dict[str, dict[str, float]] = {}
+    for name, rule in RULES.items():
+        answers = [(swept.regret(row), trials) for swept in sweeps for row, trials in [rule(swept)]]
+        regrets = np.array([regret for regret, _ in answers])
+        found[name] = {
+            "far_share": round(float((regrets > FAR).mean()), 3),
+            "mean_regret": round(float(regrets.mean()), 4),
+            "extra_trials": round(float(np.mean([trials for _, trials in answers])), 1),
+        }
+    return found
+
+
+def main() -> None:
+    """Compares the rules and writes the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=50, help="sweeps of each surface (50)")
+    parser.add_argument("--out", type=Path, default=None)
+    given = parser.parse_args()
+    surfaces = surfaces_in(_RECORDED, forecaster_without, least=100)
+    by_place: defaultdict[str, list[Swept]] = defaultdict(list)
+    for surface in surfaces:
+        for seed in range(given.seeds):
+            by_place["recorded surfaces"].append(on_surface(surface, seed))
+            for name, machine in MACHINES.items():
+                by_place[name].append(on_machine(surface, seed, **machine))
+    found: dict[str, Any] = {
+        "seeds": given.seeds,
+        "surfaces": [surface.name for surface in surfaces],
+        "trials": TRIALS,
+    }
+    for place, sweeps in by_place.items():
+        found[place] = figures(sweeps)
+        print(f"{place}, {len(sweeps)} sweeps: more than 5 % off, mean regret, extra trials")
+        for name, told in found[place].items():
+            far, regret = 100 * told["far_share"], 100 * told["mean_regret"]
+            print(f"  {name:36} {far:5.1f} % {regret:6.2f} % {told['extra_trials']:5.1f}")
+    write(found, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Coverage of a trial's confidence interval, simulated."""

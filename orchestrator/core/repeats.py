@@ -1,0 +1,227 @@
+"""Repeats: trials that measure the leading plans again, and what all trials of a plan say together.
+
+One trial samples one state of the machine. How much trials of the same plan differ, the repeats of
+this study show; that deviation decides whether a leader is clear, and is part of each interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.core.objective import Objective
+from orchestrator.core.reasons import Remeasures
+from orchestrator.core.records import Record
+from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Cancelled, Estimate, Measured
+
+FINALISTS = 5  # plans that are measured again, at most
+# Deviation of the logarithm of a rate between two trials of a plan on a quiet machine, and the
+# number of observations that this assumption counts as, beside those of the study
+_USUAL_DEVIATION, _USUAL_WEIGHT = 0.01, 1
+_INTERVAL = 1.96  # standard deviations from a value to the end of its 95 % interval
+# 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom (any table)
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def student_quantile(degrees: int) -> float:
+    """Returns the 97.5 % quantile of Student's t.
+
+    Above 10 degrees of freedom by the expansion of Fisher and Cornish (1960), to three digits.
+    """
+    if degrees <= len(_STUDENT):
+        return _STUDENT[degrees - 1]
+    z = _INTERVAL
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def repeats_enabled(spec: SweepSpec) -> bool:
+    """Returns True if leading plans are measured again; peaks of memory hardly differ."""
+    section = spec.validation
+    return section.enabled and section.repeats > 0 and spec.objective.metric != "headroom"
+
+
+def is_repeat(record: Record) -> bool:
+    """Returns True for a trial that measured a plan again."""
+    return isinstance(record.reason, Remeasures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Speed of one plan over all its trials and validations, as a logarithm of samples per second.
+
+    Attributes:
+        mean: Mean over its measurements.
+        count: Number of measurements.
+        within: Standard deviation of the mean that the steps within the trials show.
+    """
+
+    mean: float
+    count: int
+    within: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Speeds of all measured plans.
+
+    Attributes:
+        by_plan: Of each plan that was measured.
+        objective: What plans are compared by: samples per second, or per price.
+        deviation: Standard deviation between trials of a plan, in logarithms.
+        degrees: Its degrees of freedom; 0 if no plan was measured twice.
+    """
+
+    by_plan: Mapping[Plan, Speed]
+    objective: Objective
+    deviation: float = _USUAL_DEVIATION
+    degrees: int = 0
+
+    @classmethod
+    def of(
+        cls, records: Iterable[Record], validations: Iterable[Record], objective: Objective
+    ) -> Speeds:
+        """Pools trials and validations by plan."""
+        values = defaultdict[Plan, list[Estimate]](list)
+        for record in (*records, *validations):
+            if isinstance(record.outcome, Measured) and record.outcome.samples_per_second.value > 0:
+                values[record.plan].append(record.outcome.samples_per_second)
+        by_plan, squares, degrees = dict[Plan, Speed](), 0.0, 0
+        for plan, rates in values.items():
+            logs = [math.log(rate.value) for rate in rates]
+            mean = sum(logs) / len(logs)
+            within = math.hypot(*(rate.relative_half_width / _INTERVAL for rate in rates))
+            by_plan[plan] = Speed(mean=mean, count=len(logs), within=within / len(logs))
+            squares += sum((value - mean) ** 2 for value in logs)
+            degrees += len(logs) - 1
+        if not degrees:
+            return cls(by_plan=by_plan, objective=objective)
+        usual = _USUAL_WEIGHT * _USUAL_DEVIATION**2
+        deviation = math.sqrt((usual + squares) / (_USUAL_WEIGHT + degrees))
+        return cls(by_plan=by_plan, objective=objective, deviation=deviation, degrees=degrees)
+
+    @property
+    def quantile(self) -> float:
+        """Standard deviations from a mean to the end of its 95 % interval."""
+        return student_quantile(_USUAL_WEIGHT + self.degrees) if self.degrees else _INTERVAL
+
+    def half_width(self, plan: Plan) -> float:
+        """Returns half of the 95 % interval of a plan's mean, in logarithms.
+
+        Without repeats it is what the steps within its trial show, and says nothing of other
+        trials.
+        """
+        speed = self.by_plan[plan]
+        between = self.quantile * self.deviation / math.sqrt(speed.count) if self.degrees else 0.0
+        return max(between, _INTERVAL * speed.within)
+
+    def score(self, plan: Plan) -> float:
+        """Returns the logarithm of the objective's value."""
+        mean = self.by_plan[plan].mean
+        if self.objective.metric != "samples_per_price":
+            return mean
+        return mean + math.log(self.objective.seconds_per_price(plan) or 1.0)
+
+    def optimistic(self, plan: Plan) -> float:
+        """Returns the score that is one standard error above its mean."""
+        return self.score(plan) + self.deviation / math.sqrt(self.by_plan[plan].count)
+
+    def margin(self, plan: Plan, other: Plan) -> float:
+        """Returns half of the 95 % interval of the difference of two plans, in logarithms."""
+        ours, theirs = self.by_plan[plan], self.by_plan[other]
+        if not self.degrees:  # the intervals of equals overlap
+            return self.half_width(plan) + self.half_width(other)
+        between = self.deviation * math.sqrt(1 / ours.count + 1 / theirs.count)
+        return max(self.quantile * between, _INTERVAL * math.hypot(ours.within, theirs.within))
+
+    def record(self, record: Record) -> Record:
+        """Returns a plan's record with the speed that all its measurements say together."""
+        outcome = record.outcome
+        if not self.degrees or not isinstance(outcome, Measured):
+            return record
+        if record.plan not in self.by_plan or not outcome.samples_per_second.value:
+            return record
+        rate = math.exp(self.by_plan[record.plan].mean)
+        factor, half = rate / outcome.samples_per_second.value, self.half_width(record.plan)
+        return replace(
+            record,
+            outcome=replace(
+                outcome,
+                samples_per_second=_around(rate, half),
+                step_seconds=_around(outcome.step_seconds.value / factor, half),
+                tokens_per_second=outcome.tokens_per_second * factor,
+                mfu=None if outcome.mfu is None else outcome.mfu * factor,
+            ),
+        )
+
+
+def _around(value: float, half_width: float) -> Estimate:
+    low, high = value * math.exp(-half_width), value * math.exp(half_width)
+    return Estimate(value=value, low=low, high=high)
+
+
+def repeats_at_the_end(records: Sequence[Record]) -> list[Record]:
+    """Returns the repeats since the last trial of another plan: the budget is counted anew."""
+    last = max((one.number for one in records if not is_repeat(one)), default=-1)
+    return [one for one in records if is_repeat(one) and one.number > last]
+
+
+def infeasible_plans(records: Iterable[Record], objective: Objective) -> frozenset[Plan]:
+    """Returns the plans of which a trial violated a constraint, or a repeat failed."""
+    return frozenset(
+        one.plan
+        for one in records
+        if (isinstance(one.outcome, Measured) and not objective.feasible(one))
+        or (is_repeat(one) and not isinstance(one.outcome, Measured | Cancelled))
+    )
+
+
+def next_repeat(
+    records: Sequence[Record],
+    running: Sequence[Plan],
+    finalists: Sequence[Plan],
+    baseline: Plan,
+    spec: SweepSpec,
+) -> Plan | None:
+    """Returns the plan to measure again now; None if the leader is clear or the budget is used.
+
+    First the baseline and each finalist once, then the leader and the plan that may overtake it, in
+    turn: so drift of the machine meets both alike.
+
+    Args:
+        records: All trials, repeats among them.
+        running: Plans whose repeats are under way.
+        finalists: The plans that are expected to be best, best first.
+        baseline: The baseline.
+        spec: Says how many repeats there may be, and what difference matters.
+    """
+    if not set(finalists) - {baseline}:
+        return None  # nothing to decide
+    made = repeats_at_the_end(records)
+    if len(made) + len(running) >= spec.validation.repeats:
+        return None
+    counts = Counter([*(one.plan for one in made), *running])
+    measured = {one.plan for one in records if isinstance(one.outcome, Measured)}
+    objective = Objective.of(spec)
+    failed = infeasible_plans(records, objective)
+    once: list[Plan] = [*finalists, *((baseline,) if baseline in measured else ())]
+    if unrepeated := [plan for plan in once if not counts[plan]]:
+        return unrepeated[0]
+    speeds = Speeds.of(records, (), objective)
+    left = [plan for plan in finalists if plan not in failed and plan in speeds.by_plan]
+    if len(left) < 2 or not speeds.degrees:
+        return None
+    leader = max(left, key=speeds.score)
+    ahead = max(
+        speeds.score(plan) - speeds.score(leader) + speeds.margin(plan, leader)
+        for plan in left
+        if plan != leader
+    )
+    if ahead <= math.log1p(spec.objective.interval):
+        return None
+    # of one deviation above their means: bolder rules waste repeats on plans measured once
+    first, second = sorted(left, key=speeds.optimistic, reverse=True)[:2]
+    return first if counts[first] <= counts[second] else second

@@ -1,0 +1,95 @@
+"""The simulated trials: same decisions as the measuring loop, and a small run of the table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import quantile_test
+
+from benchmarks.coverage.__main__ import figures_of, measure
+from benchmarks.coverage.noise import MODELS
+from benchmarks.coverage.rules import MeanRule, MedianRule, simulate
+from search_spaces.spec.sections import ObjectiveSpec
+from workers.measure.interval import mean_estimate
+from workers.measure.loop import STOP, Window, next_window
+from workers.measure.steady import warmup_length
+
+TRIALS = 300
+
+
+@pytest.mark.parametrize("name", ["lognormal 1 %", "first 8 steps + 20 %, noise 3 %"])
+def test_a_simulated_trial_ends_where_the_loop_ends(name: str) -> None:
+    series = 0.3 * MODELS[name].draw(np.random.default_rng(0), 12)
+    trials = simulate(MeanRule(), series)
+    objective = ObjectiveSpec()
+
+    for row, seconds in enumerate(series.tolist()):
+        windows: list[Window] = []
+        while not windows or next_window(windows, objective, None, 0.0) != STOP:
+            windows.append(_window(seconds[len(windows)]))
+        assert len(windows) == trials.windows[row]
+        steady = seconds[: len(windows)]
+        estimate = mean_estimate(steady[warmup_length(steady) :])
+        assert (trials.low[row], trials.high[row]) == pytest.approx((estimate.low, estimate.high))
+
+
+def _window(seconds: float) -> Window:
+    return Window(steps=1, seconds=seconds, phases=(), tokens=1.0, compile_seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("lognormal 1 %", 90),
+        ("lognormal 3 %", 90),
+        ("AR(1) 0.9, 3 %", 80),
+        ("heavy tail: 5 % of steps + 20 % x Pareto 1.8", 80),
+    ],
+)
+def test_the_interval_holds_the_mean(name: str, least: float) -> None:
+    model = MODELS[name]
+    series = model.draw(np.random.default_rng(1), TRIALS)
+
+    assert figures_of(model, MeanRule(), series)["coverage"] >= least
+
+
+def test_dependence_is_what_the_former_rule_did_not_see() -> None:
+    model = MODELS["AR(1) 0.9, 3 %"]
+    series = model.draw(np.random.default_rng(1), TRIALS)
+
+    assert figures_of(model, MedianRule(), series)["coverage"] < 50
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    # Conover, table A3: the ranks of a 95 % interval of the median (1 is the smallest)
+    [(6, 1, 6), (8, 1, 8), (9, 2, 8), (12, 3, 10), (15, 4, 12), (20, 6, 15), (30, 10, 21)],
+)
+def test_the_former_interval_lies_between_the_tabled_ranks(count: int, low: int, high: int) -> None:
+    ranks = np.arange(1.0, count + 1)
+
+    _, lower, upper = MedianRule().bounds(ranks[None])
+
+    assert (lower[0], upper[0]) == (low, high)
+    scipy = quantile_test(ranks, p=0.5).confidence_interval(confidence_level=0.95)
+    assert (lower[0], upper[0]) == (scipy.low, scipy.high)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, model in MODELS.items() if model.kind in ("independent", "stall")]
+)
+def test_the_mean_of_a_model_is_that_of_its_steps(name: str) -> None:
+    model = MODELS[name]
+
+    drawn = model.draw(np.random.default_rng(2), 2000)
+
+    assert drawn.mean() == pytest.approx(model.mean, rel=0.01)
+
+
+def test_a_missed_goal_is_written_as_missed() -> None:
+    figures = measure(20)
+
+    assert set(figures["models"]) == set(MODELS)
+    met = {goal["name"]: goal["met"] for goal in figures["goals"]}
+    assert not met["bias in %, stall, each 100th step + 500 %"]
+    assert met["bias in %, stall, each 10th step + 50 %"]

@@ -1,0 +1,144 @@
+"""The interval of the mean: against scipy, explicit covariances and hand-computed cases."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import t
+
+from workers.measure.interval import (
+    MIN_WINDOWS_FOR_DEPENDENCE,
+    effective_windows,
+    is_series_precise,
+    mean_bounds,
+    mean_estimate,
+)
+
+SECONDS = st.lists(st.floats(0.01, 100), min_size=1, max_size=60)
+FEW = st.lists(st.floats(1, 2), min_size=4, max_size=MIN_WINDOWS_FOR_DEPENDENCE - 1)
+
+
+@given(FEW)
+def test_few_windows_have_students_interval_of_the_logarithm(seconds: list[float]) -> None:
+    estimate = mean_estimate(seconds)
+
+    mean, count = float(np.mean(seconds)), len(seconds)
+    half_width = t.ppf(0.975, count - 1) * np.std(seconds, ddof=1) / math.sqrt(count)
+    assert estimate.value == pytest.approx(mean)
+    assert estimate.low == pytest.approx(mean * math.exp(-half_width / mean))
+    unseen = 0.1 * min(3 / count, 1)
+    assert estimate.high == pytest.approx(mean * (math.exp(half_width / mean) + unseen))
+
+
+@pytest.mark.parametrize(
+    ("count", "share"), [(1, 0.1), (3, 0.1), (6, 0.05), (12, 0.025), (60, 0.005)]
+)
+def test_a_steady_series_may_have_missed_a_stall(count: int, share: float) -> None:
+    estimate = mean_estimate([0.25] * count)
+
+    assert (estimate.value, estimate.low) == (0.25, 0.25)
+    assert estimate.high == pytest.approx(0.25 * (1 + share))
+
+
+@given(SECONDS, st.data())
+def test_the_mean_is_all_seconds_over_all_steps(seconds: list[float], data: st.DataObject) -> None:
+    counts = st.lists(st.integers(1, 50), min_size=len(seconds), max_size=len(seconds))
+    steps = data.draw(counts)
+
+    estimate = mean_estimate(seconds, steps)
+
+    total = sum(value * count for value, count in zip(seconds, steps, strict=True))
+    assert estimate.value == pytest.approx(total / sum(steps))
+    assert 0 < estimate.low <= estimate.value < estimate.high < math.inf
+
+
+@given(SECONDS, st.floats(0.01, 100))
+def test_the_unit_of_time_does_not_matter(seconds: list[float], scale: float) -> None:
+    one = mean_estimate(seconds)
+    other = mean_estimate([value * scale for value in seconds])
+
+    scaled = (one.low * scale, one.value * scale, one.high * scale)
+    assert (other.low, other.value, other.high) == pytest.approx(scaled, rel=1e-4)
+
+
+def test_alternating_windows_count_as_weakly_dependent() -> None:
+    """The autocorrelation is -15/16, cut to 0; the margin is 1.3 / 4."""
+    effective = effective_windows(np.array([1.0, -1.0] * 8))
+
+    assert float(effective) == pytest.approx(_by_covariance(16, 0.325))
+
+
+def test_a_rising_series_counts_as_few() -> None:
+    """Of 16 windows in two levels, 13 / 16 is the autocorrelation; (13 + 1) / 12 is above 1."""
+    effective = effective_windows(np.array([-1.0] * 8 + [1.0] * 8))
+
+    assert float(effective) == pytest.approx(_by_covariance(16, 0.99))
+    assert effective < 1.1
+
+
+def _by_covariance(count: int, correlation: float) -> float:
+    """Effective windows by the explicit correlation matrix of an AR(1) process."""
+    lags = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
+    return float(count**2 / (correlation**lags).sum())
+
+
+def test_independent_windows_count_almost_all_and_dependent_ones_few() -> None:
+    fresh = np.random.default_rng(0).standard_normal(100)
+    walk = np.empty(100)
+    walk[0] = fresh[0]
+    for step in range(1, 100):
+        walk[step] = 0.9 * walk[step - 1] + math.sqrt(1 - 0.81) * fresh[step]
+
+    def effective(series: NDArray[np.float64]) -> float:
+        return float(effective_windows(series - series.mean()))
+
+    assert effective(fresh) > 60
+    assert effective(walk) < 15
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_dependence_widens_the_interval(seed: int) -> None:
+    draw = random.Random(seed)
+    shuffled = [draw.uniform(1.0, 1.1) for _ in range(40)]
+
+    assert (
+        mean_estimate(sorted(shuffled)).relative_half_width
+        > mean_estimate(shuffled).relative_half_width
+    )
+
+
+def test_many_series_have_the_bounds_of_each_alone() -> None:
+    rows = np.random.default_rng(1).lognormal(0, 0.2, (5, 30))
+
+    bounds = np.stack(mean_bounds(rows, np.ones_like(rows)), axis=1)
+
+    for row, bound in zip(rows, bounds, strict=True):
+        alone = mean_estimate(row.tolist())
+        assert tuple(bound) == pytest.approx((alone.value, alone.low, alone.high))
+
+
+def test_halves_that_differ_need_more_windows() -> None:
+    """The same eight values; both intervals are narrower than 3 %, the halves differ by 2 %."""
+    level = [1.0] * 4 + [1.02] * 4
+    mixed = [1.0, 1.02] * 4
+
+    assert mean_estimate(level) == mean_estimate(mixed)
+    assert mean_estimate(level).relative_half_width < 0.03
+    assert not is_series_precise(level, [1] * 8, 0.03)
+    assert is_series_precise(mixed, [1] * 8, 0.03)
+
+
+def test_a_wide_interval_is_not_precise() -> None:
+    assert not is_series_precise([1.0, 1.2] * 4, [1] * 8, 0.03)
+    assert not is_series_precise([1.0], [1], 0.5)
+
+
+def test_no_window_has_no_mean() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        mean_estimate([])

@@ -1,0 +1,130 @@
+"""Confidence interval of the mean step time, and the rule that ends a trial.
+
+Pure arithmetic on arrays whose last axis holds the windows of one trial, in order. A trial needs
+one row; `benchmarks.coverage` passes thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from search_spaces.trial import Estimate
+
+Numbers = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+CONFIDENCE = 0.95
+# Fewer windows do not tell dependence from chance, and count as independent
+MIN_WINDOWS_FOR_DEPENDENCE = 12
+# The lag-1 autocorrelation is raised by this many of its standard errors: the rule looks after
+# each window, and stops most readily when the estimate is too low by chance
+_AUTOCORRELATION_MARGIN = 1.3
+_MAX_AUTOCORRELATION = 0.99
+_LEAST_SURPLUS = 0.02  # of effective windows over 1; 12 windows at the maximum above have 0.04
+_MIN_FREEDOM = 2.0  # degrees of freedom; with 1, Student's t is too wide to be of use
+# Stalls that no window caught: at most 3 / n of the windows (rule of three), each slower by a share
+# that was chosen, like the margin above, on the noise models of `benchmarks.coverage`
+_UNSEEN_WINDOWS, _UNSEEN_SLOWDOWN = 3.0, 0.1
+
+
+def mean_estimate(seconds: Sequence[float], steps: Sequence[int] | None = None) -> Estimate:
+    """Returns the mean seconds of a step and its 95 % confidence interval.
+
+    Args:
+        seconds: Seconds per step of each window.
+        steps: Steps of each window; None if all have the same number.
+
+    Raises:
+        ValueError: If there is no window.
+    """
+    if not seconds:
+        raise ValueError("need at least one window")
+    value, low, high = map(float, mean_bounds(np.asarray(seconds, float), _weights(seconds, steps)))
+    return Estimate(value=value, low=min(low, value), high=max(high, value))
+
+
+def mean_bounds(seconds: Numbers, steps: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Returns the mean, and the lower and upper bound of its 95 % interval, in seconds.
+
+    The mean is all seconds over all steps. Student's t is symmetric for its logarithm, so both
+    bounds are positive. The upper bound also allows for stalls that no window caught.
+
+    Source:
+        Rule of three: Hanley and Lippman-Hand, "If nothing goes wrong, is everything all right?",
+        JAMA 249(13), 1983.
+    """
+    windows = seconds.shape[-1]
+    mean = _weighted_mean(seconds, steps)
+    weights = steps / steps.mean(axis=-1, keepdims=True)
+    deviations = weights * (seconds - mean[..., None])  # of a ratio of sums, to first order
+    effective = effective_windows(deviations)
+    # deviations from the mean of the same windows are too small by one effective window; a single
+    # window has none, whatever divides them
+    variance = (deviations**2).mean(axis=-1) / np.maximum(effective - 1, _LEAST_SURPLUS)
+    freedom = np.maximum(effective - 1, _MIN_FREEDOM)
+    relative = stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(variance) / mean
+    unseen = _UNSEEN_SLOWDOWN * min(_UNSEEN_WINDOWS / windows, 1.0)
+    return mean, mean * np.exp(-relative), mean * (np.exp(relative) + unseen)
+
+
+def effective_windows(deviations: Numbers) -> Numbers:
+    """Returns how many independent windows would tell as much about the mean.
+
+    The series counts as autoregressive of order 1. Its autocorrelation is corrected for the bias
+    of short series, raised by a margin, and never negative.
+
+    Args:
+        deviations: Deviations from the mean.
+
+    Source:
+        Marriott and Pope, "Bias in the estimation of autocorrelations", Biometrika 41, 1954;
+        Priestley, "Spectral Analysis and Time Series", 1981, section 5.3 (variance of the mean).
+    """
+    windows = deviations.shape[-1]
+    if windows < MIN_WINDOWS_FOR_DEPENDENCE:
+        return np.full(deviations.shape[:-1], float(windows))
+    power = (deviations**2).sum(axis=-1)
+    lagged = (deviations[..., 1:] * deviations[..., :-1]).sum(axis=-1)
+    observed = lagged / np.where(power > 0, power, 1.0)
+    unbiased = np.clip((windows * observed + 1) / (windows - 4), 0, _MAX_AUTOCORRELATION)
+    error = np.sqrt((1 - np.clip(observed, 0, 1) ** 2) / windows)
+    rho = np.clip(unbiased + _AUTOCORRELATION_MARGIN * error, 0, _MAX_AUTOCORRELATION)
+    inflation = (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**windows) / (windows * (1 - rho) ** 2)
+    effective: Numbers = windows / inflation
+    return effective
+
+
+def is_precise(seconds: Numbers, steps: Numbers, interval: float) -> Flags:
+    """Returns True where measuring may end.
+
+    Half of the interval is at most `interval` of the mean, and the means of both halves of the
+    series differ by at most half of that. The second condition catches a slow start that lasts
+    longer than the series has been measured: its windows agree with each other.
+    """
+    mean, low, high = mean_bounds(seconds, steps)
+    half = seconds.shape[-1] // 2
+    if half == 0:
+        return np.zeros(mean.shape, bool)
+    first = _weighted_mean(seconds[..., :half], steps[..., :half])
+    second = _weighted_mean(seconds[..., -half:], steps[..., -half:])
+    narrow = (high - low) / 2 <= interval * mean
+    agree: Flags = narrow & (np.abs(first - second) <= interval / 2 * mean)
+    return agree
+
+
+def is_series_precise(seconds: Sequence[float], steps: Sequence[int], interval: float) -> bool:
+    """Returns `is_precise` for the windows of one trial."""
+    return bool(is_precise(np.asarray(seconds, float), _weights(seconds, steps), interval))
+
+
+def _weighted_mean(seconds: Numbers, steps: Numbers) -> Numbers:
+    mean: Numbers = (seconds * steps).sum(axis=-1) / steps.sum(axis=-1)
+    return mean
+
+
+def _weights(seconds: Sequence[float], steps: Sequence[int] | None) -> Numbers:
+    return np.ones(len(seconds)) if steps is None else np.asarray(steps, float)
