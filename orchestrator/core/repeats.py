@@ -22,6 +22,7 @@ FINALISTS = 5  # plans that are measured again, at most
 # Deviation of the logarithm of a rate between two trials of a plan on a quiet machine, and the
 # number of observations that this assumption counts as, beside those of the study
 _USUAL_DEVIATION, _USUAL_WEIGHT = 0.01, 1
+_WIDEST = 2.3  # half of an interval in logarithms, at most: a factor of ten says nothing
 _INTERVAL = 1.96  # standard deviations from a value to the end of its 95 % interval
 # 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom (any table)
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -93,7 +94,7 @@ class Speeds:
         for plan, rates in values.items():
             logs = [math.log(rate.value) for rate in rates]
             mean = sum(logs) / len(logs)
-            within = math.hypot(*(rate.relative_half_width / _INTERVAL for rate in rates))
+            within = math.hypot(*(_half_width(rate) / _INTERVAL for rate in rates))
             by_plan[plan] = Speed(mean=mean, count=len(logs), within=within / len(logs))
             squares += sum((value - mean) ** 2 for value in logs)
             degrees += len(logs) - 1
@@ -116,7 +117,7 @@ class Speeds:
         """
         speed = self.by_plan[plan]
         between = self.quantile * self.deviation / math.sqrt(speed.count) if self.degrees else 0.0
-        return max(between, _INTERVAL * speed.within)
+        return min(max(between, _INTERVAL * speed.within), _WIDEST)
 
     def score(self, plan: Plan) -> float:
         """Returns the logarithm of the objective's value."""
@@ -156,6 +157,13 @@ class Speeds:
                 mfu=None if outcome.mfu is None else outcome.mfu * factor,
             ),
         )
+
+
+def _half_width(rate: Estimate) -> float:
+    """Returns half of an interval in logarithms; that of a few steps may have no end."""
+    if rate.low <= 0:
+        return _WIDEST
+    return min(math.log(rate.high / rate.low) / 2, _WIDEST)
 
 
 def _around(value: float, half_width: float) -> Estimate:

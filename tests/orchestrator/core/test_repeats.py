@@ -18,7 +18,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.repeats import Speeds, next_repeat, student_quantile
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
-from search_spaces.trial import Cancelled, Measured, Outcome, Stopped
+from search_spaces.trial import Cancelled, Estimate, Measured, Outcome, Stopped
 from tests.orchestrator.core.values import numbers, state_after
 from tests.outcomes import make_measured, make_oom
 
@@ -182,6 +182,23 @@ def test_repeats_are_counted_anew_after_other_trials() -> None:
     more = replace(more, ended_at=last.ended_at + 9)
 
     assert chosen(replace(state, records=(*state.records, more)), 1, 2) == 1
+
+
+@pytest.mark.parametrize("low", [0.0, 1e-300])
+def test_a_trial_whose_steps_tell_nothing_has_a_wide_interval(low: float) -> None:
+    """So few steps that the interval of their mean has no end, in a study with repeats."""
+    state = again(searched(10.0, 40.0, 39.0), 1, 40.0)
+    outcome = state.records[2].outcome
+    assert isinstance(outcome, Measured)
+    rate = Estimate(value=39.0, low=low, high=1e300)
+    vague = replace(state.records[2], outcome=replace(outcome, samples_per_second=rate))
+    state = replace(state, records=(*state.records[:2], vague, *state.records[3:]))
+
+    pooled = state.pooled(vague).outcome
+
+    assert isinstance(pooled, Measured)
+    assert pooled.samples_per_second.low == pytest.approx(39.0 / 10, rel=0.01)
+    assert pooled.samples_per_second.high == pytest.approx(39.0 * 10, rel=0.01)
 
 
 # ---------------------------------------------------------------- the answer

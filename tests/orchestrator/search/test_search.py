@@ -415,3 +415,24 @@ def test_with_a_forecast_or_more_trials_nothing_is_asked_for_its_distance() -> N
     for options, known in cases:
         rows = {Search(options, 0, distant).next(known, free).row for distant in (0, 3)}
         assert len(rows) == 1
+
+
+def test_leaders_are_those_of_the_highest_posterior_mean() -> None:
+    """A single lucky measurement beside two that agree is drawn towards its neighbours."""
+    pool = CandidatePool(
+        features=np.linspace(0, 1, 8)[:, None], log_rate=np.zeros(8), log_share=np.full(8, -1.0)
+    )
+    search = Search(pool)
+    rates = {0: 0.0, 1: 0.05, 2: 0.1, 3: 0.1, 4: 0.15, 7: -0.6}
+    seen = [
+        Observation(row=row, log_rate=rate, rate_noise=0.05, log_share=-1.0, fitted=True)
+        for row, rate in rates.items()
+    ]
+    seen.append(Observation(row=5, log_share=0.3, ran_out=True))
+
+    found = search.leaders(seen, 3)
+
+    assert len(found) == 3
+    assert set(found) <= {1, 2, 3, 4}
+    assert search.leaders(seen, 9)[-1] != 7  # slower than one trial may be off by
+    assert search.leaders([seen[-1]], 3) == []
