@@ -147,3 +147,19 @@ def test_a_finished_sweep_repeats_nothing(sweep: Make) -> None:
 
     assert again.next() is None
     assert repeats(again) == []
+
+
+def test_a_longer_search_has_its_whole_budget_after_repeats(sweep: Make) -> None:
+    ours = sweep()
+    rates = searched(ours)
+    while (run := ours.next()) is not None:
+        ours.report(run, make_measured(rates[run.request.plan]))
+    assert len(repeats(ours)) >= 3
+
+    longer = sweep(trials=5)
+    tried = [longer.ask()]
+    longer.report(tried[0], make_measured(10.0))
+    tried.append(longer.ask())
+
+    assert repeats(longer) == []
+    assert not {run.request.plan for run in tried} & set(rates)
