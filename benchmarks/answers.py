@@ -31,10 +31,10 @@ from benchmarks.naps import nap_of
 from benchmarks.output import write
 from benchmarks.published.product import forecaster_without
 from benchmarks.search.surfaces import Surface, Trial, surfaces_in
+from orchestrator.core.answer import leaders
 from orchestrator.core.reasons import Remeasures, Sampled
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import FINALISTS, next_repeat
-from orchestrator.core.validation import leaders
 from orchestrator.search.encoding import features
 from orchestrator.search.observations import Observation
 from orchestrator.search.search import CandidatePool, Search

@@ -131,7 +131,7 @@ PLANTS = (
     ),
     Plant(
         "the plan with the lowest mean wins",
-        "orchestrator.core.validation",
+        "orchestrator.core.answer",
         "leader = max(plans, key=speeds.score)",
         "leader = min(plans, key=speeds.score)",
     ),

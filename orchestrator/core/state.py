@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from orchestrator.core.answer import answer, leaders, next_validation
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -22,11 +23,8 @@ from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.repeats import Speeds, is_repeat
 from orchestrator.core.validation import (
     ValidationFailure,
-    answer,
     counts_as_validation,
     failures,
-    leaders,
-    next_validation,
 )
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec

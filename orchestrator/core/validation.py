@@ -1,4 +1,4 @@
-"""Validation of the best plans: checks of the reruns, and the choice of the next one.
+"""Validation of the best plans: checks of the reruns.
 
 A validation is a record of its own, with the number of its trial. Its result is derived from both
 records each time, so that a changed headroom applies to old validations too.
@@ -6,7 +6,6 @@ records each time, so that a changed headroom applies to old validations too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,12 +13,8 @@ from typing import Literal
 from orchestrator.core.objective import (
     Objective,
     Violation,
-    score,
-    throughput,
-    ties_of_best,
 )
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import Speeds, infeasible_plans, is_repeat
 from search_spaces.knobs.registry import is_lossless
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -174,118 +169,6 @@ def failures(
     return failed
 
 
-def leaders(
-    records: Sequence[Record],
-    validations: Sequence[Record],
-    failed: Mapping[int, ValidationFailure],
-    spec: SweepSpec,
-) -> list[Record]:
-    """Returns the best plan and its statistical ties, without those whose validation failed.
-
-    Each is the first trial of its plan, with the speed that all measurements of the plan say
-    together. Once leading plans were measured again, a plan that was measured once is among them
-    only if it is faster beyond doubt: the fastest of many single measurements was lucky.
-
-    The plan with the highest mean comes first; with `objective.prefer: headroom` the one with the
-    most free memory, and if headroom is the objective, the fastest.
-    """
-    objective = Objective.of(spec)
-    eligible = [record for record in records if record.number not in failed]
-    if objective.metric == "headroom":
-        return sorted(ties_of_best(eligible, objective), key=throughput, reverse=True)
-    if not validations and not any(map(is_repeat, records)):
-        ties = ties_of_best(eligible, objective)
-    else:
-        speeds = Speeds.of(records, validations, objective)
-        ties = _pooled_ties(eligible, objective, speeds)
-    return sorted(ties, key=_memory_share) if spec.objective.prefer == "headroom" else ties
-
-
-def _pooled_ties(records: Sequence[Record], objective: Objective, speeds: Speeds) -> list[Record]:
-    first, repeated = dict[Plan, Record](), set[Plan]()
-    for record in records:
-        if isinstance(record.outcome, Measured) and record.plan in speeds.by_plan:
-            if is_repeat(record):
-                repeated.add(record.plan)
-            else:
-                first.setdefault(record.plan, record)
-    infeasible = infeasible_plans(records, objective)
-    plans = [plan for plan in first if plan not in infeasible]
-    if known := max((speeds.score(plan) for plan in plans if plan in repeated), default=None):
-        plans = [
-            plan
-            for plan in plans
-            if plan in repeated or speeds.score(plan) - speeds.half_width(plan) > known
-        ]
-    if not plans:
-        return []
-    leader = max(plans, key=speeds.score)
-    ties = [
-        plan
-        for plan in plans
-        if speeds.score(plan) >= speeds.score(leader) - speeds.margin(plan, leader)
-    ]
-    return [speeds.record(first[plan]) for plan in sorted(ties, key=speeds.score, reverse=True)]
-
-
-def answer(
-    records: Sequence[Record],
-    ties: Sequence[Record],
-    validations: Sequence[Record],
-    failed: Mapping[int, ValidationFailure],
-    spec: SweepSpec,
-) -> Record | None:
-    """Returns the best plan: of plans that differ by less than matters, one that is validated.
-
-    Without any such, the first of the ties; once `validation.tries` plans were validated, the first
-    that passed.
-
-    Args:
-        records: The trials.
-        ties: The best plans, from `leaders`.
-        validations: All validations.
-        failed: Those that failed.
-        spec: Says what difference matters: `objective.interval`.
-    """
-    passed = {one.number for one in validations} - failed.keys()
-    validated = [record for record in ties if record.number in passed]
-    if not ties or not validated:
-        return ties[0] if ties else None
-    if len(_validated_last(records, validations)) >= spec.validation.tries:
-        return validated[0]
-    objective = Objective.of(spec)
-    by_speed = objective.metric != "headroom" and spec.objective.prefer == "speed"
-    enough = score(ties[0], objective) / (1 + spec.objective.interval) if by_speed else -math.inf
-    equal = [record for record in validated if score(record, objective) >= enough]
-    return equal[0] if equal else ties[0]
-
-
-def next_validation(
-    records: Sequence[Record],
-    validations: Sequence[Record],
-    ties: Sequence[Record],
-    failed: Mapping[int, ValidationFailure],
-    spec: SweepSpec,
-) -> Record | None:
-    """Returns the trial to validate now; None if the answer is validated, or enough were tried.
-
-    `validation.tries` counts plans, and starts again once other trials have ended.
-    """
-    best = answer(records, ties, validations, failed, spec)
-    if not spec.validation.enabled or best is None:
-        return None
-    if any(validation.number == best.number for validation in validations):
-        return None
-    tried = _validated_last(records, validations)
-    return best if len(tried) < spec.validation.tries else None
-
-
-def _validated_last(records: Sequence[Record], validations: Sequence[Record]) -> set[int]:
-    """Returns the trials that were validated since the last trial ended."""
-    last = max(record.ended_at for record in records)
-    return {validation.number for validation in validations if validation.ended_at > last}
-
-
 def counts_as_validation(record: Record) -> bool:
     """Returns True for a validation that ended; one that was stopped is run again."""
     return record.validation and not isinstance(record.outcome, Cancelled)
@@ -298,7 +181,3 @@ def _losses(record: Record) -> tuple[float, ...]:
 def _differences(plan: Plan, other: Plan) -> int:
     values = other.as_dict()
     return sum(value != values[name] for name, value in plan.as_dict().items())
-
-
-def _memory_share(record: Record) -> float:
-    return record.outcome.memory.share if isinstance(record.outcome, Measured) else 1.0
