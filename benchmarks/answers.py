@@ -1,18 +1,20 @@
-"""How good the answer of a sweep is, by today's rule and by the one before.
+"""Quality of a sweep's answer by today's rule, by the one before and by two simple ones.
 
     python -m benchmarks.answers [--seeds N] [--out FILE]
 
 On surfaces with real repeats (`benchmarks/surfaces`), Plimsoll's search runs 40 trials. Each trial
 is one of the plan's recorded repeats, and the search knows only the interval that a trial has. Then
-four rules answer on the same trials: the highest measurement; the search's belief; the earlier rule
-(of plans with overlapping intervals the one with most memory free, validated up to three times);
-and the present one (`orchestrator.core.repeats`: the believed best are measured again, and the
-highest mean wins). The true speed of a plan is the posterior mean of all its repeats. On simulated
-machines, twenty plans have speeds drawn from a surface, and the machine is quiet, noisy or slow at
-times.
+four rules answer on the same trials: the highest measurement; the highest posterior mean of the
+search; the earlier rule (of plans with overlapping intervals the one with most memory free,
+validated up to three times); and the present one (`orchestrator.core.repeats`: plans that lead are
+measured again, which the search ranks anew after each repeat, and the plan whose interval has the
+highest lower end wins).
+The true speed of a plan is the posterior mean of all its repeats. On simulated machines, twenty
+plans have speeds drawn from a surface, and the machine is quiet, noisy or slow at times.
 
 For each rule: how often the answer is more than 5 % slower than the best plan that was tried, the
-mean regret, and the number of extra trials.
+mean regret, and the number of extra trials; of the present rule, too, in how many of the intervals
+that reports show after its repeats the true speed lies.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ from benchmarks.output import write
 from benchmarks.published.product import forecaster_without
 from benchmarks.search.surfaces import Surface, Trial, surfaces_in
 from orchestrator.core.answer import leaders
+from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import Remeasures, Sampled
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import FINALISTS, next_repeat
+from orchestrator.core.repeats import FINALISTS, Speeds, next_repeat
 from orchestrator.search.encoding import features
-from orchestrator.search.observations import Observation
+from orchestrator.search.observations import Observation, with_deviation
 from orchestrator.search.search import CandidatePool, Search
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -49,6 +52,7 @@ _OLD_HALF_WIDTH, _OLD_SLOWER, _OLD_TRIES = 0.05, 0.1, 3  # of the rule of before
 _INTERVAL = 1.96
 Numbers = NDArray[np.float64]
 Draw = Callable[[int], float | None]
+Rank = Callable[[Sequence[tuple[int, float]], float], list[int]]
 SPEC = SweepSpec.model_validate(
     {
         "model": "gpt2",
@@ -79,38 +83,52 @@ class Swept:
     Attributes:
         rates: What each tried plan measured, by its row, in the order of the trials.
         shares: The logarithm of its peak over the limit; None where nobody knows.
-        believed: The rows that the search believes to be best, best first.
+        rank: Returns the rows that lead, best first, after these repeats, each a row and its rate;
+            with the deviation between trials that they show.
         truth: The logarithm of each row's true speed.
         draw: Measures a row once more; None if it fails.
     """
 
     rates: dict[int, float]
     shares: dict[int, float | None]
-    believed: list[int]
+    rank: Rank
     truth: Numbers
     draw: Draw
 
     def regret(self, row: int) -> float:
-        """How much slower a plan is than the best that was tried, as a share."""
+        """Returns how much slower a plan is than the best that was tried, as a share."""
         best = max(self.truth[one] for one in self.rates)
         return float(1 - np.exp(self.truth[row] - best))
 
 
-Answer = tuple[int, int]  # row, and the trials that it took
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer of a rule.
+
+    Attributes:
+        row: The plan.
+        trials: That it took after the search.
+        held: For each plan that was tried, whether the interval that reports show of it holds its
+            true speed; empty for rules without intervals.
+    """
+
+    row: int
+    trials: int = 0
+    held: tuple[bool, ...] = ()
 
 
 def highest_measured(swept: Swept) -> Answer:
     """The plan with the highest single measurement."""
-    return max(swept.rates, key=swept.rates.__getitem__), 0
+    return Answer(row=max(swept.rates, key=swept.rates.__getitem__))
 
 
-def believed(swept: Swept) -> Answer:
-    """The plan that the search believes to be best, unmeasured."""
-    return swept.believed[0], 0
+def highest_posterior_mean(swept: Swept) -> Answer:
+    """The plan that the search expects to be best, not measured again."""
+    return Answer(row=swept.rank((), 0.0)[0])
 
 
 def rule_before(swept: Swept) -> Answer:
-    """Of overlapping intervals the plan with most memory free, validated, a slow one twice."""
+    """The plan with most memory free among overlapping intervals, validated, a slow one twice."""
     left, trials = dict(swept.rates), 0
     for _ in range(_OLD_TRIES):
         if not left:
@@ -123,9 +141,9 @@ def rule_before(swept: Swept) -> Answer:
             trials += 1
             rate = swept.draw(row)
             if rate is not None and rate * (1 + _OLD_HALF_WIDTH / 2) >= least:
-                return row, trials
+                return Answer(row=row, trials=trials)
         del left[row]
-    return highest_measured(swept)[0], trials
+    return replace(highest_measured(swept), trials=trials)
 
 
 def rule_today(swept: Swept) -> Answer:
@@ -137,20 +155,33 @@ def rule_today(swept: Swept) -> Answer:
         for number, (row, rate) in enumerate(swept.rates.items())
     ]
     baseline = records[0].plan
-    finalists = [plans[row] for row in swept.believed[:FINALISTS]]
-    while (plan := next_repeat(records, (), finalists, baseline, SPEC)) is not None:
-        rate = swept.draw(rows[plan])
-        repeats = next(record.number for record in records if record.plan == plan)
+    repeats = list[tuple[int, float]]()
+    while True:
+        speeds = Speeds.of(records, (), Objective.of(SPEC))
+        leading = [plans[row] for row in swept.rank(repeats, speeds.deviation)]
+        plan = next_repeat(records, (), leading, baseline, SPEC)
+        if plan is None:
+            break
         # a repeat that fails is out of the answer, which no recorded one of the leaders does
-        records.append(_record(len(records), plan, rate or 1e-6, repeats=repeats))
-    return rows[leaders(records, (), {}, SPEC)[0].plan], len(records) - len(swept.rates)
+        rate = swept.draw(rows[plan]) or 1e-6
+        repeats.append((rows[plan], rate))
+        trial = next(record.number for record in records if record.plan == plan)
+        records.append(_record(len(records), plan, rate, repeats=trial))
+    return Answer(
+        row=rows[leaders(records, (), {}, SPEC)[0].plan],
+        trials=len(records) - len(swept.rates),
+        held=tuple(
+            abs(speed.mean - swept.truth[rows[plan]]) <= speeds.half_width(plan)
+            for plan, speed in speeds.by_plan.items()
+        ),
+    )
 
 
 RULES: dict[str, Callable[[Swept], Answer]] = {
     "highest measured": highest_measured,
-    "search's belief": believed,
+    "highest posterior mean": highest_posterior_mean,
     "before: equals by memory, validated": rule_before,
-    "today: believed best measured again": rule_today,
+    "today: leaders measured again": rule_today,
 }
 
 
@@ -197,10 +228,21 @@ def on_surface(surface: Surface, seed: int) -> Swept:
         observed.append(_observation(row, told, HALF_WIDTH / _INTERVAL))
         if told.rate is not None:
             rates[row], shares[row] = told.rate, told.log_share
+
+    def rank(repeats: Sequence[tuple[int, float]], deviation: float) -> list[int]:
+        again = [
+            _observation(
+                row, Trial(rate=rate, log_share=shares[row], seconds=0.0), HALF_WIDTH / _INTERVAL
+            )
+            for row, rate in repeats
+        ]
+        known = with_deviation([*observed, *again], deviation if repeats else 0.0)
+        return search.leaders(known, FINALISTS)
+
     return Swept(
         rates=rates,
         shares=shares,
-        believed=search.leaders(observed, FINALISTS),
+        rank=rank,
         truth=_truth(surface),
         draw=lambda row: trial(row).rate,
     )
@@ -263,10 +305,18 @@ def on_machine(surface: Surface, seed: int, *, jitter: float, slow_share: float)
     return Swept(
         rates=rates,
         shares={row: float(random.uniform(-1, 0)) for row in rates},
-        believed=sorted(rates, key=rates.__getitem__, reverse=True)[:FINALISTS],
+        rank=lambda repeats, _: _highest_means(rates, repeats)[:FINALISTS],
         truth=truth,
         draw=draw,
     )
+
+
+def _highest_means(rates: dict[int, float], repeats: Sequence[tuple[int, float]]) -> list[int]:
+    """Returns rows by their mean rate: unrelated plans, of which a search knows nothing more."""
+    found = {row: [rate] for row, rate in rates.items()}
+    for row, rate in repeats:
+        found[row].append(rate)
+    return sorted(found, key=lambda row: float(np.mean(np.log(found[row]))), reverse=True)
 
 
 MACHINES = {
@@ -279,23 +329,27 @@ MACHINES = {
 
 
 def figures(sweeps: Sequence[Swept]) -> dict[str, dict[str, float]]:
-    """Of each rule, over all sweeps."""
+    """Returns the figures of each rule over all sweeps."""
     found: dict[str, dict[str, float]] = {}
     for name, rule in RULES.items():
-        answers = [(swept.regret(row), trials) for swept in sweeps for row, trials in [rule(swept)]]
-        regrets = np.array([regret for regret, _ in answers])
+        answers = [rule(swept) for swept in sweeps]
+        pairs = zip(sweeps, answers, strict=True)
+        regrets = np.array([swept.regret(answer.row) for swept, answer in pairs])
+        held = [each for answer in answers for each in answer.held]
         found[name] = {
             "far_share": round(float((regrets > FAR).mean()), 3),
             "mean_regret": round(float(regrets.mean()), 4),
-            "extra_trials": round(float(np.mean([trials for _, trials in answers])), 1),
+            "extra_trials": round(float(np.mean([answer.trials for answer in answers])), 1),
         }
+        if held:
+            found[name]["coverage"] = round(float(np.mean(held)), 3)
     return found
 
 
 def main() -> None:
     """Compares the rules and writes the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=50, help="sweeps of each surface (50)")
+    parser.add_argument("--seeds", type=int, default=250, help="sweeps of each surface (250)")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
     surfaces = surfaces_in(_RECORDED, forecaster_without, least=100)
@@ -315,7 +369,9 @@ def main() -> None:
         print(f"{place}, {len(sweeps)} sweeps: more than 5 % off, mean regret, extra trials")
         for name, told in found[place].items():
             far, regret = 100 * told["far_share"], 100 * told["mean_regret"]
-            print(f"  {name:36} {far:5.1f} % {regret:6.2f} % {told['extra_trials']:5.1f}")
+            line = f"  {name:36} {far:5.1f} % {regret:6.2f} % {told['extra_trials']:5.1f}"
+            covers = f"  intervals hold {told['coverage']:.0%}" if "coverage" in told else ""
+            print(line + covers)
     write(found, given.out)
 
 

@@ -71,11 +71,11 @@ def load(kept: Mapping[str, Any], model: str, device: Device) -> Measured:
 def judge(found: Measured, records: Sequence[int]) -> tuple[Numbers, Numbers, float | None]:
     """Errors of speed and of memory, and Kendall's tau, of what was no record."""
     told = np.array(records, dtype=int)
-    belief = shipped_calibration().learned(
+    calibration = shipped_calibration().learned(
         found.work.take(told), found.step_seconds[told], found.peak_bytes[told]
     )
     rest = np.setdiff1d(np.arange(len(found.plans)), told)
-    said = forecast(found.work.take(rest), belief, 1.0)
+    said = forecast(found.work.take(rest), calibration, 1.0)
     speed = percentage_errors(said.step_seconds, found.step_seconds[rest])
     memory = percentage_errors(said.peak_bytes, found.peak_bytes[rest])
     tau = kendall_tau(1 / said.step_seconds, 1 / found.step_seconds[rest], noise=NOISE)
@@ -83,7 +83,7 @@ def judge(found: Measured, records: Sequence[int]) -> tuple[Numbers, Numbers, fl
 
 
 def figures(found: Measured) -> dict[str, Any]:
-    """Without records, and after some, over several draws of them."""
+    """Returns the errors without records and after some, over several draws of them."""
     rng = np.random.default_rng(0)
     speed, memory, tau = judge(found, ())
     drawn = [
@@ -103,7 +103,7 @@ def figures(found: Measured) -> dict[str, Any]:
 
 
 def by_knob(found: Measured) -> dict[str, dict[str, Any]]:
-    """Where errors sit: median logarithms of forecast over measured, by the value of a knob."""
+    """Returns median logarithms of forecast over measured, by the value of each knob."""
     said = forecast(found.work, shipped_calibration(), 1.0)
     speed = np.log(said.step_seconds / found.step_seconds)
     memory = np.log(said.peak_bytes / found.peak_bytes)

@@ -101,7 +101,7 @@ def spec_of(model: str) -> SweepSpec:
 
 
 def sample(model: str, count: int, seed: int) -> tuple[Plan, ...]:
-    """So many legal plans: the engines and ways to split in turn, the rest at random."""
+    """Draws `count` legal plans: engines and ways to split in turn, the rest at random."""
     spec = spec_of(model)
     cluster = ClusterFacts(device="cpu", slots=RANKS, memory_limit_bytes=None, lacks=lacks("cpu"))
     around = RuleContext(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
@@ -138,7 +138,7 @@ def measure(model: str, plans: tuple[Plan, ...]) -> Iterator[tuple[Plan, Outcome
 
 
 def told(model: str, plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    """What is kept of a trial."""
+    """Returns what is kept of a trial."""
     kept: dict[str, Any] = {"model": model, "plan": plan.as_dict(), "ended": outcome.kind}
     if isinstance(outcome, Measured):
         rate, memory = outcome.samples_per_second, outcome.memory

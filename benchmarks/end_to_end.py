@@ -125,12 +125,12 @@ def best_by(endings: Sequence[Ending], seconds: float) -> float:
 
 
 def seconds_to(endings: Sequence[Ending], rate: float) -> float | None:
-    """When a trial as fast had ended; None if none is, or nothing is that fast."""
+    """Seconds until a trial that fast had ended; None if there is none, or the rate is 0."""
     return min((one.seconds for one in endings if one.rate >= rate > 0), default=None)
 
 
 def compared(ways: Mapping[str, Sequence[Ending]], minutes: float) -> dict[str, Any]:
-    """What each knew after each minute, and when it was level with the other."""
+    """Returns each way's best after each minute, and when it was level with the other."""
     last = 60 * minutes
     within = {way: [e for e in endings if e.seconds <= last] for way, endings in ways.items()}
     best = {way: best_by(endings, last) for way, endings in within.items()}

@@ -1,4 +1,4 @@
-"""What a warm group that ran any plan does to the next trial: speed, losses and memory of it.
+"""Effect of a plan that a warm group ran on the next trial: its speed, losses and memory.
 
     python -m benchmarks.engines_in_turn [--rounds 3] [--steps 16] [--out FILE]
 

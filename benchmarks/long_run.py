@@ -1,4 +1,4 @@
-"""What the processes of a sweep hold after thousands of trials on one group of workers.
+"""Growth of the processes of a sweep over thousands of trials on one group of workers.
 
     python -m benchmarks.long_run [--trials 2000] [--every 50] [--out FILE]
 
@@ -105,7 +105,7 @@ class Watch(AbstractCallback):
 
 
 def growth(samples: Sequence[tuple[int, float, int, int]], trials: int) -> Mapping[str, Any]:
-    """What a process added, from a tenth of the way on."""
+    """Returns what a process added, from a tenth of the way on."""
     late = [one for one in samples if one[0] >= trials / 10]
     at, held, handles, threads = (np.array(column, float) for column in zip(*late, strict=True))
     slope = np.polyfit(at, held, 1)[0] if len(at) > 1 else 0.0

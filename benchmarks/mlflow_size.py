@@ -1,4 +1,4 @@
-"""What a long sweep leaves in MLflow: its size, the time to write it, the time to look at it.
+"""Size of a long sweep in MLflow, the time to write it and the time to look at it.
 
     python -m benchmarks.mlflow_size [--trials N] [--folder DIR] [--out FILE]
 

@@ -54,7 +54,7 @@ def nap_of(plan: Plan) -> Nap:
 
 
 def sleeper() -> type[Any]:
-    """Who stands where a group of workers would run trials."""
+    """Returns a class that sleeps where a group of workers would run trials."""
     from orchestrator.cluster.loop import GroupRunner
     from orchestrator.cluster.worker_group import WarmGroup
 
@@ -108,7 +108,7 @@ class Told(AbstractForecasts):
         )
 
     def prior(self, state: SweepState) -> SearchPrior:
-        """Of all plans."""
+        """Returns the forecasts of all plans."""
         return self._all
 
     def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:

@@ -1,28 +1,45 @@
-"""What every benchmark says of where it ran, and how it keeps its figures."""
+"""Output of every benchmark: its figures, and where it ran."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.host import package_versions, system_facts
+from search_spaces.spec.files import write_durably
+
+_ROOT = Path(__file__).parents[1]
 
 
 def circumstances() -> dict[str, Any]:
-    """Date, processor and versions."""
+    """Date, commit, processor and versions."""
     facts = system_facts()
     return {
         "date": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
         "cpu": facts["cpu"],
         "cores": facts.get("cores_logical"),
         "versions": dict(package_versions()),
     }
 
 
+def _commit() -> str | None:
+    """The checkout's commit, with a + if files differ from it; None outside of a checkout."""
+    try:
+        hashed, changed = (
+            subprocess.run(["git", *typed], cwd=_ROOT, capture_output=True, text=True, check=True)
+            for typed in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return hashed.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
 def write(figures: Mapping[str, Any], file: Path | None) -> None:
     """Writes figures and circumstances as JSON, where a file is given."""
     if file is not None:
-        file.write_text(json.dumps({**figures, **circumstances()}, indent=2) + "\n", "utf-8")
+        write_durably(file, json.dumps({**figures, **circumstances()}, indent=2) + "\n")

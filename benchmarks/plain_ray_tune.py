@@ -55,7 +55,7 @@ def space_of(spec: SweepSpec) -> Space:
 
 
 def _lacks(device: str) -> tuple[tuple[str, str], ...]:
-    """What the machine lacks; a GPU is asked by a process that ends, so as to hold none of it."""
+    """Returns what the machine lacks; a process that ends asks a GPU, so as to hold none of it."""
     from workers.probe.doctor import lacks
 
     if device == "cpu":

@@ -1,4 +1,4 @@
-"""How fast `plimsoll plan` is: candidates per second, and the largest question there is.
+"""Speed of `plimsoll plan`: candidates per second, and the largest question there is.
 
     python -m benchmarks.planner [--plans 1000000] [--out FILE]
 
@@ -74,14 +74,14 @@ def rate(plans: int) -> dict[str, Any]:
     began = time.perf_counter()
     whole = build_space(question.around(64), 64).table
     enumerating = time.perf_counter() - began
-    footprint = Footprints(question.spec, question.kind)(variants_of(whole))
+    footprint = Footprints(question.spec, question.kind, run_code=True)(variants_of(whole))
     drawn = np.random.default_rng(0).permutation(len(whole))[:plans]
     table = whole.take(np.sort(drawn))
-    belief = shipped_calibration()
+    calibration = shipped_calibration()
     started = time.perf_counter()
     executions = plan_features(table, question.model, footprint)
     work = workload_of(footprint, question.device, executions)
-    told = forecast(work, belief, float(question.limit_bytes))
+    told = forecast(work, calibration, float(question.limit_bytes))
     seconds = time.perf_counter() - started
     return {
         "plans": len(told),
@@ -128,7 +128,7 @@ def _peak_gib() -> float:
 
 
 def _apart(*arguments: str) -> dict[str, Any]:
-    """What a fresh process tells, with the seconds that it took from its start."""
+    """Asks a fresh process; returns its answer and the seconds that it took from its start."""
     started = time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.planner", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.output import write
 from benchmarks.published.product import forecaster_without
-from benchmarks.search.rivals.ours import Plimsoll, without_forecasts
+from benchmarks.search.competitors.ours import Plimsoll, without_forecasts
 from benchmarks.search.surfaces import Numbers, Surface, surfaces_in
 
 FOLDERS = (Path("benchmarks/surfaces/published"), Path("benchmarks/surfaces"))

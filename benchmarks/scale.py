@@ -1,4 +1,4 @@
-"""What one driver does with a cluster of thousands of GPUs, beside plain Ray Tune.
+"""Load of one driver on a cluster of thousands of GPUs, compared with plain Ray Tune.
 
     python -m benchmarks.scale [--nodes N] [--trials N] [--clock cpu] [--out FILE]
 

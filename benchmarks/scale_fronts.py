@@ -1,4 +1,4 @@
-"""Who hands out trials on a simulated cluster: Plimsoll's driver, or Ray's OptunaSearch."""
+"""Fronts that hand out trials on a simulated cluster: Plimsoll's driver, or Ray's OptunaSearch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def spec_for(folder: str, groups: int, trials: int) -> SweepSpec:
 
 
 def cluster_of(nodes: int) -> ClusterFacts:
-    """So many nodes of eight GPUs."""
+    """Returns a cluster of so many nodes of eight GPUs."""
     return ClusterFacts(
         device="cuda", slots=GPUS * nodes, node_slots=GPUS, memory_limit_bytes=LIMIT_BYTES
     )
@@ -71,7 +71,7 @@ def space_of(spec: SweepSpec, cluster: ClusterFacts) -> Space:
 
 @final
 class StandingCluster(AbstractCluster):
-    """So many nodes that stay up, and groups that keep what they are given."""
+    """A cluster whose nodes stay up and whose groups keep what they are given."""
 
     def __init__(self, count: int) -> None:
         self._nodes = tuple(Node(id=f"node-{at:05}", slots=GPUS) for at in range(count))

@@ -1,4 +1,4 @@
-"""How fast Plimsoll's search asks where there is much to know, and how busy it keeps a cluster.
+"""Speed of Plimsoll's search with many plans and records, and how busy it keeps a cluster.
 
     python -m benchmarks.search_scale [--out FILE]
 
@@ -41,7 +41,7 @@ class World:
     seconds: np.ndarray
 
     def observation(self, row: int) -> Observation:
-        """What a trial of a candidate shows."""
+        """Returns what a trial of a candidate shows."""
         if self.log_share[row] > 0:
             return Observation(row=row, log_share=float(self.log_share[row]), ran_out=True)
         rate, share = float(self.log_rate[row]), float(self.log_share[row])
@@ -69,14 +69,14 @@ def ask_seconds(world: World, records: int, asks: int = 5) -> list[float]:
     """Seconds of asks with so many records, each with one more than the last."""
     rng = np.random.default_rng(1)
     rows = rng.permutation(len(world.options))[: records + asks].tolist()
-    sights = [world.observation(row) for row in rows]
+    observations = [world.observation(row) for row in rows]
     free = np.ones(len(world.options), dtype=bool)
     free[rows] = False
     search, taken = Search(world.options), []
-    search.next(sights[:records], free)  # what is made once
+    search.next(observations[:records], free)  # what is made once
     for more in range(1, asks + 1):
         began = time.perf_counter()
-        search.next(sights[: records + more], free)
+        search.next(observations[: records + more], free)
         taken.append(time.perf_counter() - began)
     return taken
 
@@ -84,19 +84,22 @@ def ask_seconds(world: World, records: int, asks: int = 5) -> list[float]:
 def under_way_seconds(world: World, under_way: int, at_once: int) -> float:
     """Seconds of an ask with 400 records beside trials under way, several chosen from one fit."""
     rows = np.random.default_rng(2).permutation(len(world.options)).tolist()
-    sights, pending = [world.observation(row) for row in rows[:400]], rows[400 : 400 + under_way]
+    observations, pending = (
+        [world.observation(row) for row in rows[:400]],
+        rows[400 : 400 + under_way],
+    )
     free = np.ones(len(world.options), dtype=bool)
     free[rows[: 400 + under_way]] = False
     search = Search(world.options)
-    search.next(sights, free)  # what is made once
+    search.next(observations, free)  # what is made once
     began = time.perf_counter()
-    found = search.several(at_once, sights, free, pending)
+    found = search.several(at_once, observations, free, pending)
     return (time.perf_counter() - began) / len(found)
 
 
 def busy_share(world: World, trials: int) -> float:
     """The share of the places' time in which a trial ran, until the last trial was handed out."""
-    search, sights = Search(world.options), list[Observation]()
+    search, observations = Search(world.options), list[Observation]()
     free = np.ones(len(world.options), dtype=bool)
     now, running = 0.0, list[tuple[float, int]]()
     idle_since: list[float] = [0.0] * PLACES
@@ -105,10 +108,10 @@ def busy_share(world: World, trials: int) -> float:
         if not idle_since:
             ended, row = heapq.heappop(running)
             now = max(now, ended)
-            sights.append(world.observation(row))
+            observations.append(world.observation(row))
             idle_since.append(ended)
         began = time.perf_counter()
-        row = search.next(sights, free, [row for _, row in running]).row
+        row = search.next(observations, free, [row for _, row in running]).row
         now += time.perf_counter() - began  # meanwhile nothing else is handed out
         free[row] = False
         waited += now - idle_since.pop()

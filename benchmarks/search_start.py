@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.output import write
 from benchmarks.published.product import forecaster_without
+from benchmarks.search.competitors.ours import Plimsoll, without_forecasts
 from benchmarks.search.races import NEAR, Race, race
-from benchmarks.search.rivals.ours import Plimsoll, without_forecasts
 from benchmarks.search.surfaces import Numbers, Surface, surfaces_in
 from orchestrator.search.search import DISTANT_TRIALS
 

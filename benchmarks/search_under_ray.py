@@ -1,4 +1,4 @@
-"""How busy a sweep keeps 64 groups of workers under Ray.
+"""Share of the time in which a sweep keeps 64 groups of workers busy under Ray.
 
     python -m benchmarks.search_under_ray [--trials N] [--groups N] [--out FILE]
 
@@ -40,7 +40,7 @@ def busy_share(slept: Sequence[TrialFinished], handed: Sequence[float]) -> float
 
 
 def all_up(slept: Sequence[TrialFinished]) -> float:
-    """When the last group had its first trial."""
+    """Returns when the last group had its first trial."""
     begun: dict[str, float] = {}
     for nap in slept:
         begun[nap.group] = min(nap.started_at, begun.get(nap.group, nap.started_at))

@@ -1,4 +1,4 @@
-"""What a trial takes of the study's storage: time, statements and commits.
+"""Cost of a trial in the study's storage: time, statements and commits.
 
     python -m benchmarks.study_writes [--storage URL] [--trials N] [--out FILE]
 
@@ -31,7 +31,7 @@ from orchestrator.study.study import Study
 
 
 def measure(storage: str | None, trials: int) -> dict[str, Any]:
-    """The figures of so many trials, one after the other."""
+    """The figures of a number of trials, run one after the other."""
     counted = Counter[str]()
     event.listen(Engine, "before_cursor_execute", lambda *_: counted.update(statements=1))
     event.listen(Engine, "commit", lambda *_: counted.update(commits=1))

@@ -1,4 +1,4 @@
-"""What a trial costs beyond its work: on a warm group, and started cold, in one run.
+"""Overhead of a trial beyond its work: on a warm group, and started cold, in one run.
 
     python -m benchmarks.trial_overhead [--trials 20] [--cold 3] [--out FILE]
 

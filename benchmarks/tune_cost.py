@@ -1,4 +1,4 @@
-"""What Ray Tune itself takes of its driver for each trial, under a real Ray on this machine.
+"""Cost of Ray Tune itself in its driver for each trial, under a real Ray on this machine.
 
 Trials sleep for no time; each has an actor (kept and reset for the next, where Ray Tune is used
 plainly). What the searcher takes is not counted: it is simulated at scale elsewhere.

@@ -55,7 +55,7 @@ class Clock:
 
 
 class AbstractFront(ABC):
-    """Who hands out trials and is told of their ends; enters the clock for what it computes."""
+    """Hands out trials and receives their results; enters the clock for what it computes."""
 
     @abstractmethod
     def ask(self, group: int) -> float | None:
@@ -87,14 +87,14 @@ class Tally:
 
     @property
     def trial_seconds(self) -> float:
-        """What a trial takes in the mean."""
+        """Seconds that a trial takes in the mean."""
         return sum(end - began for began, end in self.ran) / len(self.ran)
 
 
 def simulate(front: AbstractFront, groups: int, clock: Clock) -> Tally:
     """Runs trials until the front has no more.
 
-    A group whose trial is over is told of, and asked for, before one that never had any.
+    A group whose trial has ended reports, and gets its next trial, before an unused group.
     """
     tally, running = Tally(groups=groups), list[tuple[float, float, int]]()
     fresh, more = list(range(groups))[::-1], True

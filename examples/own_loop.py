@@ -1,9 +1,9 @@
-"""A training loop of one's own, with the plan that a sweep found: any torch module, any data.
+"""Your own training loop with the best plan of a sweep: any torch module, any data.
 
     plimsoll init --example demo && cd demo && plimsoll tune demo.yaml   # or make demo: a sweep
     torchrun --nproc-per-node 2 ../examples/own_loop.py demo.yaml        # in that folder
 
-The model is the demo's Llama, made by transformers as anybody would; here of random weights.
+The model is the demo's Llama, made with transformers, with random weights.
 """
 
 from __future__ import annotations

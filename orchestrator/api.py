@@ -16,13 +16,13 @@ from orchestrator.workspace import (
     SPEC_FILE,
     STORAGE_VARIABLE,
     NamedStudy,
-    is_file,
     latest_spec,
     study_storage,
 )
 from search_spaces.errors import StudyError, UserError
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest, load_exported_spec
+from search_spaces.spec.files import is_file, is_folder
 from search_spaces.spec.load import load_spec, study_name
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import StudySpec, SweepSpec
@@ -73,7 +73,7 @@ def _study_of_spec(named: str, option: str) -> NamedStudy:
     path = Path(named)
     candidates = (path, path / SPEC_FILE, Path(StudySpec().folder) / named / SPEC_FILE)
     spec_path = next(filter(is_file, candidates), None)
-    if spec_path is None and path.suffix in _YAML and not path.is_dir():
+    if spec_path is None and path.suffix in _YAML and not is_folder(path):
         spec_path = path  # loading it reports that it does not exist
     if spec_path is None:
         return _study_in_shared_storage(named, option)
@@ -168,10 +168,12 @@ def _split_name(named: str) -> tuple[str, str]:
 
 
 def _is_database(path: Path) -> bool:
+    if not is_file(path):  # a pipe would wait for its writer
+        return False
     try:
         with path.open("rb") as file:
             return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
-    except (OSError, ValueError):  # no such file, or no valid path
+    except OSError:
         return False
 
 
@@ -213,16 +215,24 @@ class TunedPlan:
             UserError: If Trainer cannot train the plan.
         """
         from orchestrator.export import hf_trainer
+        from orchestrator.export.formats import FORMATS
         from workers.models.facts import model_facts
+        from workers.models.hub import divides_by_label_count
 
         plan, spec, device = self.plan, self.spec, self.device
         facts = model_facts(spec.model, spec.train)
-        reasons = [*hf_trainer.refusals(plan), *hf_trainer.model_refusals(plan, facts, device)]
+        reasons = [
+            *FORMATS["hf-trainer"].refusals(plan),
+            *hf_trainer.model_refusals(plan, facts, device),
+            *hf_trainer.decay_refusals(plan, spec.train, stock=True),
+        ]
+        if not reasons and not divides_by_label_count(spec.model):
+            reasons = [*hf_trainer.stock_refusals(plan, facts)]
         if reasons:
             raise UserError(
                 f"Trainer cannot train the plan of trial {self.trial}: {'; '.join(reasons)}"
             )
-        arguments = hf_trainer.training_arguments(plan, spec, device)
+        arguments = hf_trainer.training_arguments(plan, facts, spec, device)
         if plan.engine == "deepspeed":
             arguments["deepspeed"] = hf_trainer.deepspeed_config(plan, facts, spec, device)
         return arguments | changes
@@ -255,7 +265,7 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> T
     Raises:
         UserError: If there is no such study or trial, or if it was not measured.
     """
-    if where is not None and (Path(where) / EXPORTED_FILE).is_file():
+    if where is not None and is_file(Path(where) / EXPORTED_FILE):
         return _load_exported(Path(where))
 
     from orchestrator.export.source import record_to_export

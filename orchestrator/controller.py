@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar, final
 
@@ -47,6 +47,7 @@ from orchestrator.core.state import AbstractCallback, SweepState, advance
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.study.study import Study
 from search_spaces.errors import StudyError
+from search_spaces.spec.redaction import redact_texts
 from search_spaces.trial import Cancelled, Stopped
 
 Forecast = TypeVar("Forecast")
@@ -78,6 +79,7 @@ class Controller:
         forecasts: AbstractForecasts | None = None,
         clock: Callable[[], float] | None = None,
         decided: Decided | None = None,
+        secrets: Collection[str] = (),
     ) -> None:
         """Starts the sweep: closes trials that an earlier driver left running.
 
@@ -89,7 +91,10 @@ class Controller:
             forecasts: Forecasts of plans; None: none.
             clock: Returns the seconds since the epoch.
             decided: Receives each input that changes something, and what follows from it.
+            secrets: Values that no text may repeat. They are taken out of what comes from outside,
+                so that neither the study nor a callback has them.
         """
+        self._secrets = secrets
         self._study = study
         self._cluster = cluster
         self._callbacks = tuple(callbacks)
@@ -97,13 +102,14 @@ class Controller:
         self._clock = clock or steady_clock()
         self._decided = decided
         self.error: StudyError | None = None
-        study.say_through(lambda text: self.note(Message(text=text)))
         self.state, instructions = start(started)
         self.sweep = self.state.sweep
         if decided is not None:
             decided(started, instructions)
+        study.say_through(lambda text: self.note(Message(text=text)))
         for instruction in instructions:
             self._carry_out(instruction)
+        study.say_notices()  # now that the sweep has begun
 
     def receive(self, given: Input) -> None:
         """Handles an input from outside, then starts what can start now."""
@@ -111,7 +117,7 @@ class Controller:
             self._finish_interrupted(given.cause)
         if isinstance(given, TrialFinished):
             given = self._with_forecast(given)
-        self._process(replace(given, at=self._clock()))
+        self._process(replace(redact_texts(given, self._secrets), at=self._clock()))
         self.tick()
 
     def tick(self) -> None:
@@ -126,7 +132,8 @@ class Controller:
     def note(self, *notes: Note) -> None:
         """Announces notes for the user."""
         for note in notes:
-            self._announce(Noted(note=note, at=self._clock()))
+            said = redact_texts(note, self._secrets)
+            self._announce(Noted(note=said, at=self._clock()))
 
     def _with_forecast(self, report: TrialFinished) -> TrialFinished:
         """Adds a forecast to the report of a trial that started without one.
@@ -205,23 +212,16 @@ class Controller:
     def _propose(self, asked: Propose) -> PlanProposed:
         before = self._clock()
         prior = self._noting_problems(self._forecasts.prior(self.sweep))
-        proposal = self._study.propose(prior, asked.accelerators)
+        proposed = self._study.propose(prior, asked.accelerators)
         now = self._clock()
-        return PlanProposed(
-            plan=proposal.plan,
-            reason=proposal.reason,
-            saving=proposal.saving,
-            seconds=proposal.seconds,
-            ask_seconds=max(now - before, 0.0),
-            at=now,
-        )
+        return replace(proposed, ask_seconds=now - before, at=now)
 
     def _choose_finalists(self, count: int) -> FinalistsChosen:
         prior = self._noting_problems(self._forecasts.prior(self.sweep))
         return FinalistsChosen(plans=self._study.leaders(count, prior), at=self._clock())
 
     def _open(self, opening: Open) -> TrialOpened:
-        number = self._study.ask(opening.plan, opening.reason, retry_of=opening.retry_of)
+        number = self._study.ask(opening.plan, opening.reason)
         forecast = self._forecasts.expectation(opening.plan, self.sweep)
         forecast = self._noting_problems(forecast)
         return TrialOpened(number=number, forecast=forecast, at=self._clock())

@@ -6,7 +6,9 @@ import contextlib
 import os
 import platform
 import re
+import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -15,13 +17,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
 from search_spaces.errors import DISTRIBUTION
 from search_spaces.spec.schema import GIB
-from workers.memory.nvml import nvml
+from workers.memory.nvml import memory_in_use, nvml
 
 # Measurements depend on these; after a change of one they have to be repeated.
 KEY_PACKAGES = (
@@ -46,8 +48,8 @@ _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")  # of this container, unde
 _VMSTAT = Path("/proc/vmstat")  # of the whole machine
 _OOM_KILL_FIELD = "oom_kill"
 _END_POLL_SECONDS = 0.1
+_CLOCK_SECONDS = 1.0  # by which two readings of a start may differ: it is kept in ticks since boot
 _END_SECONDS = 10.0  # after SIGKILL; only a process stuck in the kernel takes longer
-_HINT_AT_SIGNAL = 2  # this signal prints a hint; the next one interrupts the shutdown
 
 
 def package_versions(*, every: bool = False) -> tuple[tuple[str, str], ...]:
@@ -116,13 +118,20 @@ def _gpus() -> Iterator[dict[str, Any]]:
             return
         try:
             driver = library.nvmlSystemGetDriverVersion()
-            for index in range(library.nvmlDeviceGetCount()):
-                handle = library.nvmlDeviceGetHandleByIndex(index)
-                total = library.nvmlDeviceGetMemoryInfo(handle).total
-                name = library.nvmlDeviceGetName(handle)
-                yield {"name": name, "memory_gib": round(total / GIB, 2), "driver": driver}
+            count = library.nvmlDeviceGetCount()
         except library.NVMLError as error:
             yield {"name": f"unreadable: {error}", "memory_gib": None, "driver": None}
+            return
+        for index in range(count):
+            memory = None
+            try:
+                handle = library.nvmlDeviceGetHandleByIndex(index)
+                name = library.nvmlDeviceGetName(handle)
+                with contextlib.suppress(library.NVMLError):  # memory that is shared with the host
+                    memory = round(library.nvmlDeviceGetMemoryInfo(handle).total / GIB, 2)
+            except library.NVMLError as error:
+                name = f"unreadable: {error}"
+            yield {"name": name, "memory_gib": memory, "driver": driver}
 
 
 def gpu_bytes_in_use() -> dict[str, int]:
@@ -131,11 +140,16 @@ def gpu_bytes_in_use() -> dict[str, int]:
         if library is None:
             return {}
         used = dict[str, int]()
-        with contextlib.suppress(library.NVMLError):  # an unreadable GPU is left out
-            for index in range(library.nvmlDeviceGetCount()):
+        try:
+            count = library.nvmlDeviceGetCount()
+        except library.NVMLError:
+            return {}
+        for index in range(count):
+            with contextlib.suppress(library.NVMLError):  # an unreadable GPU is left out
                 handle = library.nvmlDeviceGetHandleByIndex(index)
-                uuid = library.nvmlDeviceGetUUID(handle)
-                used[str(uuid)] = int(library.nvmlDeviceGetMemoryInfo(handle).used)
+                uuid = str(library.nvmlDeviceGetUUID(handle))
+                used[uuid] = 0  # of memory that is shared with the host, NVML knows nothing
+                used[uuid] = memory_in_use(library, handle)
         return used
 
 
@@ -214,12 +228,30 @@ def oom_kills() -> int:
     return 0
 
 
-def kill_leftovers(leaders: Collection[int], seconds: float) -> tuple[int, ...]:
+def full_folder(folders: Collection[Path], least_bytes: int) -> str | None:
+    """Returns a sentence on the first folder with too little free space; None if all have enough.
+
+    Args:
+        folders: Those that exist are looked at.
+        least_bytes: What each needs.
+    """
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(folder).free
+            if free < least_bytes:
+                return (
+                    f"{folder} has {free / 2**20:.0f} MiB free, and worker processes need at least"
+                    f" {least_bytes / 2**20:.0f}: make room there"
+                )
+    return None
+
+
+def kill_leftovers(leaders: Mapping[int, float], seconds: float) -> tuple[int, ...]:
     """Waits for the process groups of workers on this machine to end, then kills the rest.
 
     Args:
-        leaders: Process ids of the workers. Processes that start later are not theirs, even with
-            the same ids.
+        leaders: Process ids of the workers, with their start in seconds since the epoch. Others
+            that have such an id for their group, but started earlier or only now, are strangers.
         seconds: Time that they have to end by themselves.
 
     Returns:
@@ -234,7 +266,7 @@ def kill_leftovers(leaders: Collection[int], seconds: float) -> tuple[int, ...]:
     return tuple(_members(leaders, now))
 
 
-def _have_ended(leaders: Collection[int], before: float, seconds: float) -> bool:
+def _have_ended(leaders: Mapping[int, float], before: float, seconds: float) -> bool:
     until = time.monotonic() + seconds
     while any(True for _ in _members(leaders, before)):
         if time.monotonic() >= until:
@@ -243,44 +275,54 @@ def _have_ended(leaders: Collection[int], before: float, seconds: float) -> bool
     return True
 
 
-def _members(leaders: Collection[int], before: float) -> Iterator[int]:
+def _members(leaders: Mapping[int, float], before: float) -> Iterator[int]:
     """Yields the processes of these groups that started before a time and have not ended."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
-            if os.getpgid(process.pid) not in leaders:
+            began = leaders.get(os.getpgid(process.pid))
+            if began is None or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            if process.create_time() < before and process.status() != psutil.STATUS_ZOMBIE:
+            if began - _CLOCK_SECONDS <= process.create_time() < before:
                 yield process.pid
 
 
 @dataclass
 class Termination:
-    """The signal that stops the sweep, and the number of signals received."""
+    """The signal that stops the sweep; `came` once it was received."""
 
     signum: signal.Signals = signal.SIGINT
-    times: int = 0
+    came: bool = False
+    _handled: tuple[signal.Signals, ...] = ()
+
+    def handle(self, signums: Collection[signal.Signals] | None = None) -> None:
+        """Installs the handler; again, where a library has put its own in its place."""
+        self._handled = self._handled if signums is None else tuple(signums)
+        for signum in self._handled:
+            signal.signal(signum, self._stop)
+
+    def _stop(self, signum: int, _: FrameType | None) -> None:
+        if not self.came:  # the next one ends the process
+            self.came, self.signum = True, signal.Signals(signum)
+            raise KeyboardInterrupt
 
     def __str__(self) -> str:
         return "Ctrl-C" if self.signum == signal.SIGINT else self.signum.name
 
 
 @contextlib.contextmanager
-def termination_as_interrupt() -> Iterator[Termination]:
+def termination_as_interrupt(
+    at_once: Callable[[], None] = lambda: None,
+) -> Iterator[Termination]:
     """Raises KeyboardInterrupt on Ctrl-C and on SIGTERM, which `ray job stop` sends.
 
-    No other exception passes through the calls of Ray and Ray Tune. The second signal only prints a
-    hint, so that the shutdown can finish; the third one interrupts the shutdown.
+    No other exception passes through the calls of Ray and Ray Tune. The second signal ends the
+    process and its children, even if the main thread never comes back to Python: a thread of its
+    own reads which signals came.
+
+    Args:
+        at_once: Called before the second signal ends the process; should be short.
     """
     termination = Termination()
-
-    def stop(signum: int, _: FrameType | None) -> None:
-        termination.times += 1
-        if termination.times == _HINT_AT_SIGNAL:
-            sys.stderr.write("Stopping. Measurements are kept. Interrupt again to stop at once.\n")
-            return
-        termination.signum = signal.Signals(signum)
-        raise KeyboardInterrupt
-
     if threading.current_thread() is not threading.main_thread():
         yield termination
         return
@@ -289,9 +331,57 @@ def termination_as_interrupt() -> Iterator[Termination]:
         for signum in (signal.SIGINT, signal.SIGTERM)
         if signal.getsignal(signum) is not signal.SIG_IGN  # a shell ignores it in background jobs
     ]
-    before = {signum: signal.signal(signum, stop) for signum in handled}
+    before = {signum: signal.getsignal(signum) for signum in handled}
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    watch = threading.Thread(target=_count_signals, args=(ours, handled, at_once), daemon=True)
+    watch.start()
+    termination.handle(handled)
     try:
         yield termination
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+        signal.set_wakeup_fd(wakeup)
+        theirs.close()
+        watch.join()
+        ours.close()
+
+
+def _count_signals(
+    source: socket.socket, handled: Collection[int], at_once: Callable[[], None]
+) -> None:
+    count = 0
+    while received := source.recv(64):
+        for signum in received:
+            count += signum in handled
+            if count == 1 and signum in handled:
+                sys.stderr.write(
+                    "Stopping. Measurements are kept. Interrupt again to stop at once.\n"
+                )
+            elif count > 1:
+                at_once()
+                end_now(128 + signum)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Returns True if a process has ended, though nobody may have asked for its exit code yet."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def end_now(code: int) -> NoReturn:
+    """Ends this process at once, and with it all processes that it and its children started."""
+    end_children()
+    os._exit(code)
+
+
+def end_children() -> None:
+    """Ends all processes that this one and its children started, without asking them."""
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # `kill` looks at the start time as well
+                process.kill()

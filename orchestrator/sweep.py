@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -10,8 +12,10 @@ from pathlib import Path
 from orchestrator.cluster.background_trace import BackgroundTrace
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.cluster.nodes import RayNodes
-from orchestrator.cluster.runtime import connected
+from orchestrator.cluster.runtime import ConnectedCluster, connected, own_head
+from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.controller import Controller
+from orchestrator.core.events import SweepEnded
 from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import Message
 from orchestrator.core.placement import (
@@ -21,11 +25,13 @@ from orchestrator.core.placement import (
     nodes_with_accelerator,
     room_for_groups,
 )
-from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.core.reasons import ClusterSilent
+from orchestrator.core.state import AbstractCallback, SweepState, advance
 from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.report.reasons import capacity_words
-from orchestrator.study.locks import exclusive_driver
+from orchestrator.study.locks import DriverLock, exclusive_driver
+from orchestrator.study.reader import stored_job
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
 from orchestrator.tracking.decisions import DecisionLog, decisions_file
@@ -37,12 +43,14 @@ from orchestrator.workspace import save_spec, study_storage
 from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import Fault, SpecError
-from search_spaces.facts import ClusterFacts, ModelFacts, Provenance, split_by_accelerator
+from search_spaces.facts import ClusterFacts, ModelFacts, Provenance, planned_cluster
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
+from search_spaces.spec.redaction import secret_values
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Stopped
-from workers.prepare import prepare
+from workers.models.facts import pinned
+from workers.prepare import prepare_driver
 
 MAX_GROUPS = 1000  # that start by default
 # Memory on the head node: of a group's processes other than workers, and of Ray and the driver
@@ -84,24 +92,23 @@ def run_sweep(
         StudyLost: If the study's storage was unavailable for longer than the sweep waits.
         Stopped: On Ctrl-C and SIGTERM, after running trials were closed and callbacks notified.
     """
-    model = prepare(spec)
+    spec, model = _prepared(spec, name)
     planned = _planned_space(spec, model)
-    check_study(spec, name)
+    check_study(spec, name, print_to_stderr)
     check_tracking(spec)
     save_spec(spec, name)  # a different job has not replaced it: see `check_study`
     source = provenance(spec, model, Path.cwd(), at=time.time())
-    with (
-        exclusive_driver(spec, name) as lock,
-        connected(spec) as connection,
-        termination_as_interrupt() as termination,  # not before: Ray sets a handler of its own
-    ):
+    with _resources(spec, name) as (lock, connection, termination):
         facts, nodes = connection.facts, connection.nodes
         space = planned.get(facts) or sweep_space(spec, model, facts)
         head_groups = groups_on_head(nodes.head_bytes())
         requests, groups = capacity_requests(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
-        started = study.driver_started(facts, requests, groups, time.time())
+        started = study.driver_started(
+            facts, requests, groups, time.time(), nodes_may_come=nodes.may_come
+        )
+        study.keep_model(model)
         callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *callbacks)
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
         calibration = calibration or shipped_calibration()
@@ -112,13 +119,41 @@ def run_sweep(
             return _run(
                 started, study, nodes, callbacks, forecasts, warnings, termination, decisions
             )
-        except KeyboardInterrupt:
-            raise SweepStopped(termination.signum) from None
         finally:
             tracing.stop()
             decisions.close()
             for callback in reversed(callbacks):
                 callback.close()
+
+
+@contextlib.contextmanager
+def _resources(
+    spec: SweepSpec, name: str
+) -> Iterator[tuple[DriverLock, ConnectedCluster, Termination]]:
+    """Holds the study and the cluster. Signals stop it at any time, even while Ray starts."""
+    with termination_as_interrupt() as termination, contextlib.ExitStack() as study:
+        try:
+            lock = study.enter_context(exclusive_driver(spec, name, print_to_stderr))
+            with connected(spec) as connection:
+                termination.handle()  # Ray has put a handler of its own in its place
+                try:
+                    yield lock, connection, termination
+                finally:
+                    study.close()  # before Ray ends, which may take long
+        except KeyboardInterrupt:
+            raise SweepStopped(termination.signum) from None
+
+
+def _prepared(spec: SweepSpec, name: str) -> tuple[SweepSpec, ModelFacts]:
+    """Returns the specification with the commit that the study keeps, and the model's facts.
+
+    Raises:
+        UserError: If model, data or study cannot be used.
+    """
+    earlier = stored_job(spec, name).get("model", {})
+    revision = earlier.get("revision") if earlier.get("name") == spec.model.name else None
+    spec = spec.model_copy(update={"model": pinned(spec.model, revision)})
+    return spec, prepare_driver(spec)
 
 
 def _tracking(
@@ -160,12 +195,7 @@ def _planned_space(spec: SweepSpec, model: ModelFacts) -> dict[ClusterFacts, Spa
     """
     if spec.cluster.workers == "auto":
         return {}
-    facts = ClusterFacts(
-        device=spec.cluster.device,
-        slots=spec.cluster.workers,
-        memory_limit_bytes=spec.memory_limit_bytes,
-    )
-    facts = split_by_accelerator(facts, spec)
+    facts = planned_cluster(spec, spec.cluster.workers)
     return {facts: sweep_space(spec, model, facts)}
 
 
@@ -252,8 +282,24 @@ def _run(
 ) -> SweepState:
     from orchestrator.cluster.loop import TuneCluster, run_groups
 
-    cluster = TuneCluster(nodes)
-    controller = Controller(started, study, cluster, callbacks, forecasts, decided=decisions.write)
+    def last_words() -> None:
+        study.release()
+        ended = SweepEnded(reason=ClusterSilent(), at=time.time(), untried=len(study.untried()))
+        for callback in callbacks:
+            callback.on_event(ended, advance(controller.sweep, ended))
+
+    watchdog = Watchdog(os.EX_TEMPFAIL, last_words, head=own_head())
+    study.when_waiting(watchdog.alive)
+    cluster = TuneCluster(nodes, alive=watchdog.alive)
+    controller = Controller(
+        started,
+        study,
+        cluster,
+        callbacks,
+        forecasts,
+        decided=decisions.write,
+        secrets=secret_values(os.environ),
+    )
     controller.note(*(Message(text=warning) for warning in warnings))
     try:
         run_groups(controller, cluster, started.max_groups)
@@ -261,6 +307,12 @@ def _run(
         study.stop_retrying()
         controller.receive(StopRequested(cause=Stopped(by=str(termination)), at=time.time()))
         raise
+    except OSError as error:  # this machine's, such as a full disk: no plan is to blame
+        study.stop_retrying()
+        controller.receive(StopRequested(cause=Stopped(by=str(error)), at=time.time()))
+        raise
+    finally:
+        watchdog.stop()
     if controller.error is not None:
         raise controller.error
     return controller.sweep

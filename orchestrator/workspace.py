@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.errors import UserError, written
+from search_spaces.spec.files import make_folder, write_durably
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import StudySpec, SweepSpec
@@ -56,14 +57,6 @@ def with_driver(url: str) -> str:
     return f"postgresql+psycopg://{rest}" if mark and scheme == "postgresql" else url
 
 
-def is_file(path: Path) -> bool:
-    """Returns True for the path of a file, False also for an invalid path."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # too long, a null byte
-        return False
-
-
 def _address(address: str | None, variable: str) -> str | None:
     default = os.environ.get(variable) or None
     # the copy of a specification in a study's folder names the database without its password
@@ -80,8 +73,8 @@ def save_spec(spec: SweepSpec, name: str) -> None:
     named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
     folder = Path(spec.study.folder) / name
     with written(f"study.folder {spec.study.folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / SPEC_FILE).write_text(spec_to_yaml(named), encoding="utf-8")
+        make_folder(folder)
+        write_durably(folder / SPEC_FILE, spec_to_yaml(named))
 
 
 def latest_spec() -> Path:
@@ -91,7 +84,8 @@ def latest_spec() -> Path:
         UserError: If no sweep has run here.
     """
     folder = Path(StudySpec().folder)
-    specs = list(folder.glob(f"*/{SPEC_FILE}"))
+    # an empty one is what a power loss has left of a file of an earlier version
+    specs = [file for file in folder.glob(f"*/{SPEC_FILE}") if file.stat().st_size]
     if not specs:
         raise UserError(f"no sweep has run in {folder} yet; name a specification or a study")
     return max(specs, key=lambda file: file.stat().st_mtime)

@@ -1,4 +1,4 @@
-"""Errors that a user can cause, as one shallow tree.
+"""Errors that a user can cause, as one shallow tree, and the chain of an error's causes.
 
     UserError (ValueError)
     ├── SpecError      an invalid sweep specification; holds every fault at once
@@ -98,12 +98,16 @@ class ClusterError(UserError):
     """A Ray cluster that cannot be reached, or that can never hold the sweep."""
 
 
+class MachineError(ClusterError):
+    """A machine that cannot run the sweep now; the same command may run once it is mended."""
+
+
 class StudyError(UserError):
     """A study or tracking store that cannot be opened or does not match the sweep."""
 
 
 class StudyLost(StudyError):
-    """The study's storage became unavailable during the sweep, for longer than it may be."""
+    """The study's storage is unavailable, for longer than a sweep waits or when one starts."""
 
 
 class MissingExtraError(UserError):
@@ -179,3 +183,13 @@ def require(*modules: str) -> None:
 def install_command(extra: str) -> str:
     """Returns the command that installs an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def exception_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yields the error, then its causes and contexts; each once, even in a cycle."""
+    visited = set[int]()
+    current: BaseException | None = error
+    while current is not None and id(current) not in visited:
+        visited.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__

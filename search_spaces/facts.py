@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 
+Dependence = Literal["padding", "batch", "attention", "data"]
+# Shares below which outputs, and losses, are the same: fp32 sums in another order
+SAME_OUTPUTS, SAME_LOSS = 1e-4, 1e-5
 Room = Callable[[str], tuple[int, int | None]]  # ranks that fit on all nodes, and on one node
 
 
@@ -27,6 +30,23 @@ class TensorFacts:
     divisors: tuple[tuple[str, int], ...] = ()
     sequence_refusal: str | None = None
     autotp_refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossDependence:
+    """A finding of a model's probe: knobs that change its loss.
+
+    Attributes:
+        on: What the loss of a sample depends on: `padding` of its row, the other samples of its
+            micro-`batch`, the implementation of `attention`, or `data` that is not the same for the
+            same sample numbers.
+        knobs: The knobs that change it; empty for all.
+        share: By how much, of the largest output or of the loss.
+    """
+
+    on: Dependence
+    knobs: tuple[str, ...]
+    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +69,15 @@ class ModelFacts:
         head_parameters: Parameters after the last block; includes tied weights.
         tensor: Support for tensor parallelism.
         pipeline_refusal: Reason if the model cannot be pipelined; None if it can.
-        compile_refusal: Reason if its blocks cannot be compiled; None if they can.
+        bypasses_hooks: True if it calls the forward of its blocks itself, past their hooks.
+        padding_difference: Share by which outputs for a sample change beside a longer one.
+        padding_from: Tokens of a row from which that happens.
+        batch_difference: Share by which the loss of two samples differs from the mean of theirs.
+        smallest_micro_batch: Fewest samples whose loss can be computed, as by batch statistics.
+        data_difference: Share of the values of a batch that differ when it is made again.
+        has_unused_weights: True if weights get no gradient, which DDP would wait for.
+        attention_differences: Share by which outputs differ from those of the first of
+            `attentions`, for each other one.
     """
 
     name: str
@@ -67,7 +95,29 @@ class ModelFacts:
     head_parameters: int = 0
     tensor: TensorFacts = TensorFacts()
     pipeline_refusal: str | None = None
-    compile_refusal: str | None = None
+    bypasses_hooks: bool = False
+    padding_difference: float = 0.0
+    padding_from: int = 0
+    batch_difference: float = 0.0
+    smallest_micro_batch: int = 1
+    data_difference: float = 0.0
+    has_unused_weights: bool = False
+    attention_differences: tuple[tuple[Attention, float], ...] = ()
+
+    @property
+    def dependences(self) -> tuple[LossDependence, ...]:
+        """Findings of the probe that change the loss."""
+        found: tuple[tuple[Dependence, tuple[str, ...], float], ...] = (
+            ("data", (), self.data_difference),
+            ("batch", ("micro_batch", "batching"), self.batch_difference),
+            ("padding", ("micro_batch", "batching", "sequence_parallel"), self.padding_difference),
+            ("attention", ("attention",), max((0.0, *dict(self.attention_differences).values()))),
+        )
+        return tuple(
+            LossDependence(on=on, knobs=knobs, share=share)
+            for on, knobs, share in found
+            if share > (SAME_OUTPUTS if on in ("padding", "attention") else SAME_LOSS)
+        )
 
     @property
     def trainable_parameters(self) -> int:
@@ -195,6 +245,14 @@ def provenance_at(provenances: Sequence[Provenance], moment: float) -> Provenanc
     """
     earlier = [provenance for provenance in provenances if provenance.at <= moment]
     return max(earlier, key=lambda provenance: provenance.at, default=None)
+
+
+def planned_cluster(spec: SweepSpec, slots: int) -> ClusterFacts:
+    """Returns a cluster of exactly `slots` ranks, as the specification describes it."""
+    facts = ClusterFacts(
+        device=spec.cluster.device, slots=slots, memory_limit_bytes=spec.memory_limit_bytes
+    )
+    return split_by_accelerator(facts, spec)
 
 
 def split_by_accelerator(

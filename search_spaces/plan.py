@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal, Self, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from search_spaces.errors import PlanError
 
@@ -29,53 +29,97 @@ _KEY_DIGITS = 12  # 48 bits: a collision among a million plans has a chance of 1
 class Plan:
     """One value for every knob; a `Plan` that exists has valid values.
 
-    Constraints of engines, models and clusters are in `search_spaces.rules`.
+    What is said of a field describes its key in the section `space` of a specification, which is a
+    list of its type. `search_spaces.knobs` declares all else that is known of it. Constraints of
+    engines, models and clusters are in `search_spaces.rules`.
 
     Raises:
         PlanError: On construction, naming every broken rule at once.
     """
 
     # parallelism
-    engine: Engine = "torch"
-    tensor: int = 1  # ranks that split each block
-    sequence_parallel: bool = False  # tensor ranks also split the sequence between matmuls
-    pipeline: int = 1  # ranks that split the stack of blocks
-    pipeline_schedule: Schedule = "1f1b"  # order in which stages process micro-batches
-    data: int  # data-parallel ranks
-    zero_stage: ZeroStage  # torch: 0 DDP, 2 FSDP2 kept gathered until backward, 3 FSDP2
-    replicas: int = 1  # hybrid sharding: groups of data ranks that each hold a whole model
+    engine: Annotated[Engine, "engines: torch, deepspeed"] = "torch"
+    tensor: Annotated[int, "ranks that split each block (tensor parallelism)"] = 1
+    sequence_parallel: Annotated[
+        bool, "with tensor above 1: also split the sequence between matmuls"
+    ] = False
+    pipeline: Annotated[int, "ranks that split the stack of blocks (pipeline parallelism)"] = 1
+    pipeline_schedule: Annotated[
+        Schedule, "order of the micro-batches in a pipeline: gpipe, 1f1b, interleaved"
+    ] = "1f1b"
+    data: Annotated[
+        int, "data-parallel ranks; if unset, all of cluster.workers that tensor and pipeline leave"
+    ]
+    zero_stage: Annotated[
+        ZeroStage,
+        "torch: 0 is DDP, 2 is FSDP2 that keeps weights gathered until backward, 3 is"
+        " FSDP2; deepspeed: the ZeRO stage",
+    ]
+    replicas: Annotated[
+        int, "FSDP2 hybrid sharding: groups of data ranks that each hold a whole model"
+    ] = 1
     # batches
-    micro_batch: int  # samples per data rank and forward pass
+    micro_batch: Annotated[int, "samples per data rank and forward pass"]
     accumulation: int  # forward passes per optimizer step
-    batching: Batching  # arrangement of a step's samples in micro-batches
+    batching: Annotated[Batching, "how samples are arranged in batches: padded, grouped, packed"]
     # recomputation and offload
-    checkpoint_ratio: float  # share of blocks recomputed in backward, 0.0 to 1.0
-    checkpoint_mode: CheckpointMode = "full"  # selective saves matmul and attention outputs
-    checkpoint_offload: bool = False  # saved tensors of recomputed blocks in host memory
-    offload_optimizer: Offload = "none"  # place of optimizer states between steps
-    offload_parameters: Offload = "none"  # place of weights while they are not used
-    pin_memory: bool = False  # page-locked host memory for offloaded state
-    aio_block_kib: int = 1024  # per NVMe request
-    aio_queue_depth: int = 8  # NVMe requests in flight per thread
-    aio_threads: int = 1  # threads per rank for NVMe requests
+    checkpoint_ratio: Annotated[float, "share of the blocks to recompute in backward"]
+    checkpoint_mode: Annotated[
+        CheckpointMode,
+        "what to recompute in a block: full (all of it), or selective (all but matmul and"
+        " attention outputs)",
+    ] = "full"
+    checkpoint_offload: Annotated[
+        bool, "keep the saved tensors of recomputed blocks in host memory"
+    ] = False
+    offload_optimizer: Annotated[
+        Offload, "where optimizer states are kept: none (the device), cpu, nvme (deepspeed)"
+    ] = "none"
+    offload_parameters: Annotated[
+        Offload,
+        "where weights are kept while not in use: none (the device), cpu, nvme (deepspeed ZeRO-3)",
+    ] = "none"
+    pin_memory: Annotated[bool, "keep offloaded state in page-locked memory"] = False
+    aio_block_kib: Annotated[int, "KiB per NVMe request"] = 1024
+    aio_queue_depth: Annotated[int, "NVMe requests in flight per thread"] = 8
+    aio_threads: Annotated[int, "threads per rank for NVMe requests"] = 1
     # computation
-    attention: Attention
-    precision: Precision
-    compile: bool = False  # torch.compile on each block
-    optimizer: Optimizer = "adamw_fused"
+    attention: Annotated[
+        Attention, "attention implementations: sdpa, eager, flash_attention_2, flash_attention_3"
+    ]
+    precision: Annotated[
+        Precision, "precisions to compute in; lossy, so if unset only train.precision is used"
+    ]
+    compile: Annotated[bool, "compile each block with torch.compile"] = False
+    optimizer: Annotated[
+        Optimizer,
+        "optimizer implementations: adamw_fused, adamw_foreach; lossy: adamw_8bit, adafactor",
+    ] = "adamw_fused"
     # communication
-    bucket_mib: int = 25  # gradients that are reduced together
-    gradient_as_bucket_view: bool = True  # DDP: gradients are views of the buckets, not copies
-    compression: Compression = "none"  # DDP: compression of gradients for the all-reduce
-    overlap: bool = True  # deepspeed: reduce gradients during backward
-    contiguous_gradients: bool = True  # deepspeed: copy gradients into one buffer
-    prefetch_mib: int = 50  # deepspeed ZeRO-3: weights to prefetch
+    bucket_mib: Annotated[int, "MiB of gradients to reduce together"] = 25
+    gradient_as_bucket_view: Annotated[
+        bool, "DDP: make gradients views of the buckets, instead of copies"
+    ] = True
+    ddp_static_graph: Annotated[bool, "DDP: tell torch that the graph is the same in each step"] = (
+        False
+    )
+    compression: Annotated[
+        Compression,
+        "DDP: compression of gradients for the all-reduce: none; lossy: fp16, bf16, powersgd",
+    ] = "none"
+    overlap: Annotated[bool, "deepspeed: reduce gradients during backward"] = True
+    contiguous_gradients: Annotated[bool, "deepspeed: copy gradients into one buffer"] = True
+    prefetch_mib: Annotated[int, "deepspeed ZeRO-3: MiB of weights to prefetch"] = 50
     # process
-    loader_workers: int = 0  # processes per rank that prepare batches; 0: the rank itself
-    loader_pin_memory: bool = False  # batches in page-locked memory
-    allocator: Allocator = "default"  # of device memory; another one needs new workers
+    loader_workers: Annotated[
+        int, "processes per rank that prepare batches; 0: the rank itself does"
+    ] = 0
+    loader_pin_memory: Annotated[bool, "CUDA: put batches in page-locked memory"] = False
+    allocator: Annotated[
+        Allocator, "memory allocators: default; CUDA: expandable_segments, max_split; CPU: mmap"
+    ] = "default"
     # nodes
-    accelerator: str = ""  # kind of node; empty on a cluster of one kind
+    accelerator: Annotated[str, "kinds of nodes, from cluster.accelerators"] = ""
 
     def __post_init__(self) -> None:
         if problems := tuple(_broken_rules(self)):

@@ -9,7 +9,8 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.knobs.registry import KNOBS, Knob, always
+from search_spaces.knobs.knob import Knob, always
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import Plan
 

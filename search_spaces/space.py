@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import Fault, SpecError
+from search_spaces.facts import LossDependence
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Chosen, DomainContext, Values
 from search_spaces.plan import DEFAULTS, Plan
@@ -186,12 +187,14 @@ class Space:
         table: Legal plans, in the order of the domains.
         ruled_out: Number of combinations that each rule forbids.
         baseline: The plan a user would start with.
+        dependences: What of a plan changes the loss of this model, as its probe found.
     """
 
     domains: tuple[tuple[str, Values], ...]
     table: PlanTable
     ruled_out: tuple[tuple[str, int], ...]
     baseline: Plan
+    dependences: tuple[LossDependence, ...] = ()
 
     @property
     def candidates(self) -> Candidates:
@@ -225,6 +228,7 @@ def build_space(context: RuleContext, workers: int) -> Space:
         table=legal,
         ruled_out=tuple(sorted(ruled_out.items())),
         baseline=_baseline(legal, spec),
+        dependences=context.model.dependences,
     )
 
 

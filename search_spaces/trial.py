@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from search_spaces.facts import LossDependence
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 
@@ -18,6 +19,7 @@ CrashKind = Literal[
     "exception",  # code raised, most often the user's
     "layout",  # the model could not be split or wrapped as the plan says
     "disk_full",
+    "start_failed",  # the workers did not come up
     "worker_died",
     "collective",  # a peer died or timed out
     "device_error",  # only new processes recover from it
@@ -42,6 +44,10 @@ class Estimate:
         """Half of the interval over the value; infinite if the value is 0."""
         return (self.high - self.low) / 2 / self.value if self.value else float("inf")
 
+    def times(self, factor: float) -> Estimate:
+        """Returns the estimate multiplied by a positive factor."""
+        return Estimate(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+
     def overlaps(self, other: Estimate) -> bool:
         """Returns True if the two intervals overlap."""
         return self.low <= other.high and other.low <= self.high
@@ -65,6 +71,9 @@ class MemoryReading:
 
     `peak_bytes` is compared with `limit_bytes`. On CUDA, it is the reserved peak plus memory
     outside the allocator; on CPU, the resident peak above the idle worker.
+
+    `allocator_retries` counts, over all ranks and the measured steps, how often CUDA's allocator
+    found no memory, gave its cache back and tried again. It is 0 in old records.
     """
 
     rank: int
@@ -73,11 +82,17 @@ class MemoryReading:
     reserved_bytes: int
     allocated_bytes: int | None  # None if the allocator does not count (CPU)
     anatomy: Anatomy
+    allocator_retries: int = 0
 
     @property
     def share(self) -> float:
         """Peak over limit."""
         return self.peak_bytes / self.limit_bytes
+
+    @property
+    def reserved_share(self) -> float:
+        """Share of the limit that the allocator reserved at its peak."""
+        return self.reserved_bytes / self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +150,7 @@ class ValidationRun:
     checkpoint_seconds: float  # of the slowest rank
     checkpoint_bytes: int  # written by all ranks
     draws: bool  # training draws random numbers (dropout), so losses of two plans differ
+    dependences: tuple[LossDependence, ...] = ()  # what the probe of the model found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +162,8 @@ class Measured:
 
     `beaten` is True if the trial ended early because it was clearly slower than the incumbent; its
     interval is then wider. `seconds_by_step` is the wall-clock time of each step in `losses`; steps
-    that were timed together have their mean. It is empty in old records.
+    that were timed together have their mean. It is empty in old records. `perturbed` is that of the
+    request: the initial weights were rounded otherwise.
     """
 
     kind: Literal["measured"] = "measured"
@@ -166,6 +183,7 @@ class Measured:
     beaten: bool = False
     seconds_by_step: tuple[float, ...] = ()
     median_step_seconds: float | None = None
+    perturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,9 +262,15 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDied:
-    """The driver died during the trial."""
+    """The driver died during the trial.
+
+    `times` counts deaths in a row of drivers during trials of the plan. `alone` is True if no other
+    trial was under way at the last one.
+    """
 
     kind: Literal["driver_died"] = "driver_died"
+    times: int = 1
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +287,13 @@ class NodesLost:
 
     kind: Literal["nodes_lost"] = "nodes_lost"
     nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesLost:
+    """The actor that hands trials to worker groups was lost, and all groups with it."""
+
+    kind: Literal["queues_lost"] = "queues_lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +316,7 @@ class NoRoom:
     available: tuple[tuple[int, int, str], ...] = ()
 
 
-Interruption = Stopped | DriverDied | WorkersFailed | NodesLost | NoRoom
+Interruption = Stopped | DriverDied | WorkersFailed | NodesLost | QueuesLost | NoRoom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +359,9 @@ class TrialRequest:
         incumbent: Seconds per step of the best plan so far; None if there is none. A clearly slower
             trial ends early.
         validation: True for a validation, a longer trial as `spec.validation` says.
+        perturbed: True to start from weights that differ by as much as the plan's precision rounds.
+            Losses then show how far rounding alone carries.
+        dependences: What the probe of the model found, which the record of a validation keeps.
     """
 
     number: int
@@ -336,6 +370,8 @@ class TrialRequest:
     collective_seconds: float = 60.0
     incumbent: Estimate | None = None
     validation: bool = False
+    perturbed: bool = False
+    dependences: tuple[LossDependence, ...] = ()
 
     @property
     def snapshot(self) -> str | None:
@@ -357,7 +393,10 @@ def snapshot_stem(spec: SweepSpec, study: str, number: int, validation: bool = F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanForecast:
-    """Forecast of one plan in a record, with 95 % confidence intervals.
+    """Forecast of one plan, with 95 % confidence intervals.
+
+    A sweep corrects the calibration that it began with by its own trials. Elsewhere the calibration
+    is given, and the forecast has none of them.
 
     Attributes:
         samples_per_second: Expected speed.
@@ -365,9 +404,9 @@ class PlanForecast:
         peak_bytes: Expected peak of the fullest rank.
         fits: Probability that the peak stays below the limit, 0 to 1.
         limited_by: Largest term of the step time.
-        calibration_trials: Measured trials of the study that calibrate the forecast.
-        uncalibrated_samples_per_second: Expected speed without that calibration.
-        uncalibrated_peak_bytes: Expected peak without that calibration.
+        calibration_trials: Measured trials of the sweep's study that correct the calibration.
+        uncalibrated_samples_per_second: Expected speed without that correction.
+        uncalibrated_peak_bytes: Expected peak without that correction.
         filled: Mean work of a step over that of a step with only the longest samples, 0 to 1.
     """
 

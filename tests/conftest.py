@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and order of all tests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from benchmarks.rigs.postgres import Server, postgres_server
+from workers.models import isolation
+from workers.models.trust import TRUST_VARIABLE
 
 # Importing what 5,000 tests need makes a million objects that stay: looking through them while they
 # are made takes half of it. Once they are there they are left out of every later collection.
@@ -37,6 +39,15 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("plimsoll"), max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "plimsoll"))
+
+# Forks that describe models find those of most tests imported, however long a test takes
+isolation.IDLE_SECONDS = 1200.0
+isolation.IMPORTED += [
+    f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "llama", "mixtral")
+]
+
+# Models of tests and benchmarks are used from folders of all kinds
+os.environ[TRUST_VARIABLE] = "benchmarks,tests"
 
 # What a shell starts with `&` ignores Ctrl-C, and so would all that the tests start and interrupt
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -74,6 +85,8 @@ _SWEEPS = "tests/orchestrator/cluster/"  # take longest beside them
 _LONG = (
     *("tests/test_readme.py", "tests/test_shared_guide.py", "tests/test_tutorial.py"),
     *("tests/benchmarks/chaos/test_campaign.py", "tests/plimsoll/test_base_install.py"),
+    *("tests/benchmarks/gpu/", "tests/benchmarks/record/", "tests/benchmarks/test_long_run.py"),
+    *("tests/k8s/test_running.py", "tests/orchestrator/export/test_ray"),
 )
 # These look at one sweep, and share a head, which each process would start for itself
 _ON_ONE_HEAD = tuple(
@@ -84,16 +97,10 @@ _ON_ONE_HEAD = tuple(
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """In a parallel run, tests that share ranks or a head stay in one process; else by file."""
-    from xdist.scheduler import LoadScopeScheduling
+    """Keeps tests that share ranks or a head in one process of a parallel run; else by file."""
+    from tests.by_file import ByFile
 
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(_ON_ONE_HEAD):
-                return _SWEEPS
-            return _WORKERS if _shares_ranks(nodeid) else nodeid.partition("::")[0]
-
-    return ByFile(config, log)
+    return ByFile(config, log, _scope_of)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -111,6 +118,12 @@ def _turn(item: pytest.Item) -> int:
     if item.nodeid.startswith(_ON_ONE_HEAD):
         return 1
     return 2 if item.nodeid.startswith((_SWEEPS, *_LONG)) else 3
+
+
+def _scope_of(nodeid: str) -> str:
+    if nodeid.startswith(_ON_ONE_HEAD):
+        return _SWEEPS
+    return _WORKERS if _shares_ranks(nodeid) else nodeid.partition("::")[0]
 
 
 def _shares_ranks(nodeid: str) -> bool:

@@ -19,7 +19,7 @@ def expressions() -> list[str]:
 
 
 def queries() -> list[str]:
-    """What the variables' values are asked for with."""
+    """Returns the queries of the variables' values."""
     listed = DASHBOARD["templating"]["list"]
     return [each["query"]["query"] for each in listed if each["type"] == "query"]
 

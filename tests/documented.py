@@ -10,7 +10,7 @@ _SECONDS = 900.0
 
 
 def said_by(command: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """What a command that succeeds says."""
+    """Runs a command that must succeed; returns what it says."""
     ran = subprocess.run(
         command,
         shell=True,

@@ -49,7 +49,7 @@ def make_conditions(throttled: tuple[str, ...] = ()) -> Conditions:
 
 
 def make_costs(**changes: Any) -> Costs:
-    """What a short trial costs."""
+    """Returns the costs of a short trial."""
     base: dict[str, Any] = {
         "build_seconds": 0.4,
         "steps_seconds": 4.8,

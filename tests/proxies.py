@@ -17,20 +17,14 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._kept: list[socket.socket] = []  # ends at the server whose clients are cut
         self._word, self._left = b"", 0
-        self._strands = False
         self.port: int = self._listener.getsockname()[1]
         self.swallowed = 0
         self._away = False
 
     def swallow(self, word: bytes, which: int = 1) -> None:
         """Lets a message with a word through, by number from now on, and loses its answer."""
-        self._word, self._left, self._strands = word, which, False
-
-    def strand(self, word: bytes) -> None:
-        """Does as `swallow`, and lets the server believe that the client is still there."""
-        self._word, self._left, self._strands = word, 1, True
+        self._word, self._left = word, which
 
     def leave(self) -> None:
         """Cuts all that is there, and everybody who calls, as a server does that is killed."""
@@ -42,19 +36,6 @@ class Proxy:
     def come_back(self) -> None:
         """Lets callers through again."""
         self._away = False
-
-    def cut_clients(self) -> None:
-        """Cuts what is there, and lets the server believe that it is not."""
-        with self._lock:
-            for client, server in self._pairs:
-                self._kept.append(server)
-                _cut(client)
-
-    def cut_servers(self) -> None:
-        """Cuts what the server believes in still."""
-        with self._lock:
-            _cut(*self._kept)
-            self._kept.clear()
 
     def serve(self) -> None:
         """Passes connections on until the listener is closed."""
@@ -86,20 +67,13 @@ class Proxy:
                 for ready in select.select([client, server], [], [])[0]:
                     data = ready.recv(65536)
                     if not data:
-                        return self._end(client, server)
+                        return _cut(client, server)
                     (server if ready is client else client).sendall(data)
                     if ready is client and self._is_swallowed(data):
                         server.recv(65536)  # it was done
                         self.swallowed += 1
-                        if self._strands:
-                            with self._lock:
-                                self._kept.append(server)
-                            return _cut(client)
                         return _cut(client, server)
-        return self._end(client, server)
-
-    def _end(self, client: socket.socket, server: socket.socket) -> None:
-        _cut(client, *({server} - set(self._kept)))
+        return _cut(client, server)
 
     def _is_swallowed(self, data: bytes) -> bool:
         if not self._left or self._word not in data:

@@ -1,4 +1,4 @@
-"""What keeps the architecture, where import-linter looks at whole packages only."""
+"""Rules of the architecture that import-linter, which looks at whole packages, cannot check."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob
 MAX_LINES, MIN_LINES = 500, 40
 MAX_FUNCTION_LINES = 60
 # packages and modules at the top of each package, at most
-ROOMS = {"orchestrator": (10, 5), "workers": (9, 8), "search_spaces": (7, 6)}
+ROOMS = {"orchestrator": (10, 5), "workers": (10, 8), "search_spaces": (7, 6)}
 # files below the lower bound, and why they stand alone
 SHORT = {
     "orchestrator/cli/schema.py": "one command a file",
     "plimsoll/__main__.py": "what `python -m plimsoll` runs",
+    "search_spaces/knobs/registry.py": "the knobs of five files, in one order",
     "search_spaces/rules/base.py": "what rules and their registry both import",
-    "workers/prepare.py": "needs models and data, which do not need each other",
     "workers/run_recorder/site/sitecustomize.py": "a name that Python looks for",
 }
 # the packages or modules that may import a library, itself or a part of it
@@ -40,7 +40,13 @@ ONLY_IN = {
     "tokenizers": ("workers",),
     "deepspeed": ("workers",),
 }
-DOORS = {"workers/entry.py", "workers/models/user_code.py", "orchestrator/cli/app.py"}
+BOUNDARIES = {
+    "workers/entry.py",
+    "workers/models/isolation.py",
+    "workers/models/user_code.py",
+    "orchestrator/cli/app.py",
+    "orchestrator/cluster/runtime.py",  # to Ray, as it starts
+}
 CORE_MAY_IMPORT = ("orchestrator.core", "search_spaces")
 
 
@@ -126,7 +132,7 @@ def test_the_core_knows_only_values(trees: dict[str, ast.AST]) -> None:
     ] == []
 
 
-def test_only_the_doors_to_users_code_catch_everything(trees: dict[str, ast.AST]) -> None:
+def test_only_the_boundaries_to_users_code_catch_everything(trees: dict[str, ast.AST]) -> None:
     broad = {
         path
         for path, tree in trees.items()
@@ -134,11 +140,11 @@ def test_only_the_doors_to_users_code_catch_everything(trees: dict[str, ast.AST]
         if isinstance(handler, ast.ExceptHandler) and is_broad(handler)
     }
 
-    assert broad <= DOORS
+    assert broad <= BOUNDARIES
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
-    """Whether it takes every exception and does not pass it on."""
+    """Returns whether it takes every exception and does not pass it on."""
     caught, last = handler.type, handler.body[-1]
     if isinstance(last, ast.Raise) and last.exc is None:
         return False

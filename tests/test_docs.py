@@ -70,7 +70,7 @@ def test_the_list_of_pages_has_them_all() -> None:
 
 
 def test_the_readme_is_read_in_a_few_minutes() -> None:
-    """What is longer goes to a page of its own; the first screen has the two commands."""
+    """Longer texts go to pages of their own; the first screen has the two commands."""
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
 
     assert len(lines) <= 120

@@ -1,4 +1,4 @@
-"""What a user hands over is taken, or refused in a sentence; what is refused leaves no trace."""
+"""Random input of users: it is taken, or refused in a sentence; what is refused leaves no trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from search_spaces.spec.load import parse_spec, study_name
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Refused
 from tests.orchestrator.records import make_spec
-from tests.search_spaces.values import a_plan
+from tests.plans import ddp_plan
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
@@ -33,7 +33,7 @@ TREES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-KNOBS = a_plan().as_dict()
+KNOBS = ddp_plan().as_dict()
 DEVICE = {"name": "mine", "based_on": "H100"}
 LONG = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -178,7 +178,7 @@ def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
     except UserError as error:
         says_where(error, "--plan")
         return
-    made = complete_plan(asked, a_plan(), {}, a_plan().global_batch)
+    made = complete_plan(asked, ddp_plan(), {}, ddp_plan().global_batch)
     assert isinstance(made, Plan | Refused)
 
 
@@ -194,7 +194,7 @@ def test_any_value_of_a_knob_is_one_or_a_sentence(knob: str, value: str) -> None
         says_where(error, "--plan")
         return
     assert asked[0] == knob
-    assert isinstance(complete_plan(dict([asked]), a_plan(), {}, 32), Plan | Refused)
+    assert isinstance(complete_plan(dict([asked]), ddp_plan(), {}, 32), Plan | Refused)
 
 
 @given(content=st.binary(max_size=60), head=st.sampled_from([b"", b"SQLite format 3\0"]))

@@ -42,6 +42,7 @@ def test_the_way_goes_from_the_demo_to_folders_that_are_verified() -> None:
 
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.alone  # beside other tests the sweep may use up its minutes, and be continued
 @pytest.mark.timeout(1800)
 def test_its_commands_run_on_a_fresh_clone(tmp_path: Path) -> None:
     clone, home = tmp_path / "clone", tmp_path / "home"

@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("orchestrator", "workers", "search_spaces", "plimsoll")
-SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+PACKAGES = ("orchestrator", "workers", "search_spaces", "plimsoll", "benchmarks", "tests")
+SOURCES = sorted(  # all but this file, which has to quote the words
+    file
+    for package in PACKAGES
+    for file in (ROOT / package).rglob("*.py")
+    if file != Path(__file__)
+)
 TEMPLATES = sorted((ROOT / "orchestrator").rglob("*.jinja"))
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "k8s/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
 ]
 # a retired word and what the glossary has in its place
 RETIRED = {

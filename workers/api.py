@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Self
@@ -31,9 +33,9 @@ from workers.engines.stopwatch import stopwatch_for
 from workers.models.built import BuiltModel
 from workers.models.load import build, build_whole, describe
 from workers.models.stack import find_blocks
+from workers.models.trust import trust_modules
 from workers.models.user_code import user_code_errors
-from workers.parallel.checkpoint import checkpoint_blocks
-from workers.parallel.compile import compile_blocks
+from workers.parallel.apply import wrap_blocks
 from workers.process_groups import Ranks, TrialGroup, sum_over_ranks
 from workers.worker import CONTROL_SECONDS, pick_device
 
@@ -132,6 +134,7 @@ def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if not dist.is_initialized() and world_size > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(_leave)
     ranks = Ranks.join(CONTROL_SECONDS)
     if ranks.world_size != plan.world_size:
         raise ClusterError(
@@ -158,6 +161,19 @@ def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
     )
 
 
+def _leave() -> None:
+    """Closes the default process group when the script has ended well, and its model is freed.
+
+    Without it, gloo's threads may abort the process as it ends; after an error, peers may wait for
+    this rank, and the launcher ends all. While a DDP model holds the group too, to close it earlier
+    would make the model the last to hold it, and freeing that would deadlock: see
+    `orchestrator/export/templates/end_group.jinja`.
+    """
+    if dist.is_initialized() and getattr(sys, "last_value", None) is None:
+        gc.collect()
+        dist.destroy_process_group()
+
+
 def prepare_blocks(model: Module, plan: Plan, spec: SweepSpec, *, recompute: bool) -> Module:
     """Sets the plan's attention, recomputation and compilation on a model, in place.
 
@@ -176,9 +192,9 @@ def prepare_blocks(model: Module, plan: Plan, spec: SweepSpec, *, recompute: boo
     facts = describe(spec.model, spec.train)
     built = _as_built(model, facts, plan, spec)
     settings = render_checkpoint(plan, facts.blocks)
-    blocks = checkpoint_blocks(model, built.blocks, settings) if recompute else built.blocks
-    if plan.compile:
-        compile_blocks(blocks)
+    if not recompute:
+        settings = replace(settings, blocks=())
+    wrap_blocks(model, built.blocks, settings, compiles=plan.compile)
     return model
 
 
@@ -246,16 +262,26 @@ class Reference:
         """
         model = build(self.spec.model, self.spec.train, attention=self.plan.attention)
         source = batch_source(model, self.spec)
-        return (_weighted(source.step(self.plan, rank, number)) for number in count(WORST_STEP))
+        steps = (source.step(self.plan, rank, number) for number in count(WORST_STEP))
+        return (_weighted(step.counted_over(self.plan, *_all_ranks())) for step in steps)
 
 
 def _import_from(folder: Path, module: str) -> None:
     # first in the path, since the current directory may have a module of the same name
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+    trust_modules(path.stem for path in folder.iterdir())  # the user starts the exported script
     with user_code_errors(module):
         importlib.import_module(module)
 
 
+def _all_ranks() -> tuple[dist.ProcessGroup | None, torch.device]:
+    """Returns the group of all ranks of a script, None for one rank, and its device."""
+    if not dist.is_initialized():
+        return None, torch.device("cpu")
+    on_gpu = "nccl" in dist.get_backend()
+    return dist.group.WORLD, torch.device("cuda" if on_gpu else "cpu")
+
+
 def _weighted(step: StepBatches) -> Step:
-    return [(dict(batch.inputs), batch.targets / step.targets) for batch in step.batches]
+    return [(batch.arguments, batch.targets / step.targets) for batch in step.batches]

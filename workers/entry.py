@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
+import os
 import time
 import traceback
 from dataclasses import replace
 
+from search_spaces.spec.redaction import secret_values, without_secrets
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import (
     Costs,
@@ -17,6 +20,8 @@ from search_spaces.trial import (
     Outcome,
     OutOfMemory,
     TrialRequest,
+    outcome_from_json,
+    outcome_to_json,
 )
 from workers.engines.build import load_engines
 from workers.engines.stopwatch import stopwatch_for
@@ -42,18 +47,33 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
             replaced. Each rank has announced its own outcome by then.
     """
     started = time.perf_counter()
-    ending = _attempt(request, worker)
+    with worker.group.watched():
+        ending = _attempt(request, worker)
+    if worker.group.was_woken and not isinstance(ending, OutOfMemory):
+        ending = _woken(ending, worker.ranks.rank)
     if not isinstance(ending, _ORDERLY):
+        worker.announce(ending)  # an abort may wait for kernels that never end
         worker.group.abort()
-    residual_bytes = worker.meter.close()
+    try:
+        residual_bytes = worker.meter.close()
+    except RuntimeError as error:  # a device in error refuses everything but new processes
+        residual_bytes = worker.meter.limit_bytes  # nothing is known to have come back
+        if not isinstance(ending, Crashed):
+            ending = _ending_of(error, "end", worker)
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
-    outcome = merge_outcomes(worker.ranks.gather(ending))
+    outcome = merge_outcomes(_exchanged(ending, worker))
     is_blamed = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
     worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=is_blamed)
     if not isinstance(outcome, _ORDERLY):
         worker.group.abort()  # a peer has dropped its own
     return outcome
+
+
+def _exchanged(ending: Outcome, worker: Worker) -> list[Outcome]:
+    """Returns the outcomes of all ranks, which send them as JSON."""
+    texts = worker.ranks.gather(json.dumps(outcome_to_json(ending)).encode())
+    return [outcome_from_json(json.loads(text)) for text in texts]
 
 
 def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
@@ -63,7 +83,14 @@ def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
         with worker.snapshots.armed(request.snapshot, worker.ranks.rank):
             return train_and_measure(request, worker, mesh, watch)
     except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
-        return _ending_of(error, watch.phase, worker.meter.bytes_in_use(), worker)
+        return _ending_of(error, watch.phase, worker)
+
+
+def _woken(ending: Outcome, rank: int) -> Crashed:
+    """Returns the ending of a rank whose collectives were aborted, and with them its results."""
+    phase = ending.phase if isinstance(ending, Crashed) else "end"
+    detail = "another rank failed, which ended the collectives of this one"
+    return Crashed(cause="collective", rank=rank, phase=phase, detail=detail)
 
 
 def warm_up(spec: SweepSpec, worker: Worker) -> None:
@@ -85,9 +112,17 @@ def warm_up(spec: SweepSpec, worker: Worker) -> None:
     worker.meter.open()
 
 
-def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker) -> Outcome:
-    """Converts an exception to an outcome, which must not hold it: its frames hold the model."""
-    if wanted := failed_allocation(error, worker.device, nearly_full=worker.meter.nearly_full()):
+def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
+    """Converts an exception to an outcome, which must not hold it: its frames hold the model.
+
+    Libraries put passwords and tokens into their messages; the outcome repeats none.
+    """
+    secrets = secret_values(os.environ)
+    try:
+        held_bytes, nearly_full = worker.meter.bytes_in_use(), worker.meter.nearly_full()
+    except RuntimeError:  # a device in error does not even tell what it holds
+        held_bytes, nearly_full = None, False
+    if wanted := failed_allocation(error, worker.device, nearly_full=nearly_full):
         on_device = wanted.where == "device"
         return OutOfMemory(
             where=wanted.where,
@@ -95,20 +130,20 @@ def _ending_of(error: BaseException, phase: str, held_bytes: int, worker: Worker
             limit_bytes=worker.meter.limit_bytes if on_device else None,
             rank=worker.ranks.rank,
             phase=phase,
-            detail=_detail(error),
+            detail=without_secrets(_detail(error), values=secrets),
             costs=None,
         )
     return Crashed(
         cause=crash_cause(error, phase),
         rank=worker.ranks.rank,
         phase=phase,
-        detail=_detail(error),
-        trace="".join(traceback.format_exception(error)),
+        detail=without_secrets(_detail(error), values=secrets),
+        trace=without_secrets("".join(traceback.format_exception(error)), values=secrets),
     )
 
 
-def _total_wanted(wanted: FailedAllocation, held_bytes: int) -> int | None:
-    if wanted.asked_bytes is None:
+def _total_wanted(wanted: FailedAllocation, held_bytes: int | None) -> int | None:
+    if wanted.asked_bytes is None or held_bytes is None:
         return wanted.total_bytes
     return held_bytes + wanted.asked_bytes
 

@@ -23,6 +23,7 @@ from search_spaces.trial import Outcome, TrialRequest
 from workers.entry import run_trial, warm_up
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
+from workers.process_groups import leave_errors_to_alarm
 from workers.worker import Worker, pick_device
 
 _VALIDATION_SECONDS = 3600.0  # longest wait for a rank that writes its checkpoint
@@ -90,6 +91,7 @@ def _process_group(spec: SweepSpec, world_size: int) -> Iterator[None]:
         yield
         return
     device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
+    leave_errors_to_alarm()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield

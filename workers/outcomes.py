@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import site
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from search_spaces.errors import exception_chain
 from search_spaces.trial import Crashed, CrashKind, Diverged, Measured, Outcome, OutOfMemory
 
 # gloo raises plain RuntimeErrors; only their texts tell them apart
@@ -103,7 +104,7 @@ def crash_cause(error: BaseException, phase: str) -> CrashKind:
         error: The exception; its causes and contexts count too.
         phase: The phase in which it was raised: "build", "forward", ...
     """
-    chain = list(_chain(error))
+    chain = list(exception_chain(error))
     if any(isinstance(each, OSError) and each.errno in _DISK_FULL for each in chain):
         return "disk_full"
     if any(_is_collective_error(each) for each in chain):
@@ -111,16 +112,6 @@ def crash_cause(error: BaseException, phase: str) -> CrashKind:
     if any(_is_device_error(each) for each in chain):
         return "device_error"
     return "layout" if phase == "build" and not any(map(_ran_user_code, chain)) else "exception"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yields the error, then its causes and contexts; each once, even in a cycle."""
-    visited = set[int]()
-    current: BaseException | None = error
-    while current is not None and id(current) not in visited:
-        visited.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
 
 
 def _is_collective_error(error: BaseException) -> bool:

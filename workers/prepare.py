@@ -5,20 +5,43 @@ from __future__ import annotations
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import SweepSpec
 from workers.data.dataset import load_dataset
+from workers.models.facts import model_facts
 from workers.models.load import describe
 
 
 def prepare(spec: SweepSpec) -> ModelFacts:
     """Describes the model and reads the data; both stay in memory for the next call.
 
-    The driver calls it to find faults before anything starts. A worker calls it so that the
-    data does not count towards a trial.
+    A worker calls it so that the data does not count towards a trial.
 
     Raises:
         ModelError: If the model cannot be found or configured.
         DataError: If the data cannot be read or turned into samples.
     """
     facts = describe(spec.model, spec.train)
+    check_data(spec, facts)
+    return facts
+
+
+def prepare_driver(spec: SweepSpec) -> ModelFacts:
+    """Describes the model without running a user's code here, and reads the data.
+
+    A driver calls it to find faults before anything starts.
+
+    Raises:
+        ModelError: If the model cannot be found or configured, or the user does not trust it.
+        DataError: As `prepare`.
+    """
+    facts = model_facts(spec.model, spec.train)
+    check_data(spec, facts)
+    return facts
+
+
+def check_data(spec: SweepSpec, facts: ModelFacts) -> None:
+    """Reads the data, unless the model makes its own batches.
+
+    Raises:
+        DataError: If it cannot be read or turned into samples.
+    """
     if facts.vocab_size is not None:
         load_dataset(spec.data, spec.train, facts.vocab_size)
-    return facts

@@ -1,14 +1,19 @@
-"""Process groups: one to train trials in, and a separate one to agree on outcomes."""
+"""Process groups: the ranks' default one, one to train trials in, and one to agree on outcomes."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import gc
+import ipaddress
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Any, Self
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -21,8 +26,83 @@ from search_spaces.settings.rank_layout import (
     mesh_shape,
     rank_coordinates,
 )
+from workers.parallel.alarm import Alarm, needs_alarm
 
-T = TypeVar("T")
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Meeting point of the ranks of a group: a store of the first one.
+
+    torch's own store listens on every address of a machine and asks for no token. This one listens
+    on the address of the node alone: 127.0.0.1 where Plimsoll started Ray.
+
+    Attributes:
+        address: IP address of the first rank's node.
+        port: Port of the store there.
+        world_size: Ranks of the group.
+        backend: "gloo" or "nccl".
+        seconds: Longest wait for another rank.
+    """
+
+    address: str
+    port: int
+    world_size: int
+    backend: str
+    seconds: float
+
+
+def listen_at(address: str) -> socket.socket:
+    """Returns a socket that listens on one address, at a free port."""
+    is_v6 = ipaddress.ip_address(address).version == 6
+    family = socket.AF_INET6 if is_v6 else socket.AF_INET
+    return socket.create_server((address, 0), family=family)
+
+
+def join_group(at: Rendezvous, rank: int, listener: socket.socket | None) -> None:
+    """Joins the default process group; all ranks call it together.
+
+    Args:
+        at: Where the ranks meet.
+        rank: Of this process.
+        listener: The first rank's socket from `listen_at`, which the store takes over.
+    """
+    stay_on_loopback(at.address)
+    leave_errors_to_alarm()
+    timeout = datetime.timedelta(seconds=at.seconds)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        at.address,
+        at.port,
+        at.world_size,
+        is_master=listener is not None,
+        timeout=timeout,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+    dist.init_process_group(
+        at.backend, store=store, rank=rank, world_size=at.world_size, timeout=timeout
+    )
+
+
+def leave_errors_to_alarm() -> None:
+    """Keeps NCCL's watchdog from ending a process whose communicators are aborted by the alarm.
+
+    Source:
+        torch/distributed/distributed_c10d.py (2.13), `_abort_process_group`: "this API should be
+        used with `TORCH_NCCL_ASYNC_ERROR_HANDLING` turned off (i.e. set to 0)".
+    """
+    os.environ.setdefault(_NCCL_ERRORS, "0")
+
+
+def stay_on_loopback(address: str) -> None:
+    """Lets gloo and NCCL listen on the loopback interface alone, if the ranks meet there."""
+    if not ipaddress.ip_address(address).is_loopback:
+        return
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            for variable in _INTERFACES:
+                os.environ.setdefault(variable, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +140,24 @@ class Ranks:
             control=control,
         )
 
-    def gather(self, value: T) -> list[T]:
-        """Returns the values of all ranks, in the order of ranks, on every rank.
+    def gather(self, text: bytes) -> list[bytes]:
+        """Returns the texts of all ranks, in the order of ranks, on every rank.
+
+        They are sent as they are: torch's `all_gather_object` would unpickle what a peer sends.
 
         Raises:
             RuntimeError: If a rank is gone or times out.
         """
         if self.control is None:
-            return [value]
-        gathered: list[T | None] = [None] * self.world_size
-        dist.all_gather_object(gathered, value, group=self.control)
-        return gathered  # type: ignore[return-value]  # filled by now
+            return [text]
+        sizes = torch.zeros(self.world_size, dtype=torch.int64)
+        dist.all_gather_into_tensor(sizes, torch.tensor([len(text)]), group=self.control)
+        longest = int(sizes.max())
+        padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
+        texts = torch.zeros(self.world_size * longest, dtype=torch.uint8)
+        dist.all_gather_into_tensor(texts, padded, group=self.control)
+        rows = zip(texts.reshape(self.world_size, longest), sizes.tolist(), strict=True)
+        return [row[:size].numpy().tobytes() for row, size in rows]
 
 
 def sum_over_ranks(
@@ -123,24 +210,44 @@ class Mesh:
 class TrialGroup:
     """Process group that consecutive trials share, replaced after a failure.
 
-    When a rank fails, its peers wait for it in a collective. NCCL can be aborted. gloo wakes the
-    peers by closing its connections, which it does only when nothing references the group any
-    more: delete the model before calling `abort`. The same holds for the groups of a mesh, which
-    are opened once for each shape. A single rank has no group.
+    When a rank fails, its peers wait for it in a collective. gloo wakes them by closing its
+    connections, which it does only when nothing references the group any more: delete the model
+    before calling `abort`. Other backends need an alarm. The same holds for the groups of a mesh,
+    which are opened once for each shape, and on a GPU closed when a plan has another one: there a
+    group holds memory, which would count in the plans after it. A single rank has no group.
     """
 
-    def __init__(self, ranks: Ranks, device: torch.device) -> None:
+    def __init__(self, ranks: Ranks, device: torch.device, *, keeps_shapes: bool = True) -> None:
+        """Starts without groups.
+
+        Args:
+            ranks: This process among the ranks.
+            device: Where the ranks communicate.
+            keeps_shapes: True to keep the groups of all shapes of the mesh, False for the last.
+        """
         self._ranks = ranks
         self._device = device
+        self._keeps_shapes = keeps_shapes
+        has_alarm = ranks.control is not None and needs_alarm()
+        self._alarm = Alarm(ranks.rank, ranks.world_size) if has_alarm else None
         self._group: dist.ProcessGroup | None = None
         self._subgroups: dict[Ranked, dist.ProcessGroup | None] = {}  # None: without this rank
         self._meshes: dict[Ranked, Mesh] = {}
+
+    @property
+    def was_woken(self) -> bool:
+        """True if a peer failed during the last trial, and this rank's groups were aborted."""
+        return self._alarm is not None and self._alarm.rung
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Returns the context of a trial, in which a peer that fails wakes this rank."""
+        return nullcontext() if self._alarm is None else self._alarm.watched(self._abort_all)
 
     def acquire(self, seconds: float, plan: Plan) -> Mesh | None:
         """Returns the mesh of a plan; all ranks call it together.
 
         Args:
-            seconds: Timeout of a collective, for groups that are opened now.
+            seconds: Timeout of a collective in this trial.
             plan: A plan for all ranks of the group.
 
         Returns:
@@ -158,10 +265,12 @@ class TrialGroup:
             return None
         timeout = datetime.timedelta(seconds=seconds)
         if self._group is None:
-            self._group = dist.new_group(backend=dist.get_backend(), timeout=timeout)
+            self._group = self._open(None, timeout)
             _connect(self._group, self._device)
         shape = mesh_shape(plan)
         if shape not in self._meshes:
+            if not self._keeps_shapes:
+                self._close_subgroups()
             grid = torch.arange(plan.world_size).reshape(shape)
             groups = [
                 self._row_group(grid.movedim(dimension, -1).reshape(-1, size), timeout)
@@ -174,7 +283,19 @@ class TrialGroup:
                     groups, self._device.type, mesh=grid, mesh_dim_names=MESH_DIMENSIONS
                 ),
             )
+        for group in self._groups():
+            _set_timeout(group, self._device, timeout)
         return self._meshes[shape]
+
+    def _groups(self) -> list[dist.ProcessGroup]:
+        return [group for group in (self._group, *self._subgroups.values()) if group is not None]
+
+    def _open(self, ranks: list[int] | None, timeout: datetime.timedelta) -> dist.ProcessGroup:
+        device = None if self._device.type == "cpu" else self._device
+        opened: dist.ProcessGroup = dist.new_group(
+            ranks, timeout, dist.get_backend(), device_id=device
+        )
+        return opened
 
     def _row_group(self, rows: torch.Tensor, timeout: datetime.timedelta) -> dist.ProcessGroup:
         """Returns the group of the row with this rank; all ranks open missing groups together."""
@@ -185,7 +306,7 @@ class TrialGroup:
         for row in map(tuple, rows.tolist()):
             is_member = self._ranks.rank in row
             if row not in self._subgroups:
-                opened = dist.new_group(list(row), backend=dist.get_backend(), timeout=timeout)
+                opened = self._open(list(row), timeout)
                 self._subgroups[row] = opened if is_member else None
                 if is_member:
                     _connect(opened, self._device)
@@ -194,17 +315,27 @@ class TrialGroup:
         assert own is not None
         return own
 
+    def _close_subgroups(self) -> None:
+        """Closes the groups of all meshes but that of all ranks; all ranks call it together."""
+        groups = [group for group in self._subgroups.values() if group is not None]
+        self._subgroups.clear()
+        self._meshes.clear()
+        for group in groups:
+            dist.destroy_process_group(group)
+        clear_mesh_caches()
+
     def abort(self) -> None:
         """Drops all groups, so that waiting peers fail at once; further calls do nothing."""
-        groups = [group for group in (self._group, *self._subgroups.values()) if group is not None]
+        groups = self._groups()
+        if not groups:
+            return
+        if self._alarm is not None:
+            self._alarm.ring()
+        self._abort_all()
         self._group = None
         self._subgroups.clear()
         self._meshes.clear()
-        if not groups:
-            return
         for place in range(len(groups)):
-            with contextlib.suppress(RuntimeError):
-                groups[place].abort()  # does nothing for gloo
             with contextlib.suppress(RuntimeError, ValueError):  # a broken group may be gone
                 dist.destroy_process_group(groups[place])
         clear_mesh_caches()
@@ -214,6 +345,39 @@ class TrialGroup:
         # deadlock.
         while groups:
             groups.pop()
+
+    def _abort_all(self) -> None:
+        """Ends what this rank waits for, where the backend can; gloo cannot."""
+        groups = self._groups()
+        with _nccl_group(groups, self._device):
+            for place in range(len(groups)):
+                with contextlib.suppress(RuntimeError):
+                    groups[place].abort()
+
+
+@contextlib.contextmanager
+def _nccl_group(groups: list[dist.ProcessGroup], device: torch.device) -> Iterator[None]:
+    """Lets NCCL abort several communicators as one: one after the other can wait for each other.
+
+    Source:
+        https://github.com/pytorch/pytorch/issues/119797.
+    """
+    if not groups or dist.get_backend() != "nccl":
+        yield
+        return
+    backend: Any = groups[0]._get_backend(device)
+    backend._group_start()
+    try:
+        yield
+    finally:
+        backend._group_end()
+
+
+def _set_timeout(
+    group: dist.ProcessGroup, device: torch.device, timeout: datetime.timedelta
+) -> None:
+    with contextlib.suppress(RuntimeError):  # backends other than gloo and NCCL may have none
+        group._get_backend(device)._set_default_timeout(timeout)
 
 
 def _connect(group: dist.ProcessGroup, device: torch.device) -> None:

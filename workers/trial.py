@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Plan
+from search_spaces.plan import Plan, Precision
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import (
@@ -37,12 +37,16 @@ from workers.measure import flops
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
 from workers.memory.meter import MemoryPeak
+from workers.models.deferred_init import Rounding
 from workers.models.load import build
 from workers.parallel.compile import compile_seconds
+from workers.plain_torch.data_parallel import share_first_rank
 from workers.prepare import prepare
 from workers.process_groups import Mesh, sum_over_ranks
 from workers.worker import Worker
 
+# By how much a precision rounds at most, relative to the value: 2 to minus its significant bits
+ROUNDOFFS: Mapping[Precision, float] = {"fp32": 2**-24, "bf16": 2**-8, "fp16": 2**-11}
 WORST_STEPS_BEFORE_EVALUATION = (
     2  # steps on the longest samples before the evaluation; one more follows the checkpoint
 )
@@ -77,7 +81,7 @@ def validation_floor_seconds(objective: ObjectiveSpec) -> float:
 def validate(
     training: AbstractTraining,
     worst: Callable[[], StepBatches],
-    spec: SweepSpec,
+    request: TrialRequest,
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
 ) -> ValidationRun | Diverged:
@@ -86,7 +90,7 @@ def validate(
     Args:
         training: The model and its optimizer, after the measured steps.
         worst: Returns this rank's longest samples.
-        spec: Names the folder for checkpoints.
+        request: Names the folder for checkpoints.
         group: The ranks that train together, None for a single rank.
         watch: Records the current phase.
 
@@ -101,7 +105,7 @@ def validate(
     parts = [_train(training, worst, watch) for _ in range(WORST_STEPS_BEFORE_EVALUATION)]
     draws = not all(map(torch.equal, random_states, _random_states(training.device)))
     evaluated, evaluation_seconds = _evaluate(training, worst, group, watch)
-    size, checkpoint_seconds = _save(training, spec, group, watch)
+    size, checkpoint_seconds = _save(training, request.spec, group, watch)
     parts.append(_train(training, worst, watch))
     watch.synchronize()
     # without a loss in evaluation mode, which then holds on all ranks: they have the same model
@@ -119,6 +123,7 @@ def validate(
         checkpoint_seconds=checkpoint_seconds,
         checkpoint_bytes=int(checkpoint_bytes),
         draws=drawing_ranks > 0,
+        dependences=request.dependences,
     )
 
 
@@ -196,20 +201,19 @@ def train_and_measure(
         ConditionsSampler.running(worker.device) as sampler,
         worker.meter.enforced(),
     ):
+        counted = _counted(feed, plan, group, worker.device)
         first_step_at = time.perf_counter()
-        _worst_step(training, feed, watch)
+        _worst_step(training, counted, watch)
         worker.meter.check()
         sampler.begin()
-        objective = validation_objective(spec) if request.validation else spec.objective
-        floor = validation_floor_seconds(objective) if request.validation else 0.0
-        series = measure_steps(training, feed, objective, group, watch, request.incumbent, floor)
+        series = _measure(training, counted, request, worker, group, watch)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         validation = None
         if request.validation and isinstance(series, Series):
             # not from the feed, whose loader processes yield each step once and in order
-            worst = partial(source.step, plan, data_rank, WORST_STEP)
-            validation = validate(training, worst, spec, group, watch)
+            anew = _counted(partial(source.step, plan, data_rank), plan, group, worker.device)
+            validation = validate(training, partial(anew, WORST_STEP), request, group, watch)
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
         peak, states = worker.meter.peak(), training.state_bytes()
@@ -224,16 +228,46 @@ def train_and_measure(
         residual_bytes=0,
         compile_seconds=compiled,
     )
-    measured = _measured(
-        request, series, group, worker.device, _reading(worker, peak, states), conditions, costs
-    )
+    memory = _reading(worker, peak, states, series.allocator_retries)
+    measured = _measured(request, series, group, worker.device, memory, conditions, costs)
     return replace(measured, validation=validation)
+
+
+def _measure(
+    training: AbstractTraining,
+    feed: Feed,
+    request: TrialRequest,
+    worker: Worker,
+    group: dist.ProcessGroup | None,
+    watch: AbstractStopwatch,
+) -> Series | Diverged:
+    spec = request.spec
+    return measure_steps(
+        training,
+        feed,
+        validation_objective(spec) if request.validation else spec.objective,
+        group,
+        watch,
+        request.incumbent,
+        validation_floor_seconds(validation_objective(spec)) if request.validation else 0.0,
+        worker.meter.allocator_retries,
+    )
+
+
+def _counted(feed: Feed, plan: Plan, group: dist.ProcessGroup | None, device: torch.device) -> Feed:
+    """Returns a feed whose steps count the targets of all ranks."""
+    return lambda step: feed(step).counted_over(plan, group, device)
 
 
 def _build(
     request: TrialRequest, facts: ModelFacts, mesh: Mesh | None, device: torch.device
 ) -> tuple[AbstractTraining, BatchSource]:
     model = build(request.spec.model, request.spec.train, attention=request.plan.attention)
+    if model.batch_maker is not None and mesh is not None:
+        share_first_rank(model.module, mesh.group, device)
+    if request.perturbed:
+        rounding = Rounding(roundoff=ROUNDOFFS[request.plan.precision], seed=request.number)
+        model = replace(model, initial=replace(model.initial, rounding=rounding))
     source = batch_source(model, request.spec)
     return build_training(request, model, facts, mesh, device), source
 
@@ -268,6 +302,7 @@ def _measured(
         seconds_by_step=tuple(float(f"{each:.4g}") for each in series.seconds_by_step),
         costs=costs,
         beaten=series.beaten,
+        perturbed=request.perturbed,
     )
 
 
@@ -315,7 +350,9 @@ def _per_second(samples: int, series: Series) -> Estimate:
     )
 
 
-def _reading(worker: Worker, peak: MemoryPeak, states: StateBytes) -> MemoryReading:
+def _reading(
+    worker: Worker, peak: MemoryPeak, states: StateBytes, allocator_retries: int
+) -> MemoryReading:
     used = peak.reserved_bytes if peak.allocated_bytes is None else peak.allocated_bytes
     return MemoryReading(
         rank=worker.ranks.rank,
@@ -335,4 +372,5 @@ def _reading(worker: Worker, peak: MemoryPeak, states: StateBytes) -> MemoryRead
             ),
             outside=peak.outside_bytes,
         ),
+        allocator_retries=allocator_retries,
     )

@@ -13,6 +13,7 @@ from search_spaces.errors import ClusterError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Device
 from search_spaces.trial import Outcome
+from workers.measure.host_threads import host_threads, use_threads
 from workers.memory.meter import AbstractMeter, CpuMeter, CudaMeter
 from workers.memory.oom import OomSnapshots
 from workers.process_groups import Ranks, TrialGroup
@@ -48,8 +49,7 @@ class Worker:
         """Joins the default process group, if there is one, and takes the memory baseline."""
         ranks = Ranks.join(CONTROL_SECONDS)
         device = pick_device(spec.cluster.device, ranks.local_rank)
-        if device.type == "cpu":
-            torch.set_num_threads(spec.cluster.cpus_per_worker)
+        use_threads(host_threads(device, spec.cluster.cpus_per_worker))
         _load_libraries(device)
         meter: AbstractMeter
         snapshots = OomSnapshots()
@@ -62,7 +62,7 @@ class Worker:
             ranks=ranks,
             device=device,
             meter=meter,
-            group=TrialGroup(ranks, device),
+            group=TrialGroup(ranks, device, keeps_shapes=device.type == "cpu"),
             announce=announce,
             snapshots=snapshots,
         )

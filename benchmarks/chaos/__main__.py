@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.chaos.failpoints import GROUP_LIFE
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.plants import PLANTS
 from benchmarks.chaos.settings import SETTINGS
@@ -30,18 +31,25 @@ from benchmarks.rigs.ray_head import can_be_apart
 def main() -> int:
     """Runs the campaign; 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sweeps", type=int, default=32)
+    parser.add_argument("--sweeps", type=int, default=60)
     parser.add_argument("--faults", type=int, default=7, help="of each sweep")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=sorted(FAULTS), choices=sorted(FAULTS))
     parser.add_argument(
         "--plant", nargs="*", default=[], choices=sorted(PLANTS), help="bugs of ours"
     )
+    strikes = parser.add_mutually_exclusive_group()
+    strikes.add_argument("--failpoints", nargs="*", default=[], help="NAME=kill[:NTH], each sweep")
+    strikes.add_argument(
+        "--group-life", action="store_true", help="five sweeps through all failpoints of groups"
+    )
     parser.add_argument(
         "--seconds", type=float, default=SWEEP_SECONDS, help="after which a sweep hangs"
     )
     parser.add_argument("--out", type=Path, help="goes on with what it holds of other seeds")
     asked = parser.parse_args()
+    if asked.group_life:
+        asked.sweeps, asked.faults = len(GROUP_LIFE), 0
     reports = _kept(asked.out)
     wanted = range(asked.seed, asked.seed + asked.sweeps)
     for seed in sorted(set(wanted) - {report.seed for report in reports}):
@@ -59,19 +67,23 @@ def _kept(file: Path | None) -> list[Report]:
 
 
 def _one(seed: int, asked: argparse.Namespace) -> Report:
-    """What a sweep is kept in goes by its seed, among what this machine's user may have."""
+    """Runs the sweep of a seed, in the setting that the seed picks of those this user may have."""
     barred = (() if os.geteuid() == 0 else ("disk",)) + (() if can_be_apart() else ("nodes",))
     usable = [name for name in SETTINGS if name not in barred]
-    kept_in = usable[seed % len(usable)]
-    able = [kind for kind in asked.kinds if FAULTS[kind].needs in ("", kept_in)]
+    failpoints = asked.failpoints
+    if asked.group_life:
+        failpoints = GROUP_LIFE[(seed - asked.seed) % len(GROUP_LIFE)]
+    kept_in = "sqlite" if failpoints else usable[seed % len(usable)]
+    able = [kind for kind in asked.kinds if kept_in in FAULTS[kind].needs]
     # not a context: what a sweep leaves behind is looked at, also by a person
-    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{seed}-"))
     report = run(
         folder,
         seed,
         planned(seed, able, asked.faults),
         kept_in,
         plants=asked.plant,
+        failpoints=failpoints,
         seconds=asked.seconds,
     )
     if not report.clean:
@@ -80,7 +92,7 @@ def _one(seed: int, asked: argparse.Namespace) -> Report:
 
 
 def _say(report: Report) -> None:
-    faults = ", ".join(report.faults)
+    faults = ", ".join((*report.faults, *report.failpoints))
     state = "clean" if report.clean else f"NOT CLEAN {json.dumps(asdict(report))}"
     print(
         f"seed {report.seed}: {report.seconds:.0f} s, {report.drivers} drivers; {faults}: {state}",

@@ -1,46 +1,53 @@
-"""What is done to sweeps, by name."""
+"""Faults that are injected into sweeps, by name; those of processes and nodes are here."""
 
 from __future__ import annotations
 
 import random
-import shutil
 import signal
-import sqlite3
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.chaos.rig import ACTORS, RANKS, Rig, send, stopped
+from benchmarks.chaos import storage_faults as storage
+from benchmarks.chaos.rig import ACTORS, RANKS, Rig, send, signal_one, stopped
+from benchmarks.chaos.settings import OWN_RAY, SETTINGS
+from benchmarks.rigs.hosts import can_be_made
+from orchestrator.cli.exit_codes import ExitCode
 
 Inject = Callable[[Rig, random.Random], bool]  # False: there was nothing to do it to
-SPARE_BYTES = 32 << 10  # left on a disk that is "full"
+_REFUSED_SECONDS = 120.0  # in which a second driver has been refused
+_DESCRIPTORS = 40  # that a driver may open, of some 50 that it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A kind of fault. `ends`: a result that is on its way may go with what is ended."""
+    """A kind of fault."""
 
     inject: Inject
-    ends: bool = False
-    needs: str = ""  # what the sweep must have for it
+    needs: tuple[str, ...] = SETTINGS  # one of which the sweep has to have
 
 
-def _kill_rank(rig: Rig, draw: random.Random) -> bool:
-    return _signal_one(rig, draw, signal.SIGKILL, RANKS)
+def _send(signum: signal.Signals, *titles: str) -> Inject:
+    def inject(rig: Rig, draw: random.Random) -> bool:
+        return signal_one(rig, draw, signum, *titles)
+
+    return inject
 
 
-def _stop_rank(rig: Rig, draw: random.Random) -> bool:
-    return _signal_one(rig, draw, signal.SIGSTOP, RANKS)
-
-
-def _kill_actor(rig: Rig, draw: random.Random) -> bool:
-    return _signal_one(rig, draw, signal.SIGKILL, *ACTORS)
-
-
-def _stop_actor(rig: Rig, draw: random.Random) -> bool:
-    return _signal_one(rig, draw, signal.SIGSTOP, *ACTORS)
+def _slow_rank(rig: Rig, draw: random.Random) -> bool:
+    """One rank gets a fifth of its core for a while."""
+    found = rig.processes(RANKS)
+    if not found:
+        return False
+    rank, until = draw.choice(found), time.monotonic() + draw.uniform(3, 15)
+    while time.monotonic() < until and send([rank], signal.SIGSTOP):
+        time.sleep(0.08)
+        send([rank], signal.SIGCONT)
+        time.sleep(0.02)
+    return True
 
 
 def _kill_driver(rig: Rig, _: random.Random) -> bool:
@@ -59,9 +66,40 @@ def _stop_driver(rig: Rig, draw: random.Random) -> bool:
     return True
 
 
-def _signal_one(rig: Rig, draw: random.Random, signum: signal.Signals, *titles: str) -> bool:
-    found = rig.processes(*titles)
-    return bool(found) and send([draw.choice(found)], signum) > 0
+def _few_descriptors(rig: Rig, _: random.Random) -> bool:
+    """The driver is killed, and the next one may open few files."""
+    rig.descriptors = _DESCRIPTORS
+    rig.driver.kill()
+    return True
+
+
+def _second_driver(rig: Rig, _: random.Random) -> bool:
+    """The same command is given once more, while the first driver lives."""
+    second = rig.another_driver()
+    try:
+        code = second.wait(_REFUSED_SECONDS)
+    except subprocess.TimeoutExpired:
+        second.kill()
+        code = second.wait()
+    if rig.driver.poll() is None and code not in (ExitCode.USER_ERROR, ExitCode.TRY_AGAIN):
+        rig.troubles.append(f"a second driver ended with {code} while the first one had the study")
+    return True
+
+
+def _kill_head(rig: Rig, _: random.Random) -> bool:
+    return send(rig.of_ray("gcs_server"), signal.SIGKILL) > 0
+
+
+def _stop_for_a_while(name: str) -> Inject:
+    def stop(rig: Rig, draw: random.Random) -> bool:
+        found = rig.of_ray(name)
+        if not found:
+            return False
+        with stopped(found[0]):
+            time.sleep(draw.uniform(2, 40))
+        return True
+
+    return stop
 
 
 def _order(name: str) -> Inject:
@@ -74,99 +112,71 @@ def _order(name: str) -> Inject:
     return order
 
 
-def _lock_sqlite(rig: Rig, draw: random.Random) -> bool:
-    study = rig.folder / "study.db"
-    if not study.exists():
-        return False
-    connection = sqlite3.connect(study, timeout=60, isolation_level=None)
-    try:
-        connection.execute("BEGIN EXCLUSIVE")
-        time.sleep(draw.uniform(1, 12))
-        connection.execute("ROLLBACK")
-    finally:
-        connection.close()
-    return True
-
-
-def _fill_disk(rig: Rig, draw: random.Random) -> bool:
-    """The study's disk has no room for a while."""
-    disk = rig.folder / "disk"
-    filler = disk / "filler"
-    free = shutil.disk_usage(disk).free - SPARE_BYTES
-    with filler.open("wb") as file:
-        file.write(b"\0" * max(free, 0))
-    time.sleep(draw.uniform(1, 12))
-    filler.unlink()
-    return True
-
-
-def _restart_postgres(rig: Rig, draw: random.Random) -> bool:
-    """It ends, which cuts all connections, and comes back."""
-    server = rig.setting.postgres
-    assert server is not None
-    server.stop()
-    time.sleep(draw.uniform(0, 10))
-    server.start()
-    return True
-
-
-def _hang_postgres(rig: Rig, draw: random.Random) -> bool:
-    """It takes what is sent, and answers nothing."""
-    server = rig.setting.postgres
-    assert server is not None
-    server.suspend()
-    time.sleep(draw.uniform(2, 30))
-    server.resume()
-    return True
-
-
 def _lose_node(rig: Rig, draw: random.Random) -> bool:
     """A raylet is killed, and some time later there is another node."""
-    nodes = rig.setting.nodes
-    assert nodes is not None
-    lost = nodes.lose()
+    lost = rig.nodes.lose()
     time.sleep(draw.uniform(0, 10))
-    nodes.start()
+    rig.nodes.start()
     return lost
 
 
-def _restart_mlflow(rig: Rig, draw: random.Random) -> bool:
-    server = rig.setting.tracking
-    assert server is not None
-    server.send(signal.SIGKILL)
+def _preempt_node(rig: Rig, draw: random.Random) -> bool:
+    """The node is asked to end and ends, and some time later there is another one."""
+    rig.nodes.preempt()
     time.sleep(draw.uniform(0, 10))
-    server.start()
+    rig.nodes.start()
     return True
 
 
-def _hang_mlflow(rig: Rig, draw: random.Random) -> bool:
-    """It takes connections, and answers none."""
-    server = rig.setting.tracking
-    assert server is not None
-    server.send(signal.SIGSTOP)
-    time.sleep(draw.uniform(2, 30))
-    server.send(signal.SIGCONT)
+def _partition(rig: Rig, draw: random.Random) -> bool:
+    """Head and node do not hear of each other, shorter or longer than Ray bears it."""
+    is_short = draw.random() < 0.5
+    with rig.nodes.apart():
+        time.sleep(draw.uniform(2, 10) if is_short else draw.uniform(40, 60))
+    if not is_short:  # Ray takes a node that it has given up for lost no more
+        rig.nodes.replace()
     return True
 
 
 FAULTS: Mapping[str, Fault] = {
-    "rank_killed": Fault(inject=_kill_rank, ends=True),
-    "rank_stopped": Fault(inject=_stop_rank, ends=True),
-    "actor_killed": Fault(inject=_kill_actor, ends=True),
-    "actor_stopped": Fault(inject=_stop_actor, ends=True),
-    "driver_killed": Fault(inject=_kill_driver, ends=True),
-    "driver_ended": Fault(inject=_end_driver, ends=True),
+    "rank_killed": Fault(inject=_send(signal.SIGKILL, RANKS)),
+    "rank_stopped": Fault(inject=_send(signal.SIGSTOP, RANKS)),
+    "rank_slowed": Fault(inject=_slow_rank),
+    "actor_killed": Fault(inject=_send(signal.SIGKILL, *ACTORS)),
+    "actor_stopped": Fault(inject=_send(signal.SIGSTOP, *ACTORS)),
+    "driver_killed": Fault(inject=_kill_driver),
+    "driver_ended": Fault(inject=_end_driver),
     "driver_stopped": Fault(inject=_stop_driver),
+    "second_driver": Fault(inject=_second_driver),
+    "few_descriptors": Fault(inject=_few_descriptors, needs=OWN_RAY),
+    "head_killed": Fault(inject=_kill_head, needs=OWN_RAY),
+    "head_stopped": Fault(inject=_stop_for_a_while("gcs_server"), needs=OWN_RAY),
+    "raylet_stopped": Fault(inject=_stop_for_a_while("raylet"), needs=OWN_RAY),
     "loss_is_nan": Fault(inject=_order("nan")),
     "past_the_budget": Fault(inject=_order("oom")),
     "memory_hog": Fault(inject=_order("hog")),
     "endless_loop": Fault(inject=_order("loop")),
     "model_raises": Fault(inject=_order("raise")),
-    "sqlite_locked": Fault(inject=_lock_sqlite, needs="sqlite"),
-    "postgres_restarted": Fault(inject=_restart_postgres, needs="postgres"),
-    "postgres_hangs": Fault(inject=_hang_postgres, needs="postgres"),
-    "raylet_killed": Fault(inject=_lose_node, ends=True, needs="nodes"),
-    "mlflow_restarted": Fault(inject=_restart_mlflow, needs="mlflow"),
-    "mlflow_hangs": Fault(inject=_hang_mlflow, needs="mlflow"),
-    "disk_full": Fault(inject=_fill_disk, needs="disk"),
+    "sqlite_locked": Fault(inject=storage.lock_sqlite, needs=("sqlite",)),
+    "records_damaged": Fault(inject=storage.damage_records, needs=("sqlite",)),
+    "postgres_restarted": Fault(inject=storage.restart_postgres, needs=("postgres",)),
+    "postgres_hangs": Fault(inject=storage.hang_postgres, needs=("postgres",)),
+    "postgres_fails_over": Fault(inject=storage.fail_over_postgres, needs=("postgres",)),
+    "postgres_restored": Fault(inject=storage.restore_postgres, needs=("postgres",)),
+    "raylet_killed": Fault(inject=_lose_node, needs=("nodes",)),
+    "node_preempted": Fault(inject=_preempt_node, needs=("nodes",)),
+    **({"partitioned": Fault(inject=_partition, needs=("nodes",))} if can_be_made() else {}),
+    "mlflow_restarted": Fault(inject=storage.restart_mlflow, needs=("mlflow",)),
+    "mlflow_hangs": Fault(inject=storage.hang_mlflow, needs=("mlflow",)),
+    "mlflow_fails": Fault(inject=storage.replace_mlflow("error"), needs=("mlflow",)),
+    "mlflow_is_late": Fault(inject=storage.replace_mlflow("late"), needs=("mlflow",)),
+    "mlflow_asks_to_log_in": Fault(inject=storage.replace_mlflow("login"), needs=("mlflow",)),
+    "disk_full": Fault(inject=storage.fill_study_disk, needs=("disk",)),
+    "temporary_disk_full": Fault(inject=storage.fill_temporary_disk, needs=("disk",)),
+    "shared_memory_full": Fault(inject=storage.fill_shared_memory, needs=("disk",)),
+    "no_inodes": Fault(inject=storage.use_up_inodes, needs=("disk",)),
+    "disk_slow": Fault(inject=storage.slow_disk, needs=("machine",)),
+    "disk_fails": Fault(inject=storage.failing_disk, needs=("machine",)),
+    "clock_jumps": Fault(inject=storage.jump, needs=("machine",)),
+    "power_lost": Fault(inject=storage.lose_power, needs=("machine",)),
 }

@@ -1,8 +1,8 @@
 """The model of the sweeps: misbehaves when ordered to, and writes down what its ranks measured.
 
 It is copied beside the specification, where every process of a sweep imports it. An order is a file
-in the folder `orders`, which the first rank to see it takes away. The journal is the witness that
-the study is held against: it is written by the worker, before anything of ours has the result.
+in the folder `orders`, which the first rank to see it takes away. The study is compared with the
+journal, which the worker writes before anything of ours has the result.
 """
 
 from __future__ import annotations
@@ -53,17 +53,18 @@ def make() -> tuple[Obedient, Callable[[tuple[int, ...]], Mapping[str, torch.Ten
 
 
 def _obey(loss: torch.Tensor) -> torch.Tensor:
-    """What is added to the loss; the last rank alone takes orders, and only in a trial.
+    """Obeys orders; returns what is added to the loss. The last rank obeys, and only in a trial.
 
-    Before its first trial a rank rehearses: a loop there holds up the start of a group.
+    Before its first trial a rank warms up: a loop there holds up the start of a group.
     """
     if not (_under_way and dist.is_initialized() and dist.get_rank() == dist.get_world_size() - 1):
         return torch.zeros(())
     for order in sorted(ORDERS.glob("*.order")):
         try:
-            order.rename(order.with_suffix(".taken"))
+            taken = order.rename(order.with_suffix(".taken"))
         except FileNotFoundError:
             continue
+        taken.write_text(str(_under_way[0].number))  # the attempt that it strikes
         match order.stem.partition("-")[0]:
             case "nan":
                 return loss * float("nan")
@@ -106,7 +107,6 @@ def _journaled(endings: Sequence[Outcome]) -> Outcome:
             "plan": request.plan.key,
             "validation": request.validation,
             "samples_per_second": outcome.samples_per_second.value,
-            "at": time.time(),
         }
         with JOURNAL.open("a") as journal:
             journal.write(json.dumps(line) + "\n")

@@ -41,7 +41,7 @@ def _invent() -> None:
 
 
 def _tell_instead(victim: int, changed: Callable[[Record, Measured], Record | None]) -> None:
-    """Of the measurements that a driver tells, the one of that number is changed."""
+    """Changes one of the measurements that a driver tells: the one of that number."""
     from orchestrator.study.study import Study
 
     tell, measured = Study.tell, count(1)
@@ -59,11 +59,14 @@ def _tell_instead(victim: int, changed: Callable[[Record, Measured], Record | No
 
 
 def _leave_process() -> None:
-    """A worker starts something that is no part of its group."""
+    """A worker starts something that is no part of its group, and no child of its own.
+
+    Ray ends the children of a worker that exits in good order.
+    """
     from ray import get_runtime_context, is_initialized
 
     if is_initialized() and get_runtime_context().get_actor_id():
-        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        subprocess.run(["sh", "-c", "sleep 600 &"], start_new_session=True, check=True)
 
 
 PLANTS: Mapping[str, Callable[[], None]] = {

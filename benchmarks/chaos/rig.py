@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
+import re
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import psutil
 
-from benchmarks.chaos.settings import Setting
+from benchmarks.chaos.machine import Machine
+from benchmarks.chaos.nodes import Nodes
+from benchmarks.chaos.settings import Setting, Tracking
+from benchmarks.rigs.postgres import Server
 
 RANKS = "ray::RayTrainWorker"
 ACTORS = (  # of a group, and the queue that all groups have
@@ -24,15 +29,115 @@ ACTORS = (  # of a group, and the queue that all groups have
 )
 
 
+MESSAGES = "driver.err"  # file of what drivers print to stderr
+JOURNAL = "journal.jsonl"  # and of what ranks measured
+_LOG = "driver.log"
+
+
+class Mark(NamedTuple):
+    """Number of events that drivers had told, and of lines that ranks had written."""
+
+    events: int
+    lines: int
+
+
 @dataclass
 class Rig:
-    """One sweep: where it is kept, its driver of the moment, and what that said."""
+    """One sweep: where it is kept, its drivers, and what they said."""
 
     folder: Path
-    driver: subprocess.Popen[str]
     setting: Setting
+    command: Sequence[str]  # of a driver
+    environ: Mapping[str, str]
     events: list[dict[str, Any]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)  # lines that are no events
+    troubles: list[str] = field(default_factory=list)  # that a fault noticed
+    descriptors: int | None = None  # that the next driver may open
+    forgotten: list[tuple[Mark, Mark]] = field(
+        default_factory=list
+    )  # of which the study knows no more
+    _drivers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def driver(self) -> subprocess.Popen[str]:
+        """The driver of the moment."""
+        return self._drivers[-1]
+
+    @property
+    def nodes(self) -> Nodes:
+        """The cluster, of a sweep that has one."""
+        assert self.setting.nodes is not None
+        return self.setting.nodes
+
+    @property
+    def postgres(self) -> Server:
+        """The database, of a sweep that has a server."""
+        assert self.setting.postgres is not None
+        return self.setting.postgres
+
+    @property
+    def tracking(self) -> Tracking:
+        """The MLflow server, of a sweep that has one."""
+        assert self.setting.tracking is not None
+        return self.setting.tracking
+
+    @property
+    def machine(self) -> Machine:
+        """The machine, of a sweep that has one of its own."""
+        assert self.setting.machine is not None
+        return self.setting.machine
+
+    def start(self) -> None:
+        """Starts a driver, and keeps what it says, from a thread of its own."""
+        limit = [] if self.descriptors is None else ["prlimit", f"--nofile={self.descriptors}"]
+        self.descriptors = None
+        self._drivers.append(self._started([*limit, *self.command], subprocess.PIPE))
+        threading.Thread(target=self._read, args=(self.driver,), daemon=True).start()
+
+    def another_driver(self) -> subprocess.Popen[str]:
+        """Starts one beside the driver of the moment; what it says is in the driver's log."""
+        with (self.folder / _LOG).open("a") as log:
+            return self._started(self.command, log)
+
+    def _started(self, command: Sequence[str], stdout: int | IO[str]) -> subprocess.Popen[str]:
+        with (self.folder / MESSAGES).open("a") as messages:  # would cut lines of events in two
+            return subprocess.Popen(
+                [*self.setting.inside, *command],
+                cwd=self.folder,
+                env={**self.environ, **self.setting.environ},
+                stdout=stdout,
+                stderr=messages,
+                text=True,
+                start_new_session=True,
+            )
+
+    def mark(self) -> Mark:
+        """Returns how much was said and written down until now."""
+        journal = self.folder / JOURNAL
+        lines = journal.read_text().count("\n") if journal.exists() else 0
+        return Mark(len(self.events), lines)
+
+    def forget(self, since: Mark) -> None:
+        """Notes that the study knows nothing of what was said and written since."""
+        self.forgotten.append((since, self.mark()))
+
+    def shared_memory(self) -> set[str]:
+        """Returns the names in shared memory that the sweep's processes use at this moment."""
+        found: set[str] = set()
+        for process in self.processes():
+            with contextlib.suppress(OSError):  # gone by now
+                maps = Path("/proc", str(process.pid), "maps").read_text()
+                found.update(re.findall(r"/dev/shm/(\S+)", maps))
+        return found
+
+    def of_ray(self, name: str) -> list[psutil.Process]:
+        """Returns Ray's own processes of that program."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name() == name:
+                    found.append(process)
+        return found
 
     def processes(self, *titles: str) -> list[psutil.Process]:
         """Those of the sweep that run and whose titles begin so; all, if none is given.
@@ -62,15 +167,9 @@ class Rig:
         """Trials that were handed out so far, by all drivers."""
         return sum(event["event"] == "trial_started" for event in self.events)
 
-    def listen(self) -> threading.Thread:
-        """Keeps what the driver says, from a thread of its own."""
-        reader = threading.Thread(target=self._read, args=(self.driver,), daemon=True)
-        reader.start()
-        return reader
-
     def _read(self, driver: subprocess.Popen[str]) -> None:
         assert driver.stdout is not None
-        with (self.folder / "driver.log").open("a") as log:
+        with (self.folder / _LOG).open("a") as log:
             for line in driver.stdout:
                 log.write(line)
                 log.flush()
@@ -80,13 +179,19 @@ class Rig:
                     self.said.append(line.rstrip())
 
     def wait_gone(self, seconds: float) -> list[psutil.Process]:
-        """What of the sweep is left after so long at most."""
+        """Waits until the sweep is gone; returns the processes left after these seconds."""
         until = time.monotonic() + seconds
         while left := self.processes():
             if time.monotonic() > until:
                 return left
             time.sleep(0.2)
         return []
+
+
+def signal_one(rig: Rig, draw: random.Random, signum: signal.Signals, *titles: str) -> bool:
+    """Signals one of the processes with such titles; False if there is none."""
+    found = rig.processes(*titles)
+    return bool(found) and send([draw.choice(found)], signum) > 0
 
 
 def send(processes: list[psutil.Process], signum: signal.Signals) -> int:

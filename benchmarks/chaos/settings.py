@@ -1,24 +1,31 @@
-"""What a sweep is kept in and runs on: SQLite, a small disk, PostgreSQL, MLflow, nodes."""
+"""Machine, storage and nodes of a sweep: SQLite, small disks, PostgreSQL, MLflow, a cluster."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from benchmarks.chaos.answers import Answer, answering
+from benchmarks.chaos.machine import Machine
 from benchmarks.chaos.nodes import Nodes, two_nodes
 from benchmarks.rigs.mlflow_server import serves, start_mlflow_server
-from benchmarks.rigs.postgres import Server, free_port, postgres_server
+from benchmarks.rigs.ports import free_port
+from benchmarks.rigs.postgres import Server, postgres_server
 
-SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "nodes")
-_SIZE_MIB = 24  # of the disk that can be full
+SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "nodes", "machine")
+OWN_RAY = ("sqlite", "postgres", "mlflow", "disk", "machine")  # in which the sweep starts Ray
+_SIZE_MIB = 24  # of the study's disk that can be full
+_TEMPORARY = "size=512m,nr_inodes=30000"  # the disk of Ray's files
+_SHARED = "size=512m"  # shared memory
 _SERVER_SECONDS = 120.0  # for a server to answer, on a busy machine
 
 
@@ -32,7 +39,7 @@ class Tracking:
 
     @property
     def uri(self) -> str:
-        """What a specification names it by."""
+        """The address that a specification names."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -45,6 +52,14 @@ class Tracking:
                 raise RuntimeError(f"no MLflow server after {_SERVER_SECONDS:.0f} s")
             time.sleep(0.5)
 
+    @contextlib.contextmanager
+    def replaced(self, answer: Answer) -> Iterator[None]:
+        """Lets something else answer under its address, which it has back afterwards."""
+        self.send(signal.SIGKILL)
+        with answering(self.port, answer):
+            yield
+        self.start()
+
     def send(self, signum: signal.Signals) -> None:
         """Signals all of its processes."""
         assert self.process is not None
@@ -55,16 +70,31 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where a sweep keeps what it has, and runs; without servers and nodes where it has none."""
+    """Machine, storage and nodes of a sweep; None where it has none."""
 
     name: str
     storage: str  # URL of the study's database
+    runs: Path  # folder of the study's files
     postgres: Server | None = None
     tracking: Tracking | None = None
     nodes: Nodes | None = None
+    machine: Machine | None = None
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Environment of its drivers, beyond that of all sweeps."""
+        if self.machine is not None:
+            return self.machine.environ
+        given = self.nodes.environ.items() if self.nodes else ()
+        return {name: value for name, value in given if name.startswith(("RAY_", "GLOO_"))}
+
+    @property
+    def inside(self) -> Sequence[str]:
+        """Prefix of the commands of its drivers."""
+        return self.nodes.inside if self.nodes else ()
 
     def is_server(self, process: psutil.Process) -> bool:
-        """Whether a process is of what outlives the sweep: a server's, or a node's own."""
+        """Returns whether a process outlives the sweep: a server's, or a node's own."""
         servers = (self.postgres, self.tracking)
         leaders = {one.process.pid for one in servers if one is not None and one.process}
         if not leaders.isdisjoint({process.pid, *(above.pid for above in process.parents())}):
@@ -79,26 +109,49 @@ def setting(name: str, folder: Path) -> Iterator[Setting]:
     Raises:
         CalledProcessError: If it is `disk` or `nodes`, and this machine lets nobody mount.
     """
-    here = f"sqlite:///{folder}/study.db"
+    here, runs = f"sqlite:///{folder}/study.db", folder / "runs"
     with contextlib.ExitStack() as stack:
         match name:
             case "disk":
                 disk = folder / "disk"
-                disk.mkdir()
-                options = ["-o", f"size={_SIZE_MIB}m", "tmpfs", str(disk)]
-                subprocess.run(["mount", "-t", "tmpfs", *options], check=True)
-                leave = ["umount", "--lazy", str(disk)]
-                stack.callback(subprocess.run, leave, check=False)
-                yield Setting(name=name, storage=f"sqlite:///{disk}/study.db")
+                _alone_with_mounts()
+                for at, size in ((disk, f"size={_SIZE_MIB}m"), (folder / "tmp", _TEMPORARY)):
+                    at.mkdir()
+                    stack.enter_context(_mounted(at, size))
+                stack.enter_context(_mounted(Path("/dev/shm"), _SHARED))
+                yield Setting(name=name, storage=f"sqlite:///{disk}/study.db", runs=runs)
             case "postgres":
                 server = stack.enter_context(postgres_server())
-                yield Setting(name=name, storage=server.new_database(), postgres=server)
+                yield Setting(name=name, storage=server.new_database(), runs=runs, postgres=server)
             case "mlflow":
                 tracking = Tracking(folder)
                 tracking.start()
                 stack.callback(tracking.send, signal.SIGKILL)
-                yield Setting(name=name, storage=here, tracking=tracking)
+                yield Setting(name=name, storage=here, runs=runs, tracking=tracking)
             case "nodes":
-                yield Setting(name=name, storage=here, nodes=stack.enter_context(two_nodes(folder)))
+                nodes = stack.enter_context(two_nodes(folder))
+                yield Setting(name=name, storage=here, runs=runs, nodes=nodes)
+            case "machine":
+                disk = folder / "disk"
+                machine = Machine.made(folder / "machine", disk)
+                storage, runs = f"sqlite:///{disk}/study.db", disk / "runs"
+                yield Setting(name=name, storage=storage, runs=runs, machine=machine)
             case _:
-                yield Setting(name=name, storage=here)
+                yield Setting(name=name, storage=here, runs=runs)
+
+
+def _alone_with_mounts() -> None:
+    """Takes this process out of the machine's table of mounts, for good."""
+    new_namespace = 0x00020000  # CLONE_NEWNS
+    if ctypes.CDLL(None, use_errno=True).unshare(new_namespace):
+        raise OSError(ctypes.get_errno(), "no mounts of its own")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
+@contextlib.contextmanager
+def _mounted(at: Path, size: str) -> Iterator[None]:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(at)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(at)], check=False)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +20,27 @@ from typing import Any
 import psutil
 from mlflow import MlflowClient
 
-from benchmarks.chaos import model
+from benchmarks.chaos import conduct, model
+from benchmarks.chaos.failpoints import armed, not_reached, strikes
 from benchmarks.chaos.faults import FAULTS
-from benchmarks.chaos.judge import Injected, Line, Verdict, beginnings, judge, obeyed
+from benchmarks.chaos.judge import History, Line, Verdict, judge, obeyed, struck
 from benchmarks.chaos.plants import planted_in
-from benchmarks.chaos.rig import Rig, send
+from benchmarks.chaos.rig import JOURNAL, MESSAGES, Mark, Rig, send
 from benchmarks.chaos.settings import Setting, setting
+from benchmarks.chaos.storage_faults import SHARED
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 
 PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
+# `plimsoll` with the bugs that it is to have: a driver does not import the model, as ranks do
+_DRIVER = """
+from benchmarks.chaos.plants import named, plant
+from orchestrator.cli import main
+
+plant(named())
+main()
+"""
 PLANS = (1, 2, 4, 8, 16, 32)
 SPEC = """
 model: chaos_model:make
@@ -41,12 +49,11 @@ train: {{global_batch: 64, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [{plans}]}}
 objective: {{max_seconds: 1.5, interval: 0.0001, max_steps: 100000, racing: false}}
 validation: {{enabled: false}}
-budget: {{trials: 20, minutes: 60, trial_seconds: 25}}
-study: {{storage: "{storage}", folder: "{folder}/runs", wait_minutes: 2}}
+budget: {{trials: {trials}, minutes: 60, trial_seconds: 25}}
+study: {{storage: "{storage}", folder: "{runs}", wait_minutes: 2}}
 tracking: {tracking}
 """
 SWEEP_SECONDS = 1200.0  # a sweep and its faults take a few minutes; none takes so long
-_SHARED = Path("/dev/shm")
 _GONE_SECONDS = 150.0  # in which Ray ends by itself when its driver was killed
 _LOOK_SECONDS = 1.0  # between two looks at the shared memory in use
 _AGAIN_SECONDS = 2.0  # after which a fault that finds nothing to be done to is tried again
@@ -64,12 +71,13 @@ class Planned:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What became of a sweep. All counts are of this sweep."""
+    """The result of a sweep. All counts are of this sweep."""
 
     seed: int
     setting: str
     faults: list[str] = field(default_factory=list)  # that were injected, by kind
     missed: list[str] = field(default_factory=list)  # for which it was over too soon
+    failpoints: list[str] = field(default_factory=list)  # that were ordered
     drivers: int = 0
     seconds: float = 0.0
     hung: bool = False
@@ -78,10 +86,11 @@ class Report:
     outcomes: list[str] = field(default_factory=list)
     exits: list[int] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)  # what else should not be
+    history: list[str] = field(default_factory=list)  # of trials and faults, if anything is wrong
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not (self.hung or self.leaked or self.troubles or any(self.verdict.values()))
 
 
@@ -110,6 +119,7 @@ def run(
     kept_in: str = "sqlite",
     *,
     plants: Sequence[str] = (),
+    failpoints: Sequence[str] = (),
     seconds: float = SWEEP_SECONDS,
 ) -> Report:
     """Runs a sweep to its end, through all its faults.
@@ -118,12 +128,13 @@ def run(
         folder: Of its own, empty.
         seed: Of what the faults draw.
         faults: In their order.
-        kept_in: One of `SETTINGS`; `disk` needs the right to mount.
+        kept_in: One of `SETTINGS`; `disk` and `nodes` need the right to mount.
         plants: Bugs that it is to have, of `PLANTS`.
+        failpoints: Orders, as `search_spaces.spec.failpoints` takes them. Each has to strike.
         seconds: After which it hangs.
     """
     with setting(kept_in, folder) as where:
-        return _Sweep(folder, seed, list(faults), where, plants).run(seconds)
+        return _Sweep(folder, seed, list(faults), where, plants, failpoints).run(seconds)
 
 
 class _Sweep:
@@ -134,19 +145,30 @@ class _Sweep:
         faults: list[Planned],
         where: Setting,
         plants: Sequence[str],
+        failpoints: Sequence[str],
     ) -> None:
         self._folder, self._faults, self._setting = folder, faults, where
-        self._plants = plants
+        self._plants, self._failpoints = plants, failpoints
         self._draw = random.Random(seed)
-        self._injected: list[Injected] = []
-        self._report = Report(seed=seed, setting=where.name)
+        self._injected: list[tuple[str, int, int]] = []  # kind, and the events before and after it
+        self._met: list[tuple[int, str]] = []  # the driver that a fault met, and its kind
+        self._report = Report(seed=seed, setting=where.name, failpoints=list(failpoints))
         self._shared: set[str] = set()  # names of shared memory that its processes were seen to use
 
     def run(self, seconds: float) -> Report:
         began = time.monotonic()
         self._prepare()
-        rig = self._start(None)
-        self._through(rig, began + seconds)
+        environ = planted_in(
+            {**self._environment, **armed(self._folder, self._failpoints)}, self._plants
+        )
+        command = [sys.executable, "-c", _DRIVER, "tune", "sweep.yaml", "--events"]
+        rig = Rig(self._folder, self._setting, command, environ)
+        self._start(rig)
+        try:
+            self._through(rig, began + seconds)
+        except BaseException:  # of the campaign: nobody else would end them
+            send(rig.processes(), signal.SIGKILL)
+            raise
         self._report.seconds = round(time.monotonic() - began, 1)
         self._judge(rig)
         return self._report
@@ -155,47 +177,30 @@ class _Sweep:
         folder = self._folder
         shutil.copy(model.__file__, folder / "chaos_model.py")
         for name in ("tmp", "orders"):
-            (folder / name).mkdir()
+            (folder / name).mkdir(exist_ok=True)
         server = self._setting.tracking
         spec = SPEC.format(
             plans=", ".join(map(str, PLANS)),
             storage=self._setting.storage,
-            folder=folder,
+            runs=self._setting.runs,
+            trials=conduct.TRIALS,
             tracking=f'{{uri: "{server.uri}"}}' if server else "{enabled: false}",
         )
         (folder / "sweep.yaml").write_text(spec)
 
     @property
     def _environment(self) -> dict[str, str]:
-        own = {
+        return {
+            **os.environ,
             "HOME": str(self._folder),
             "TMPDIR": str(self._folder / "tmp"),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
-        nodes = self._setting.nodes
-        cluster = {
-            name: value
-            for name, value in (nodes.environ.items() if nodes else ())
-            if name.startswith("RAY_")
-        }
-        return planted_in({**os.environ, **own, **cluster}, self._plants)
 
-    def _start(self, before: Rig | None) -> Rig:
-        driver = subprocess.Popen(
-            [PLIMSOLL, "tune", "sweep.yaml", "--events"],
-            cwd=self._folder,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+    def _start(self, rig: Rig) -> None:
+        rig.start()
         self._report.drivers += 1
-        rig = before or Rig(folder=self._folder, driver=driver, setting=self._setting)
-        rig.driver = driver
-        rig.listen()
-        return rig
 
     def _through(self, rig: Rig, until: float) -> None:
         """Injects what is due, and starts the same command again where the driver was ended."""
@@ -215,14 +220,14 @@ class _Sweep:
                 since.setdefault(number, time.monotonic())
             due = self._faults and self._is_due(self._faults[0], since)
             if due or time.monotonic() > looked + _LOOK_SECONDS:
-                self._shared |= _shared_memory(rig)
+                self._shared |= rig.shared_memory()
                 looked = time.monotonic()
             if due:
                 self._inject(self._faults.pop(0), rig)
             time.sleep(0.05)
 
     def _is_over(self, rig: Rig, code: int) -> bool:
-        """What a driver's end means; where it was ended from outside, another one goes on."""
+        """Returns whether a driver's end ends the sweep; starts another driver if it does not."""
         self._report.exits.append(code)
         if code == 0:
             return True
@@ -230,7 +235,7 @@ class _Sweep:
             self._report.troubles.append(f"{_DRIVERS} drivers did not bring it to an end")
             return True
         if left := rig.wait_gone(_GONE_SECONDS):
-            self._report.leaked += [f"after its driver: {' '.join(p.cmdline())}" for p in left]
+            self._report.leaked += [f"after its driver: {_words(process)}" for process in left]
         self._start(rig)
         return False
 
@@ -241,9 +246,10 @@ class _Sweep:
 
     def _inject(self, fault: Planned, rig: Rig) -> None:
         kind = FAULTS[fault.kind]
-        at = time.time()
+        before, driver = len(rig.events), self._report.drivers - 1
         if kind.inject(rig, self._draw):
-            self._injected.append(Injected(kind=fault.kind, at=at, ends=kind.ends))
+            self._met.append((driver, fault.kind))
+            self._injected.append((fault.kind, before, len(rig.events)))
             self._report.faults.append(fault.kind)
         else:  # there is none yet, or none any more
             later = replace(fault, after_seconds=fault.after_seconds + _AGAIN_SECONDS)
@@ -254,35 +260,70 @@ class _Sweep:
         left = rig.wait_gone(60)
         report.leaked += [f"process {_words(p)}" for p in left]
         send(left, signal.SIGKILL)
-        kept = sorted(name for name in self._shared if (_SHARED / name).exists())
+        kept = sorted(name for name in self._shared if (SHARED / name).exists())
         report.leaked += [f"shared memory {name}" for name in kept]
         report.leaked += [f"folder {path.name}" for path in self._folder.glob("tmp/plimsoll-*")]
         if self._setting.nodes:
             report.leaked += [f"{left} of the cluster" for left in self._setting.nodes.left()]
         report.missed = [fault.kind for fault in self._faults]
-        report.troubles += [line for line in rig.said if "Traceback" in line]
         records = load_records(load_spec(self._folder / "sweep.yaml"), "sweep")
-        faults = [*self._injected, *obeyed(self._folder / "orders")]
-        began = beginnings((self._folder / "driver.log").read_text().splitlines())
-        verdict: Verdict = judge(records, _journal(self._folder), faults, began)
+        faults = [struck(rig.events, *fault) for fault in self._injected]
+        faults += strikes(self._folder, rig.events)
+        orders = obeyed(self._folder / "orders")
+        events, journal = _remembered(rig.events, _journal(self._folder), rig.forgotten)
+        verdict: Verdict = judge(
+            History(events=events, journal=journal, records=records, injected=[*faults, *orders])
+        )
         report.verdict = {name: list(told) for name, told in asdict(verdict).items()}
         report.outcomes = [_outcome_word(record) for record in records]
-        if self._setting.tracking:
-            report.troubles += self._untrue_tracking(self._setting.tracking.uri, records)
-        if untried := len(PLANS) - len({record.plan for record in records}):
-            report.troubles.append(f"{untried} plans have no outcome")
+        report.troubles += self._troubles(rig, records, events, journal)
+        if not report.clean:
+            report.history = [*map(_event_words, rig.events), *map(str, (*faults, *orders))]
 
-    def _untrue_tracking(self, uri: str, records: Sequence[Record]) -> list[str]:
-        """What MLflow does not hold exactly once, after what the sweep could not send is sent."""
-        command = [PLIMSOLL, "sync", "sweep.yaml"]
-        sent = subprocess.run(
-            command,
+    def _troubles(
+        self,
+        rig: Rig,
+        records: Sequence[Record],
+        events: Sequence[Mapping[str, Any]],
+        journal: Sequence[Line],
+    ) -> Iterator[str]:
+        """Yields what else is wrong with a sweep that is over."""
+        yield from rig.troubles
+        messages = [*rig.said, *(self._folder / MESSAGES).read_text().splitlines()]
+        yield from (line for line in messages if "Traceback" in line)
+        yield from (
+            f"{order} did not strike" for order in not_reached(self._folder, self._failpoints)
+        )
+        if not self._failpoints:  # which kill drivers and ranks as well
+            yield from conduct.wrong_exits(self._report.exits, self._met)
+        yield from conduct.beyond_budget(records)
+        if "clock_jumps" not in self._report.faults:  # the times of events jump with it
+            yield from conduct.slow_attempts(events)
+        told = self._plimsoll("report", "--json", "sweep.yaml")
+        if told.returncode:
+            yield f"plimsoll report: {told.stderr.strip()}"
+        else:
+            yield from conduct.wrong_answer(
+                json.loads(told.stdout)["result"]["answer"], records, journal
+            )
+        if self._setting.tracking:
+            yield from self._untrue_tracking(self._setting.tracking.uri, records)
+        if untried := len(PLANS) - len({record.plan for record in records}):
+            yield f"{untried} plans have no outcome"
+
+    def _plimsoll(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PLIMSOLL, *words],
             cwd=self._folder,
             env=self._environment,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def _untrue_tracking(self, uri: str, records: Sequence[Record]) -> list[str]:
+        """Sends what the sweep could not; returns a complaint unless MLflow has each trial once."""
+        sent = self._plimsoll("sync", "sweep.yaml")
         if sent.returncode:
             return [f"plimsoll sync: {sent.stderr.strip()}"]
         client = MlflowClient(tracking_uri=uri)
@@ -295,8 +336,23 @@ class _Sweep:
         return [] if held == wanted else [f"MLflow holds {dict(held)} of {dict(wanted)}"]
 
 
+def _remembered(
+    events: Sequence[Mapping[str, Any]],
+    journal: Sequence[Line],
+    forgotten: Sequence[tuple[Mark, Mark]],
+) -> tuple[list[Mapping[str, Any]], list[Line]]:
+    """Leaves out the trials that began or ended while the study was, which is no more."""
+    told, lines = list(events), list(journal)
+    for since, until in reversed(forgotten):
+        trials = ("trial_started", "trial_ended")
+        between = told[since.events : until.events]
+        told[since.events : until.events] = [one for one in between if one["event"] not in trials]
+        del lines[since.lines : until.lines]
+    return told, lines
+
+
 def _journal(folder: Path) -> list[Line]:
-    file = folder / "journal.jsonl"
+    file = folder / JOURNAL
     lines = file.read_text().splitlines() if file.exists() else []
     return [Line(**json.loads(line)) for line in lines]
 
@@ -305,18 +361,13 @@ def _outcome_word(record: Record) -> str:
     return f"{record.number} {record.outcome.kind}"
 
 
+def _event_words(event: Mapping[str, Any]) -> str:
+    names = ("time", "event", "trial", "plan_key", "outcome", "detail", "text", "reason")
+    return " ".join(str(event[name]) for name in names if name in event)
+
+
 def _words(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())[:120]
     except psutil.NoSuchProcess:
         return "that is gone by now"
-
-
-def _shared_memory(rig: Rig) -> set[str]:
-    """Names in shared memory that the sweep's processes use at this moment."""
-    found: set[str] = set()
-    for process in rig.processes():
-        with contextlib.suppress(OSError):  # gone by now
-            maps = Path("/proc", str(process.pid), "maps").read_text()
-            found.update(re.findall(rf"{_SHARED}/(\S+)", maps))
-    return found

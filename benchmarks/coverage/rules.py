@@ -22,7 +22,7 @@ INTERVAL = 0.02  # objective.interval by default
 
 
 class Rule(Protocol):
-    """When a trial ends and what it reports. Arguments hold one series a row."""
+    """A rule of when a trial ends and what it reports. Arguments hold one series a row."""
 
     min_windows: int
 
@@ -37,7 +37,7 @@ class Rule(Protocol):
 
 
 class MeanRule:
-    """Today's: at least 12 windows, halves that agree, an interval of the mean."""
+    """Today's rule: at least 12 windows, halves that agree, an interval of the mean."""
 
     min_windows = 12
 
@@ -55,7 +55,7 @@ class MeanRule:
 
 
 class MedianRule:
-    """Before: at least 6 windows, MSER alone, an interval of the median by order statistics."""
+    """The earlier rule: at least 6 windows, MSER alone, order statistics around the median."""
 
     min_windows = 6
 

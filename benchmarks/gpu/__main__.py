@@ -1,6 +1,6 @@
 """All parts in order, each as often as it has something left to measure.
 
-    python -m benchmarks.gpu [--out DIR] [--tiny] [--times N] [PART ...]
+    python -m benchmarks.gpu [--out DIR] [--short | --tiny] [--times N] [PART ...]
 
 Each part is a command of its own, which ends within ten minutes; docs/gpu.md says what they
 measure. Told last is what was to be reached over all of them, and what was.
@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.text import Text
 
-from benchmarks.gpu.command import AGAIN, KEPT, MISSED, TINY, UNUSABLE
+from benchmarks.gpu.command import AGAIN, KEPT, MISSED, TINY, UNUSABLE, has_gpu
 from benchmarks.gpu.found import HOLDS
 from orchestrator.cli.console import print_line, table_console
 from orchestrator.report.sweep_tables import plain_table
@@ -27,6 +27,7 @@ PARTS = (  # what forecasts read goes first, and what the sweep found before wha
     *("ceilings", "memory", "speed", "out_of_memory", "honesty"),
     *("sweep", "limit", "surfaces", "overhead"),
 )
+SHORT_PARTS = PARTS[:6]
 TIMES = 30  # of one part, at most
 Start = Callable[[Sequence[str]], int]
 
@@ -34,8 +35,8 @@ Start = Callable[[Sequence[str]], int]
 def run_parts(parts: Sequence[str], options: Sequence[str], times: int, start: Start) -> int:
     """Runs parts one after the other; the worst of their exit codes.
 
-    A part that cannot run ends all, since it says that there is no GPU; one that misses a target
-    does not. One that is not complete is started again.
+    Neither a part that cannot run nor one that misses a target ends the others; one that is not
+    complete is started again.
 
     Args:
         parts: Names, in order.
@@ -51,9 +52,7 @@ def run_parts(parts: Sequence[str], options: Sequence[str], times: int, start: S
                 break
             print_line(f"--- {part}")
             code = start([sys.executable, "-m", f"benchmarks.gpu.{part}", *options])
-        if code == UNUSABLE:
-            return code
-        worst = worst if code == 0 else max(worst, AGAIN if code == AGAIN else MISSED)
+        worst = max(worst, code if code in (0, AGAIN, UNUSABLE) else MISSED)
     return worst
 
 
@@ -77,9 +76,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tiny", action="store_true", help="tiny models on a CPU, as a test")
     parser.add_argument("--times", type=int, default=TIMES, help="that a part is started at most")
+    parser.add_argument("--short", action="store_true", help="a first impression, in 25 minutes")
     given = parser.parse_args()
-    parts, out = given.parts or PARTS, given.out or (TINY if given.tiny else KEPT)
-    options = ["--out", str(out), *(["--tiny"] if given.tiny else [])]
+    parts = given.parts or (SHORT_PARTS if given.short else PARTS)
+    out = given.out or (TINY if given.tiny else KEPT)
+    options = ["--out", str(out)]
+    options += [f"--{name}" for name in ("tiny", "short") if getattr(given, name)]
+    if not given.tiny and not has_gpu():
+        sys.exit(UNUSABLE)
     code = run_parts(parts, options, given.times, _start)
     table = plain_table(
         ("part", False), ("target", False), ("asked", False), ("reached", False), ("", False)

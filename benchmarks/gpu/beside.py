@@ -40,12 +40,12 @@ class Beside:
 
     @property
     def fitted(self) -> NDArray[np.bool_]:
-        """Which of the plans were measured."""
+        """True for each plan that was measured."""
         return np.isfinite(self.found.step_seconds)
 
     @property
     def outside_bytes(self) -> Numbers:
-        """What is forecast to lie outside of the allocator."""
+        """Bytes that are forecast to lie outside of the allocator."""
         column: Numbers = self.said.categories[:, CATEGORIES.index("outside")]
         return column
 
@@ -67,7 +67,7 @@ class Beside:
 def beside(asked: Asked, rows: Sequence[Mapping[str, str]]) -> tuple[Beside, ...]:
     """All models that have rows, each with the forecasts that nothing had taught."""
     found = []
-    for case in cases(tiny=asked.tiny):
+    for case in cases(asked):
         own = [row for row in rows if row["model"] == case.name and row["outcome"] in ENDED]
         if own:
             device = device_of(asked, own[0]["device"])

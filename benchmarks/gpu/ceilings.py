@@ -1,4 +1,4 @@
-"""What the GPU can do: matmuls by shape in bf16, copies, the bus to the host, launches.
+"""Ceilings of the GPU: matmuls by shape in bf16, copies, the bus to the host, launches.
 
     python -m benchmarks.gpu.ceilings [--out DIR] [--tiny]
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
 
 FILE = "device.yaml"
-_TOKENS = (2048, 8192, 32768)  # of a micro-batch
+_TOKENS, _SHORT_TOKENS = (2048, 8192, 32768), (8192,)  # of a micro-batch
 _LAYERS = (  # columns and inner dimension of what the models multiply most
     (1600, 1600), (4800, 1600), (6400, 1600), (1600, 6400), (50257, 1600),
     (2048, 2048), (8192, 2048), (2048, 8192), (128256, 2048),
@@ -40,9 +40,9 @@ _LAYERS = (  # columns and inner dimension of what the models multiply most
 _PRECISION = "bf16"
 
 
-def effort_for(*, tiny: bool) -> ProbeConfig:
-    """What is measured: on one rank, and with the shapes of all models beside the usual ones."""
-    if tiny:
+def effort_for(asked: Asked) -> ProbeConfig:
+    """Returns what the probe measures on one rank: the shapes of all models and the usual ones."""
+    if asked.tiny:
         return ProbeConfig(
             device_type="cpu",
             ranks=1,
@@ -58,20 +58,24 @@ def effort_for(*, tiny: bool) -> ProbeConfig:
             timeout_seconds=120.0,
         )
     usual = default_config()
-    shapes = (*usual.shapes, *shapes_of_models())
+    shapes = (*usual.shapes, *shapes_of_models(_SHORT_TOKENS if asked.short else _TOKENS))
     return dataclasses.replace(
-        usual, ranks=1, shapes=tuple(dict.fromkeys(shapes)), timeout_seconds=480.0
+        usual,
+        ranks=1,
+        shapes=tuple(dict.fromkeys(shapes)),
+        point_seconds=usual.point_seconds / (2 if asked.short else 1),
+        timeout_seconds=480.0,
     )
 
 
-def shapes_of_models() -> Iterator[Shape]:
-    """Rows, columns and inner dimension of the models' matmuls."""
-    return ((tokens, *layer) for tokens in _TOKENS for layer in _LAYERS)
+def shapes_of_models(micro_batches: Sequence[int] = _TOKENS) -> Iterator[Shape]:
+    """Rows, columns and inner dimension of the models' matmuls, with so many tokens each."""
+    return ((tokens, *layer) for tokens in micro_batches for layer in _LAYERS)
 
 
 def measure(asked: Asked) -> Found:
     """Probes the device, and writes its file."""
-    effort = effort_for(tiny=asked.tiny)
+    effort = effort_for(asked)
     with TemporaryDirectory(dir=asked.out) as drive:
         findings = probe_ranks(effort, drive=Path(drive))
     device = describe(findings, effort, when=time.strftime("%Y-%m-%d"))
@@ -136,7 +140,7 @@ def data_sheet(name: str) -> float | None:
 
 
 def device_of(asked: Asked, name: str) -> Device:
-    """What forecasts start from: the measured file of this folder, else the catalogue's device.
+    """Returns the device of forecasts: the folder's measured file, else the catalogue's.
 
     Raises:
         DeviceError: If there is no file and nobody knows the device.

@@ -1,4 +1,4 @@
-"""Which plans of a space are measured: few, in which every value of every knob has its share."""
+"""Choice of the few plans of a space to measure, in which each value of each knob has its share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def space_of(spec: SweepSpec, here: ClusterFacts) -> Space:
 
 
 def balanced(table: PlanTable, count: int, seed: int) -> tuple[Plan, ...]:
-    """So many plans, one after the other each that whose knobs have the values seen least.
+    """Chooses `count` plans, each next one that whose knobs have the values seen least.
 
     The first plans of a longer choice are those of a shorter one, so that a table can grow.
     """

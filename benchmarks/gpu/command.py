@@ -1,4 +1,4 @@
-"""What the command lines of all parts have in common.
+"""Command line that all parts share.
 
 A part ends with 0 if all targets hold, 1 if one is missed, 75 if there is more to measure, by the
 same command once more, and 2 if it cannot run here. Tiny runs judge nothing: they end with 0.
@@ -25,27 +25,32 @@ from search_spaces.errors import UserError
 KEPT = Path("benchmarks/results/gpu")  # where figures of real GPUs are kept
 TINY = Path("plimsoll-runs/gpu-tiny")
 MINUTES = 9.0  # of a command, so that what is under way ends within ten
+JUDGED = ("memory", "speed")  # parts that compare forecasts with plans.csv
 AGAIN, MISSED, UNUSABLE = 75, 1, 2  # 75: EX_TEMPFAIL of sysexits.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a part is to do: where results go, how small, until when, on whose workers.
+    """The task of a part: where results go, how small, until when, on whose workers.
 
     `until` is in seconds of `clock`. `group` starts its worker when the first trial comes. With
-    `ray`, what users run under Ray is run under Ray.
+    `short`, a first impression of a GPU is enough. With `judge`, what was measured before is judged
+    again, by the forecasts of today, and nothing is measured. With `ray`, what users run under Ray
+    is run under Ray.
     """
 
     out: Path
     tiny: bool
     until: float
+    short: bool = False
+    judge: bool = False
     group: LoneGroup = field(default_factory=LoneGroup)
     clock: Callable[[], float] = time.monotonic
     ray: bool = False
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
-        """Where trials run: the GPU, or a CPU where sizes are tiny."""
+        """The device of trials: the GPU, or a CPU where sizes are tiny."""
         return "cpu" if self.tiny else "cuda"
 
     @property
@@ -59,7 +64,7 @@ class Asked:
             self.group.stop()
 
     def has(self, seconds: float) -> bool:
-        """Whether so much time is left."""
+        """Returns whether so much time is left."""
         return self.left_seconds >= seconds
 
 
@@ -77,22 +82,31 @@ def run(part: str, doc: str | None, measure: Measure, typed: Sequence[str] | Non
     """
     given = _parser(part, doc).parse_args(typed)
     out: Path = given.out or (TINY if given.tiny else KEPT)
-    if not given.tiny and not gpu_bytes_in_use():
-        print_error(
-            f"{part}: no CUDA GPU can be reached here (NVML tells of none);"
-            " --tiny runs the program on a CPU, with sizes that say nothing of speed"
-        )
+    if not given.tiny and not given.judge and not has_gpu():
         return UNUSABLE
-    with _asked(out, tiny=given.tiny, minutes=given.minutes) as asked:
+    with _asked(out, given) as asked:
         try:
             found = measure(asked)
         except UserError as error:
             print_error(f"{part}: {error}")
             return UNUSABLE
-    write(found, part, out, tiny=asked.tiny, device=asked.device)
+    if not asked.judge:  # else its date and versions would be those of today
+        write(found, part, out, tiny=asked.tiny, device=asked.device)
     show(found, tiny=asked.tiny)
-    print_line(f"written to {out / part}.json" + (f" and {part}.csv" if found.rows else ""))
+    if not asked.judge:
+        print_line(f"written to {out / part}.json" + (f" and {part}.csv" if found.rows else ""))
     return code_of(found, tiny=asked.tiny)
+
+
+def has_gpu() -> bool:
+    """Returns whether this machine has a CUDA GPU; says so if it has none."""
+    if gpu_bytes_in_use():
+        return True
+    print_error(
+        "no CUDA GPU can be reached here (NVML tells of none);"
+        " --tiny runs the program on a CPU, with sizes that say nothing of speed"
+    )
+    return False
 
 
 def code_of(found: Found, *, tiny: bool) -> int:
@@ -109,11 +123,17 @@ def main(part: str, doc: str | None, measure: Measure) -> None:
 
 
 @contextlib.contextmanager
-def _asked(out: Path, *, tiny: bool, minutes: float) -> Iterator[Asked]:
-    """What is asked for, with a worker that ends when the part does, by a signal too."""
+def _asked(out: Path, given: argparse.Namespace) -> Iterator[Asked]:
+    """Yields the task of a part; its worker ends when the part does, by a signal too."""
     out.mkdir(parents=True, exist_ok=True)
-    ray = not tiny and importlib.util.find_spec("ray") is not None
-    asked = Asked(out=out, tiny=tiny, until=time.monotonic() + 60 * minutes, ray=ray)
+    asked = Asked(
+        out=out,
+        tiny=given.tiny,
+        short=given.short,
+        judge=given.judge,
+        until=time.monotonic() + 60 * given.minutes,
+        ray=not given.tiny and importlib.util.find_spec("ray") is not None,
+    )
     with termination_as_interrupt():
         try:
             yield asked
@@ -128,6 +148,14 @@ def _parser(part: str, doc: str | None) -> argparse.ArgumentParser:
         "--out", type=Path, help=f"folder of the results; {KEPT}, or {TINY} with --tiny"
     )
     parser.add_argument("--tiny", action="store_true", help="tiny models on a CPU, as a test")
+    parser.add_argument("--short", action="store_true", help="few plans, for a first impression")
+    parser.set_defaults(judge=False)
+    if part in JUDGED:
+        parser.add_argument(
+            "--judge",
+            action="store_true",
+            help="judge what the folder has by the forecasts of today; needs no GPU",
+        )
     parser.add_argument(
         "--minutes", type=float, default=MINUTES, help="nothing is begun that ends later"
     )

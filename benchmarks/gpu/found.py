@@ -1,4 +1,4 @@
-"""What a part found, as JSON, as CSV and as the short table that is printed last."""
+"""Results of a part, as JSON, as CSV and as the short table that is printed last."""
 
 from __future__ import annotations
 

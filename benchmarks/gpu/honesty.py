@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.honesty [--out DIR] [--tiny]
 
 Each plan is measured, exported as a script of plain torch, and run twice: as it was exported, with
-a witness that looks at its settings, losses and speed (`plimsoll verify`), and with a model and
-data of its own in the place of Plimsoll's, so that nothing of Plimsoll is in its process.
+a recorder that reads its settings, losses and speed (`plimsoll verify`), and with a model and data
+of its own in the place of Plimsoll's, so that nothing of Plimsoll is in its process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks.gpu.plain_script import write_plain
 from benchmarks.gpu.verdicts import Verdict
 from orchestrator.cli.console import print_line
 from orchestrator.core.inputs import TrialFinished
+from orchestrator.core.losses import loss_tolerance
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.records import Record
 from orchestrator.export.bundle import write_bundle
@@ -52,11 +53,12 @@ _KNOBS: tuple[dict[str, Any], ...] = (
 )
 
 
-def cases(*, tiny: bool) -> tuple[tuple[Case, dict[str, Any]], ...]:
-    """What is compared, the most important first: models, and what is special of their plans."""
-    if tiny:
+def cases(asked: Asked) -> tuple[tuple[Case, dict[str, Any]], ...]:
+    """Returns models and the special knobs of their plans, the most important first."""
+    if asked.tiny:
         return ((LLAMA_1B, _KNOBS[1]),)
-    return tuple((case, knobs) for knobs in _KNOBS for case in _CASES)
+    models = (LLAMA_1B,) if asked.short else _CASES
+    return tuple((case, knobs) for knobs in _KNOBS for case in models)
 
 
 def spec_of(case: Case, knobs: dict[str, Any], *, tiny: bool) -> SweepSpec:
@@ -71,7 +73,7 @@ def spec_of(case: Case, knobs: dict[str, Any], *, tiny: bool) -> SweepSpec:
 
 def measure(asked: Asked) -> Found:
     """Compares plan after plan while there is time."""
-    wanted = cases(tiny=asked.tiny)
+    wanted = cases(asked)
     rows: list[dict[str, Any]] = []
     for case, knobs in wanted:
         if rows and not asked.has(_LONGEST_SECONDS):
@@ -151,11 +153,12 @@ def taken_from(spec: SweepSpec, plan: Plan, report: TrialFinished) -> ExportSour
         validation=None,
         device=report.fingerprint.device,
         hosts=1,
+        loss_tolerance=loss_tolerance(record, (), spec, plan).share,
     )
 
 
 def judged(rows: Sequence[dict[str, Any]], *, wanted: int) -> Found:
-    """How far plain loops were from what the tool said, at worst."""
+    """Judges how far plain loops were from what the tool said, at worst."""
     compared = [row for row in rows if row.get("plain_ratio")]
     worst = max((abs(row["plain_ratio"] - 1) for row in compared), default=None)
     exact = [row for row in compared if row["losses_hold"]]

@@ -1,4 +1,4 @@
-"""How close the winner for the 3B shape comes to the matmul rate, and what takes the rest.
+"""Share of the matmul rate that the winner for the 3B shape reaches, and what takes the rest.
 
     python -m benchmarks.gpu.limit [--out DIR] [--tiny]
 

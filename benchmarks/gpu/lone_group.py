@@ -50,11 +50,11 @@ class LoneGroup:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """Id of the process; None while there is none."""
         return self._child.pid if self._child else None
 
     def here(self, spec: SweepSpec) -> ClusterFacts:
-        """What this machine is for a specification, as its worker tells; starts one if need be."""
+        """Facts of this machine, as the worker of a specification tells; starts one if need be."""
         return self._child_for(spec).here
 
     def seen(self, spec: SweepSpec) -> Fingerprint:

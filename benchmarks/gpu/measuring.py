@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cases import CASES, TINY_CASES, Case, searched
+from benchmarks.gpu.cases import CASES, SHORT_CASES, TINY_CASES, Case, searched
 from benchmarks.gpu.choosing import balanced, space_of
 from benchmarks.gpu.command import Asked
 from benchmarks.gpu.found import Cells
@@ -28,15 +28,28 @@ COLUMNS = (
     *("build_seconds", "steps_seconds", "compile_seconds", "total_seconds", "throttled", "detail"),
     *("device", "date", "plan"),
 )
-PLANS, TINY_PLANS = 28, 10  # of each model; some of them run out of memory, as they are meant to
+PLANS, SHORT_PLANS, TINY_PLANS = (
+    28,
+    6,
+    10,
+)  # of each model; some of them run out of memory, as they are meant to
 LONGEST_SECONDS = 120.0  # of a trial that is begun; a longer one ends by its deadline
-_OBJECTIVE = {"min_steps": 6, "max_steps": 20, "max_seconds": 8.0, "interval": 0.01}
+_OBJECTIVE = {"min_steps": 6, "max_steps": 60, "max_seconds": 8.0, "interval": 0.01}
 _TINY_OBJECTIVE = {"min_steps": 6, "max_steps": 6, "max_seconds": 0.3, "interval": 0.1}
 
 
-def cases(*, tiny: bool) -> tuple[Case, ...]:
+def cases(asked: Asked) -> tuple[Case, ...]:
     """The models whose plans are measured."""
-    return TINY_CASES if tiny else CASES
+    if asked.tiny:
+        return TINY_CASES
+    return SHORT_CASES if asked.short else CASES
+
+
+def plans_of_each(asked: Asked) -> int:
+    """Returns the number of plans of a model that are measured."""
+    if asked.tiny:
+        return TINY_PLANS
+    return SHORT_PLANS if asked.short else PLANS
 
 
 def spec_of(case: Case, *, tiny: bool) -> SweepSpec:
@@ -58,10 +71,12 @@ def measured_rows(asked: Asked, each: int | None = None) -> tuple[list[dict[str,
     """
     file = asked.out / FILE
     rows = read(file)
+    if asked.judge:
+        return rows, ""
     lacking = 0
-    for seed, case in enumerate(cases(tiny=asked.tiny)):  # other plans of each model
+    for seed, case in enumerate(cases(asked)):  # other plans of each model
         done = {row["key"] for row in rows if row["model"] == case.name}
-        wanted = each or (TINY_PLANS if asked.tiny else PLANS)
+        wanted = each or plans_of_each(asked)
         if len(done) >= wanted:
             continue
         if not asked.has(LONGEST_SECONDS if not asked.tiny else 0.0):

@@ -23,16 +23,17 @@ from benchmarks.gpu.verdicts import Verdict, at_least, at_most
 from benchmarks.published.metrics import RULED_OUT_BELOW, oom_scores
 from search_spaces.spec.schema import GIB
 
-PLANS, MEDIAN, WORST = 60, 0.03, 0.10
+PLANS, SHORT_PLANS, MEDIAN, WORST = 60, 8, 0.03, 0.10
 
 
 def measure(asked: Asked) -> Found:
     """Measures what is missing, and judges all."""
     rows, left = measured_rows(asked)
-    return judged(beside(asked, rows), cuda=asked.device == "cuda", left=left)
+    plans = SHORT_PLANS if asked.short else PLANS
+    return judged(beside(asked, rows), cuda=asked.device == "cuda", plans=plans, left=left)
 
 
-def judged(models: Sequence[Beside], *, cuda: bool, left: str = "") -> Found:
+def judged(models: Sequence[Beside], *, cuda: bool, plans: int = PLANS, left: str = "") -> Found:
     """Errors of each plan, of each model and of all together."""
     rows = [row for model in models for row in _rows(model, cuda=cuda)]
     of_fitting = [row for row in rows if row["outcome"] == "measured"]
@@ -52,7 +53,7 @@ def judged(models: Sequence[Beside], *, cuda: bool, left: str = "") -> Found:
         rows=sorted(rows, key=lambda row: -abs(row["device_error"] or 0.0)),
         shown=("model", "words", "outcome", "held_gib", "forecast_gib", "device_error"),
         verdicts=(
-            at_least("plans measured", PLANS, len(of_fitting), "{:.0f}"),
+            at_least("plans measured", plans, len(of_fitting), "{:.0f}"),
             *_targets("reserved peak", reserved),
             *_targets("whole device", device),
             Verdict(

@@ -27,7 +27,7 @@ from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory
 
-TIMES, TINY_TIMES = 50, 6
+TIMES, SHORT_TIMES, TINY_TIMES = 50, 10, 6
 REPEATS = 3  # of the reference plan, before and after
 LEAST_NOISE = 0.01  # by which two measurements of the same may differ anyway
 MOST_NOISE = 0.05  # beyond which nothing can be said of a change
@@ -76,7 +76,8 @@ def measure(asked: Asked) -> Found:
     """Measures, runs out of memory again and again, and measures once more."""
     usual = spec_of(_TINY_USUAL if asked.tiny else _USUAL, tiny=asked.tiny)
     large = spec_of(_TINY_LARGE if asked.tiny else _LARGE, tiny=asked.tiny)
-    plans, times = too_large(large), TINY_TIMES if asked.tiny else TIMES
+    plans = too_large(large)
+    times = TINY_TIMES if asked.tiny else SHORT_TIMES if asked.short else TIMES
     before = list(_rates(asked.group, usual))
     spare = _SHARE_LEFT * asked.left_seconds
     rows: list[dict[str, Any]] = []
@@ -122,7 +123,7 @@ def _row(group: LoneGroup, spec: SweepSpec, plan: Plan, number: int) -> dict[str
 def judged(
     rows: Sequence[dict[str, Any]], before: Sequence[float], after: Sequence[float], *, wanted: int
 ) -> Found:
-    """What is told of so many trials, with samples per second of the reference plan."""
+    """Judges trials that ran out of memory, by the reference plan's samples per second too."""
     out = [row for row in rows if row["outcome"] == "out_of_memory"]
     told = [row for row in out if row["wanted_bytes"] is not None]
     back = [row for row in rows if row["replaced"] or _came_back(row)]
@@ -158,7 +159,7 @@ def judged(
 
 
 def _came_back(row: dict[str, Any]) -> bool:
-    """Whether no more stayed behind than a sweep lets pass."""
+    """Returns whether no more memory stayed behind than a sweep lets pass."""
     residual = row["residual_bytes"]
     share = RESIDUAL_SHARE * (row["limit_bytes"] or 0)
     return residual is not None and residual <= max(RESIDUAL_FLOOR_BYTES, share)

@@ -1,4 +1,4 @@
-"""What a trial costs beyond its work with a model of a billion parameters: warm, and cold.
+"""Overhead of a trial beyond its work, for a model of a billion parameters: warm, and cold.
 
     python -m benchmarks.gpu.overhead [--out DIR] [--tiny]
 

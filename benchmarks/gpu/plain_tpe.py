@@ -1,7 +1,7 @@
-"""What a careful user writes with Optuna alone: TPE over all knobs, on the worker of our trials.
+"""Search as a careful user writes it with Optuna alone: TPE over all knobs, on our trials' worker.
 
-As `benchmarks.plain_ray_tune`, where Ray cannot run: what no rule allows is answered at once with a
-throughput of 0, and so is what ran out of memory. Its worker stays warm, which Ray Tune's do not.
+Like `benchmarks.plain_ray_tune`, where Ray cannot run: what no rule allows is answered at once with
+a throughput of 0, and so is what ran out of memory. Its worker stays warm, which Ray Tune's do not.
 """
 
 from __future__ import annotations

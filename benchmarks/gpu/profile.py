@@ -1,4 +1,4 @@
-"""What takes the time of a step: a trace of some steps of a plan, in a process of its own.
+"""Trace of some steps of a plan, in a process of its own: what takes the time of a step.
 
     python -m benchmarks.gpu.profile SPEC PLAN OUT
 
@@ -10,10 +10,11 @@ operators are.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
@@ -31,13 +32,17 @@ from workers.worker import Worker
 
 WARMUP, STEPS = 3, 3
 IDLE, OTHER = "idle", "elementwise and other"
+COMPILED = "compiled elementwise"
 # the first that a name holds decides; names of cuBLAS, CUTLASS, cuDNN, flash attention and torch
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("matmul", ("triton_tem", "triton_mm", "triton_bmm")),
+    (COMPILED, ("triton_",)),  # their names list all operators that were fused
+    ("norms and loss", ("cunn_softmax", "cunn_spatialsoftmax", "log_softmax", "logsoftmax")),
     ("attention", ("flash", "fmha", "attention", "softmax")),
     ("optimizer", ("adam", "multi_tensor_apply", "foreach")),
     ("matmul", ("gemm", "nvjet", "cutlass", "xmma", "aten::mm", "aten::addmm", "aten::bmm")),
     ("copies", ("memcpy", "memset", "copy", "aten::_to_copy", "fill")),
-    ("norms and loss", ("norm", "nll_loss", "log_softmax", "cross_entropy", "reduce")),
+    ("norms and loss", ("norm", "nll_loss", "cross_entropy", "reduce")),
     ("embedding", ("embedding", "index", "gather", "scatter")),
 )
 
@@ -63,6 +68,33 @@ def by_kind(named: Iterable[tuple[str, float]], wall_seconds: float) -> dict[str
     return dict(sorted(found.items(), key=lambda each: -each[1]))
 
 
+def recorded(
+    run: Callable[[], None], activity: ProfilerActivity
+) -> tuple[list[tuple[str, float]], float]:
+    """Runs twice under the profiler, and reads the second time, for the first one loads CUPTI.
+
+    Args:
+        run: Some steps, and the wait for their end.
+        activity: Kernels of a GPU, or operators of a CPU.
+
+    Returns:
+        Names with their seconds, and the seconds of the wall clock, without the profiler's start.
+    """
+    with profile(activities=[activity]):
+        run()
+    with profile(activities=[activity]) as seen:
+        started = time.perf_counter()
+        run()
+        wall_seconds = time.perf_counter() - started
+    on_device = activity is ProfilerActivity.CUDA
+    named = [
+        (each.key, (each.self_device_time_total if on_device else each.self_cpu_time_total) / 1e6)
+        for each in seen.key_averages()
+        if not each.is_user_annotation  # spans over kernels that are counted by themselves
+    ]
+    return named, wall_seconds
+
+
 def traced(spec: SweepSpec, plan: Plan) -> dict[str, float]:
     """Seconds of one optimizer step by kind of work, the mean of some."""
     worker = Worker.start(spec)
@@ -75,33 +107,22 @@ def traced(spec: SweepSpec, plan: Plan) -> dict[str, float]:
     training = build_training(request, model, facts, None, device)
     del model
     watch = stopwatch_for(device)
-    cuda = device.type == "cuda"
+    numbers = itertools.count()
     with contextlib.closing(training):
 
         def step(number: int) -> None:
             given = source.step(plan, 0, number)
             training.step(given.batches, given.targets, watch)
 
-        for number in range(WARMUP):
-            step(number)
-        watch.synchronize()
-        started = time.perf_counter()
-        activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
-        with profile(activities=[activity]) as seen:
-            for number in range(WARMUP, WARMUP + STEPS):
-                step(number)
+        def steps(count: int) -> None:
+            for _ in range(count):
+                step(next(numbers))
             watch.synchronize()
-            wall = time.perf_counter() - started
-    return by_kind(
-        (
-            (
-                event.key,
-                (event.self_device_time_total if cuda else event.self_cpu_time_total) / 1e6 / STEPS,
-            )
-            for event in seen.key_averages()
-        ),
-        wall / STEPS,
-    )
+
+        steps(WARMUP)
+        activity = ProfilerActivity.CUDA if device.type == "cuda" else ProfilerActivity.CPU
+        named, wall_seconds = recorded(lambda: steps(STEPS), activity)
+    return by_kind(((name, seconds / STEPS) for name, seconds in named), wall_seconds / STEPS)
 
 
 def main() -> None:

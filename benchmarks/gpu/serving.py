@@ -1,4 +1,4 @@
-"""What the process of a lone worker does: takes requests until its pipe is closed."""
+"""Process of a lone worker, which takes requests until its pipe is closed."""
 
 from __future__ import annotations
 

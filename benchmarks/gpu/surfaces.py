@@ -19,6 +19,7 @@ from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.command import Asked, main
 from benchmarks.gpu.found import Found
 from benchmarks.gpu.verdicts import Verdict
+from benchmarks.record.model_shape import shape_of
 from benchmarks.record.order import Turn, sample, turns
 from benchmarks.record.progress import Progress
 from benchmarks.record.rows import Subject, row_of, varying_knobs
@@ -27,7 +28,6 @@ from orchestrator.cli.console import print_line
 from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
-from workers.models.capabilities import shape_of
 from workers.prepare import prepare
 
 FOLDER = Path("benchmarks/surfaces/gpu")  # of the specifications, and of the tables of real GPUs
@@ -122,7 +122,7 @@ def record(asked: Asked, spec: SweepSpec, name: str, file: Path) -> Surface:
 def told(
     name: str, plans: int, wanted: int, rows: Sequence[dict[str, str]], knobs: Sequence[str]
 ) -> Surface:
-    """What the rows of a table say of their grid."""
+    """Summarizes the rows of a table: how much of their grid is measured, best and spread."""
     by_plan: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         if row.get("samples_per_s"):
@@ -146,7 +146,7 @@ def told(
 
 
 def judged(found: Sequence[Surface]) -> Found:
-    """Whether there are enough grids, large enough and complete."""
+    """Judges whether there are enough grids, large enough and complete."""
     large = [one for one in found if one.plans >= LEAST_PLANS]
     repeated = [one for one in found if one.repeated * TENTH >= one.plans]
     left = sum(one.wanted - one.done for one in found)

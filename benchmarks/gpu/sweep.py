@@ -33,15 +33,17 @@ _STARTS_SECONDS = 60.0  # of a way's last trial, which may end later
 Run = dict[str, Any]
 
 
-def cases(*, tiny: bool) -> tuple[tuple[Case, int], ...]:
+def cases(asked: Asked) -> tuple[tuple[Case, int], ...]:
     """Models and sequence lengths in tokens."""
-    if tiny:
+    if asked.tiny:
         return ((LLAMA_1B, 64),)
+    if asked.short:
+        return ((LLAMA_1B, LENGTHS[0]),)
     return tuple((case, length) for length in LENGTHS for case in CASES)
 
 
 def spec_of(case: Case, length: int, *, tiny: bool) -> SweepSpec:
-    """What a user writes: model, GPU, batch and length, with everything else at its default."""
+    """Returns the specification of a user: model, GPU, batch and length, else defaults."""
     quick = {"max_seconds": 0.3, "min_steps": 6, "max_steps": 6}
     sections: dict[str, Mapping[str, Any]] = {
         "budget": {"trials": 3 if tiny else 10_000},  # so that time alone ends it
@@ -56,7 +58,7 @@ def spec_of(case: Case, length: int, *, tiny: bool) -> SweepSpec:
 def measure(asked: Asked) -> Found:
     """Runs the ways that have not been run yet, while there is time."""
     minutes = TINY_MINUTES if asked.tiny else MINUTES
-    for case, length, way in missing(read(asked), tiny=asked.tiny):
+    for case, length, way in missing(asked, read(asked)):
         if not asked.tiny and not asked.has(60 * minutes + _STARTS_SECONDS):
             break
         done = WAYS[way](asked, spec_of(case, length, tiny=asked.tiny), minutes)
@@ -77,7 +79,7 @@ def measure(asked: Asked) -> Found:
         )
     runs = read(asked)
     (asked.out / WINNERS).write_text(json.dumps(winners(runs), indent=2) + "\n", "utf-8")
-    left = len(list(missing(runs, tiny=asked.tiny)))
+    left = len(list(missing(asked, runs)))
     return judged(runs, left=f"{left} searches were not run" if left else "")
 
 
@@ -88,11 +90,11 @@ def read(asked: Asked) -> list[Run]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def missing(runs: Sequence[Run], *, tiny: bool) -> Iterator[tuple[Case, int, str]]:
-    """What has not been run yet, case by case."""
+def missing(asked: Asked, runs: Sequence[Run]) -> Iterator[tuple[Case, int, str]]:
+    """Yields what has not been run yet, case by case; in the short form Plimsoll's way alone."""
     done = {(run["model"], run["sequence_length"], run["way"]) for run in runs}
-    for case, length in cases(tiny=tiny):
-        for way in WAYS:
+    for case, length in cases(asked):
+        for way in (OURS,) if asked.short else WAYS:
             if (case.name, length, way) not in done:
                 yield case, length, way
 
@@ -107,7 +109,7 @@ def winners(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def judged(runs: Sequence[Run], left: str = "") -> Found:
-    """What each found in the same time, and the targets over all cases."""
+    """Judges what each way found in the same time, and the targets over all cases."""
     cases_of = dict.fromkeys((run["model"], run["sequence_length"]) for run in runs)
     told = [_case(model, length, runs) for model, length in cases_of]
     over = [one["over_trainer"] for one in told if one["over_trainer"] is not None]
@@ -138,7 +140,7 @@ def _case(model: str, length: int, runs: Sequence[Run]) -> dict[str, Any]:
     ends = {run["way"]: [Ending(**one) for one in run["endings"]] for run in own}
     minutes = own[0]["minutes"]
     best = {way: best_by(endings, 60 * minutes) for way, endings in ends.items()}
-    ours, trainer, rival = best.get(OURS), best.get(TRAINER), best.get(OPTUNA)
+    ours, trainer, optuna = best.get(OURS), best.get(TRAINER), best.get(OPTUNA)
     both = {way: ends[way] for way in (OURS, OPTUNA) if way in ends}
     level = compared(both, minutes)["ways"] if len(both) > 1 else {}
     mine = level[OURS]["seconds_to_others_best"] if level else None
@@ -147,9 +149,9 @@ def _case(model: str, length: int, runs: Sequence[Run]) -> dict[str, Any]:
         "model": model,
         "tokens": length,
         "over_trainer": ours / trainer if ours is not None and trainer else None,
-        "over_optuna": ours / rival if ours is not None and rival else None,
+        "over_optuna": ours / optuna if ours is not None and optuna else None,
         "share_of_time": mine / theirs if mine is not None and theirs else None,
-        "never_level": bool(level) and bool(rival) and mine is None,
+        "never_level": bool(level) and bool(optuna) and mine is None,
         "rows": [_row(model, length, run, ends[run["way"]]) for run in own],
     }
 

@@ -1,4 +1,4 @@
-"""What was to be reached, what was, and whether that holds."""
+"""Verdicts: what was to be reached, what was, and whether that holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Verdict:
     holds: bool | None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the verdict as JSON has it."""
         return asdict(self)
 
 

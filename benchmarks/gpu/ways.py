@@ -29,7 +29,7 @@ OURS, TRAINER, OPTUNA = "plimsoll tune", "Trainer, auto_find_batch_size", "Optun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What a way did; `best` is a plan's knobs and its tokens per second, where it has plans."""
+    """The trials of a way; `best` has a plan's knobs and its tokens per second, if it has plans."""
 
     endings: tuple[Ending, ...]
     how: str
@@ -60,7 +60,7 @@ def ours(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
 
 
 def endings_of(records: Sequence[Record], began: float) -> tuple[Ending, ...]:
-    """Of trials, in seconds since `began`; rate 0 of what measured nothing."""
+    """Returns the ends of trials, in seconds since `began`; rate 0 if nothing was measured."""
     return tuple(
         Ending(
             seconds=record.ended_at - began,
@@ -116,7 +116,7 @@ def trainer(asked: Asked, spec: SweepSpec, minutes: float) -> Searched:
 
 
 def job_of(spec: SweepSpec, asked: Asked) -> dict[str, Any]:
-    """What the Trainer is to train: the same model, tokens and precision."""
+    """Returns the job of the Trainer: the same model, tokens and precision."""
     config = preset_config(spec.model.name) | spec.model.config
     config.pop("architectures")
     return {
@@ -132,7 +132,7 @@ def job_of(spec: SweepSpec, asked: Asked) -> dict[str, Any]:
 
 
 def trainers_endings(lines: Sequence[str], began: float) -> tuple[Ending, ...]:
-    """From the lines that it wrote."""
+    """Returns the ends of the Trainer's trials, from the lines that it wrote."""
     return tuple(
         Ending(seconds=told["at"] - began, rate=told["rate"], kind=told["kind"])
         for told in map(json.loads, lines)

@@ -63,7 +63,7 @@ class Row:
         return None if value is None or value < 1 else round(value)
 
     def notes_have(self, pattern: str) -> bool:
-        """Whether the notes match, in any case."""
+        """Returns whether the notes match, in any case."""
         return re.search(pattern, self.text("notes")) is not None
 
     def noted(self, pattern: str) -> int | None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks.published.baseline import ConstantMfu
 from benchmarks.published.evaluate import evaluate
 from benchmarks.published.forecaster import ForecasterWithout
-from benchmarks.published.reading import read
+from benchmarks.published.reader import read
 from benchmarks.published.report import report, table_of
 from search_spaces.errors import UserError
 

@@ -128,7 +128,7 @@ def _set_result(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """What is left of a set when some of it was given as records."""
+    """Errors and tau of the rest of a set when some of it was given as records."""
 
     speed: tuple[float, ...]
     memory: tuple[float, ...]

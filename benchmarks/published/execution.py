@@ -1,4 +1,4 @@
-"""How a step is run: batches, recomputation, attention, offload."""
+"""Execution of a step: batches, recomputation, attention, offload."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _share_by_flops(row: Row) -> float | None:
 def attention_of(
     row: Row, generation: Generation, family: str
 ) -> tuple[Literal["eager", "flash"], bool]:
-    """Whether scores are written out (eager) or one kernel does it all, and if that is stated.
+    """Returns eager (scores written out) or flash (one kernel), and whether that is stated.
 
     An empty cell is flash from Hopper on, and on other devices that have it for families whose code
     uses it (see `families`); eager otherwise, as Megatron's and GPT-2's code was before 2023.
@@ -114,14 +114,14 @@ def attention_of(
 
 
 def fuses_kernels(row: Row) -> bool:
-    """Whether operators beside attention are said to be fused."""
+    """Returns whether operators other than attention are said to be fused."""
     return "deepspeed fused" in row.text("attn_impl") or row.notes_have(
         r"\bliger|foak|fast[- ]kernels|apex fused|fused loss"
     )
 
 
 def loss_of(row: Row) -> Loss:
-    """How cross-entropy is computed.
+    """Returns the way in which cross-entropy is computed.
 
     Source: Liger-Kernel's `fused_linear_cross_entropy` (in chunks, without whole logits); Unsloth's
     `fast_cross_entropy_loss`, which foak's kernels contain (gradients replace logits); MosaicML's
@@ -136,7 +136,7 @@ def loss_of(row: Row) -> Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """What is moved to host memory or NVMe; `dynamic` where only as much as is needed."""
+    """Tensors moved to host memory or NVMe; `dynamic` if only as much as is needed."""
 
     optimizer: bool
     parameters: bool
@@ -146,7 +146,7 @@ class Offload:
 
 
 def offload_of(row: Row) -> Offload:
-    """What a row offloads; weights never without the optimizer's states."""
+    """Returns what a row offloads; weights never without the optimizer's states."""
     words = row.text("offload")
     asked = bool(words) and not words.startswith(("none", "no", "false"))
     parameters = asked and re.search(r"param|full|auto", words) is not None

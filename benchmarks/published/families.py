@@ -155,7 +155,7 @@ def _tied_by_count(shape: Shape, parameters: int | None) -> Shape:
 
 
 def _task_of(row: Row, family: str) -> Literal["causal-lm", "masked-lm", "sequence-classification"]:
-    """What an encoder is trained for: sentences' labels where notes or name say so."""
+    """Returns the task; an encoder's is to label sentences where notes or name say so."""
     if family != "bert":
         return "causal-lm"
     told = f"{row.text('model')} {row.text('notes')}"

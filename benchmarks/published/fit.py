@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,13 @@ from scipy.optimize import brentq, least_squares
 from scipy.stats import norm
 
 from benchmarks.published.product import PRIORS, Laid, lay, measured, traced
-from benchmarks.published.reading import read
+from benchmarks.published.reader import read
 from benchmarks.published.values import Run
 from search_spaces.costs import calibration as shipped
 from search_spaces.costs.calibration import Calibration, Scales, calibration_to_json
-from search_spaces.costs.coefficients import TimeCoefficients, from_vector, to_vector
+from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients, peak_bytes
-from search_spaces.costs.plan_features import STACKS
+from search_spaces.costs.plan_features import STACKS, Numbers
 from search_spaces.costs.time import TERMS, step_terms
 
 Vector = NDArray[np.float64]
@@ -71,10 +71,11 @@ _MAD = 1.4826  # of a normal distribution, its deviation over the median of what
 # these, three measurements of a set forecast the rest of it best (see docs/decisions, 14).
 _TIME_SCALES = Scales.before(0.2, (0.5,) * len(TERMS), 0.03)
 _MEMORY_SCALES = Scales.before(0.1, (0.5,) * len(CATEGORIES), 0.02)
+T = TypeVar("T")
 
 
 def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Calibration:
-    """The belief that all rows but those of a source lead to."""
+    """The calibration that all rows but those of a source lead to."""
     sources = np.array([run.source for run in runs])
     judged = np.array([not run.extrapolated for run in runs]) & (sources != (left_out or ""))
     seconds, held = measured(runs, laid)
@@ -170,7 +171,7 @@ def _spreads(start: Any) -> Vector:
 
 
 def weights(sources: Vector) -> Vector:
-    """Of each row: sources count by the square root of their rows; 1 on average."""
+    """Returns the weight of each row: a source counts by the square root of its rows; mean 1."""
     rows = Counter(sources.tolist())
     each = np.array([rows[source] ** -0.5 for source in sources])
     normed: Vector = each / each.mean()
@@ -222,3 +223,22 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+
+
+def to_vector(coefficients: Any) -> Numbers:
+    """Returns the logarithms of a dataclass's coefficients, in the order of its fields."""
+    values = [getattr(coefficients, field.name) for field in fields(coefficients)]
+    logarithms: Numbers = np.log(np.hstack(values))
+    return logarithms
+
+
+def from_vector(kind: type[T], vector: Numbers) -> T:
+    """Returns the value of a dataclass whose coefficients have these logarithms."""
+    values = iter(np.exp(vector).tolist())
+    coefficients: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        if isinstance(field.default, tuple):
+            coefficients[field.name] = tuple(next(values) for _ in field.default)
+        else:
+            coefficients[field.name] = next(values)
+    return kind(**coefficients)

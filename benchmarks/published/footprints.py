@@ -1,4 +1,4 @@
-"""What to trace for a run: a shipped preset of the same structure, in the run's shape."""
+"""Footprints of runs, traced of a shipped preset of the same structure in the run's shape."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What is traced: runs that share it share a footprint."""
+    """The model that is traced: runs that share it share a footprint."""
 
     shape: Shape
     method: str
@@ -43,7 +43,7 @@ class Model(NamedTuple):
 
 
 def model_of(run: Run) -> Model:
-    """What has to be traced for a run."""
+    """Returns the model to trace for a run."""
     return Model(run.shape, run.method, run.lora_rank, run.lora_targets)
 
 

@@ -1,4 +1,4 @@
-"""What is judged: anything that forecasts runs and can be given records."""
+"""Interface of a forecaster that is judged: it forecasts runs and can be given records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Forecaster(Protocol):
     """Forecasts runs, better where it was given records of runs alike."""
 
     def forecast(self, runs: Sequence[Run]) -> RunForecasts:
-        """What the runs are expected to take."""
+        """Returns what the runs are expected to take."""
         ...
 
     def calibrated(self, records: Sequence[Run]) -> Self:

@@ -1,4 +1,4 @@
-"""Who trains and what is split over how many ranks, from a row's columns."""
+"""Engine of a row, and what is split over how many ranks, from its columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Degrees:
 
 
 def engine_of(row: Row) -> Engine:
-    """Who trains, by the sharding's words first, then by the notes and by what is split."""
+    """Returns the engine, by the sharding's words first, then by notes and what is split."""
     sharding = row.text("sharding")
     told = f"{row.text('notes')} {row.text('source')}"
     rules: tuple[tuple[bool, Engine], ...] = (
@@ -46,7 +46,7 @@ def engine_of(row: Row) -> Engine:
 
 
 def zero_stage_of(row: Row, engine: Engine, generation: Generation) -> Zero:
-    """What data ranks split: 1 optimizer, 2 gradients too, 3 weights too.
+    """Returns what data ranks split: 1 optimizer, 2 gradients too, 3 weights too.
 
     Where the cell is empty Megatron on devices of 2022 and later has its distributed optimizer, as
     NeMo's recipes do; else nothing is split.
@@ -119,7 +119,7 @@ def context_of(row: Row) -> int:
 
 
 def splits_sequence(row: Row, engine: Engine, generation: Generation, tensor: int) -> bool:
-    """Whether tensor ranks split the sequence between matmuls.
+    """Returns whether tensor ranks split the sequence between matmuls.
 
     Where nothing is stated, Megatron on devices of 2022 and later does, and so does what is
     built of torch's own tensor parallelism beside FSDP.

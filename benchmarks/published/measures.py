@@ -1,4 +1,4 @@
-"""What a row measured, in samples per second and bytes, and whether it may be compared."""
+"""Measurements of a row, in samples per second and bytes, and whether they may be compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VARIABLE = (
 
 
 def memory_kind_of(row: Row) -> MemoryKind:
-    """What the peak counts: what is named first after "memory =", else first in the notes."""
+    """Returns what the peak counts: the kind named first after "memory =", else in the notes."""
     notes = row.text("notes")
     told = re.search(r"mem(?:ory)?(?: \"[^\"]*\")? ?=(.*)", notes)
     for text in (told.group(1) if told else "", notes):
@@ -71,17 +71,17 @@ def samples_per_second_of(
 
 
 def oom_of(row: Row) -> bool | None:
-    """Whether it ran out of memory; None where the table does not say."""
+    """Returns whether it ran out of memory; None where the table does not say."""
     return {"true": True, "false": False}.get(row.text("oom"))
 
 
 def varies(row: Row) -> bool:
-    """Whether samples differ in length and are not packed."""
+    """Returns whether samples differ in length and are not packed."""
     return row.notes_have(_VARIABLE)
 
 
 def throughput_objections(row: Row, samples: float | None, *, fits: bool) -> Iterator[str]:
-    """Why a row's throughput is not judged."""
+    """Yields the reason why a row's throughput is not judged."""
     if samples is None:
         yield "no throughput" if fits else "no throughput: out of memory"
     elif varies(row):
@@ -91,7 +91,7 @@ def throughput_objections(row: Row, samples: float | None, *, fits: bool) -> Ite
 
 
 def memory_objections(layout: Layout, offload: Offload, stages: tuple[Stage, ...]) -> Iterator[str]:
-    """Why neither a row's peak nor its running out of memory is judged."""
+    """Yields reasons why neither a row's peak nor its running out of memory is judged."""
     if any(0 < stage.checkpoint_ratio < 1 for stage in stages):
         yield "memory: each stage recomputes operators of its own choice"
     if offload.dynamic:

@@ -1,4 +1,4 @@
-"""Whether all weights are trained or adapters, and which, from a row's notes."""
+"""Training method of a row, from its notes: all weights, or adapters and which."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHOICES: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What is trained; `targets` is empty for all linear layers of the blocks."""
+    """The weights that are trained; `targets` is empty for all linear layers of the blocks."""
 
     name: Literal["full", "lora"]
     rank: int = 0
@@ -42,7 +42,7 @@ class Method:
 
 
 def method_of(row: Row, shape: Shape) -> Method:
-    """What a row trains: all, where nothing in it speaks of adapters.
+    """Returns what a row trains: all, where nothing in it speaks of adapters.
 
     A rank that is not stated is 8, targets that are not are those that come nearest to the stated
     number of trainable parameters, else query and value.

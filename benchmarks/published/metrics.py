@@ -1,4 +1,4 @@
-"""How far forecasts are from what was measured, as plain functions of arrays."""
+"""Errors of forecasts against measurements, as plain functions of arrays."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def percentage_errors(forecast: ArrayLike, measured: ArrayLike) -> Numbers:
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Of those that are known, None if none is."""
+    """Returns the median of the known values; None if none is known."""
     known = _known(values)
     return float(np.median(known)) if known else None
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known, None if none is."""
+    """Returns the mean of the known values; None if none is known."""
     known = _known(values)
     return float(np.mean(known)) if known else None
 

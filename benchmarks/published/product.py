@@ -20,11 +20,20 @@ from search_spaces.costs.calibration import (
     probability_below,
     shipped_calibration,
 )
+from search_spaces.costs.columns import (
+    PASSES,
+    CaseColumns,
+    Kernels,
+    PartBytes,
+    PassSums,
+    RowColumns,
+)
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.memory import CATEGORIES, peak_bytes
 from search_spaces.costs.plan_features import Numbers as Columns
+from search_spaces.costs.plan_features import PlanFeatures
 from search_spaces.costs.time import step_terms
-from search_spaces.costs.workload import Workload, concatenate_workloads, workload_of
+from search_spaces.costs.workload import Workload, joined, workload_of
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
@@ -54,6 +63,27 @@ class Laid:
     limit_bytes: Columns
 
 
+def concatenate_workloads(works: Sequence[Workload]) -> Workload:
+    """Concatenates workloads, with their plans in order."""
+    starts = np.cumsum([0, *(len(work.cases.tensor) for work in works)])
+    shifted = [
+        replace(work.kernels, slot=work.kernels.slot + start * len(PASSES))
+        for work, start in zip(works, starts, strict=False)
+    ]
+    rows = [
+        replace(work.rows, case=work.rows.case + start)
+        for work, start in zip(works, starts, strict=False)
+    ]
+    return Workload(
+        executions=joined(PlanFeatures, [work.executions for work in works]),
+        rows=joined(RowColumns, rows),
+        cases=joined(CaseColumns, [work.cases for work in works]),
+        parts=joined(PartBytes, [work.parts for work in works]),
+        sums=joined(PassSums, [work.sums for work in works]),
+        kernels=joined(Kernels, shifted),
+    )
+
+
 def lay(runs: Sequence[Run], footprints: Footprints) -> Laid | None:
     """The work of runs; None if none of them has a device that is known."""
     works, rows = [], []
@@ -77,31 +107,31 @@ def lay(runs: Sequence[Run], footprints: Footprints) -> Laid | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
-    """The forecast by a belief."""
+    """The forecast by a calibration."""
 
     calibration: Calibration
     footprints: Footprints
 
     def forecast(self, runs: Sequence[Run]) -> RunForecasts:
-        """What the runs are expected to take; nan on devices that nobody knows."""
+        """Returns what the runs are expected to take; nan on devices that nobody knows."""
         speed, memory, fits, share = (np.full(len(runs), np.nan) for _ in range(4))
         parts: tuple[Numbers | None, Numbers | None] = None, None
         laid = lay(runs, self.footprints)
         if laid is not None:
-            belief, work = self.calibration, laid.work
-            terms = step_terms(work, belief.time).seconds
-            held = peak_bytes(work, belief.memory).bytes
+            calibration, work = self.calibration, laid.work
+            terms = step_terms(work, calibration.time).seconds
+            held = peak_bytes(work, calibration.memory).bytes
             counted = held * laid.counted
-            speed[laid.rows] = laid.samples / belief.time_scales.scaled(terms).sum(axis=1)
-            memory[laid.rows] = belief.memory_scales.scaled(counted).sum(axis=1)
-            whole = belief.memory_scales.scaled(held).sum(axis=1)
+            speed[laid.rows] = laid.samples / calibration.time_scales.scaled(terms).sum(axis=1)
+            memory[laid.rows] = calibration.memory_scales.scaled(counted).sum(axis=1)
+            whole = calibration.memory_scales.scaled(held).sum(axis=1)
             share[laid.rows] = whole / laid.limit_bytes
             parts = (
-                _at(laid.rows, belief.time_scales.parts(terms), len(runs)),
-                _at(laid.rows, belief.memory_scales.parts(held), len(runs)),
+                _at(laid.rows, calibration.time_scales.parts(terms), len(runs)),
+                _at(laid.rows, calibration.memory_scales.parts(held), len(runs)),
             )
             fits[laid.rows] = probability_below(
-                laid.limit_bytes, whole, belief.memory_scales.deviation(held)
+                laid.limit_bytes, whole, calibration.memory_scales.deviation(held)
             )
         return RunForecasts(
             samples_per_second=speed,
@@ -117,14 +147,14 @@ class Ours:
         laid = lay(records, self.footprints)
         if laid is None:
             return self
-        belief, work = self.calibration, laid.work
-        terms = step_terms(work, belief.time).seconds
-        held = peak_bytes(work, belief.memory).bytes * laid.counted
+        calibration, work = self.calibration, laid.work
+        terms = step_terms(work, calibration.time).seconds
+        held = peak_bytes(work, calibration.memory).bytes * laid.counted
         seconds, memory = measured(records, laid)
         learned = replace(
-            belief,
-            time_scales=belief.time_scales.learned(terms, seconds),
-            memory_scales=belief.memory_scales.learned(held, memory),
+            calibration,
+            time_scales=calibration.time_scales.learned(terms, seconds),
+            memory_scales=calibration.memory_scales.learned(held, memory),
         )
         return replace(self, calibration=learned)
 
@@ -190,8 +220,8 @@ def forecaster_without(source: str) -> Ours:
     """
     kept = PRIORS / f"{source}.json"
     text = kept.read_text("utf-8") if kept.is_file() else None
-    belief = shipped_calibration() if text is None else calibration_from_json(text)
-    return Ours(calibration=belief, footprints=traced)
+    calibration = shipped_calibration() if text is None else calibration_from_json(text)
+    return Ours(calibration=calibration, footprints=traced)
 
 
 class _Traced:

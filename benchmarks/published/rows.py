@@ -18,12 +18,12 @@ _LATER = ("fsdp", "ddp", "hf", "deepspeed", "jax")  # overlap by default
 
 
 def software_of(run: Run) -> tuple[bool, bool, Loss]:
-    """What of a footprint a run's software computes in its own way.
+    """Returns what of a footprint a run's software computes in its own way.
 
-    Whether ranks that split blocks split the loss over the vocabulary too, as Megatron-LM does
-    (Shoeybi et al. 2019, arXiv:1909.08053, section 3) and torchtitan; whether selective
-    recomputation keeps every second product only, as torchtitan's (`_apply_ac_to_transformer_block`
-    counts them); and how the loss is computed.
+    The first value says whether ranks that split blocks split the loss over the vocabulary too, as
+    Megatron-LM does (Shoeybi et al. 2019, arXiv:1909.08053, section 3) and torchtitan; the second,
+    whether selective recomputation keeps every second product only, as torchtitan's
+    (`_apply_ac_to_transformer_block` counts them); the third, how the loss is computed.
     """
     layout = run.layout
     fsdp = layout.engine == "fsdp"

@@ -49,7 +49,7 @@ def ranking_sets(runs: tuple[Run, ...]) -> tuple[RankingSet, ...]:
 
 
 def noise_of(source: str, name: str) -> float:
-    """By how much repeats of a set differ, as a share."""
+    """Returns by how much repeats of a set differ, as a share."""
     noisy = source in _NOISY_SOURCES or (source, name) in _NOISY_SETS
     return NOISY if noisy else NOISE
 

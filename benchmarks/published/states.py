@@ -64,7 +64,7 @@ def kind_of(row: Row, engine: Engine, generation: Generation) -> Kind:
 
 
 def states_of(row: Row, engine: Engine, generation: Generation, method: Method) -> States:
-    """How a row holds parameters; see the sources above."""
+    """Returns how a row holds parameters; see the sources above."""
     kind = kind_of(row, engine, generation)
     optimizer, moments = _moments(row)
     pure = _is_pure(row, engine, kind, method)
@@ -103,7 +103,7 @@ def _held(row: Row, engine: Engine, kind: Kind) -> Held:
 
 
 def _is_pure(row: Row, engine: Engine, kind: Kind, method: Method) -> bool:
-    """Whether all is 16 bit: said so, or plain bf16 without a word of a mix on unsharded ranks."""
+    """Returns whether all is 16 bit: said so, or plain bf16, unsharded, no word of a mix."""
     words = row.text("precision")
     if kind not in {"bf16", "fp16"} or re.search(r"fp32 adapter", words):
         return False

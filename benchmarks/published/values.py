@@ -1,4 +1,4 @@
-"""What a row of a published table says, in the words of this project."""
+"""Values of a row of a published table, in the words of this project."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """How parameters and what belongs to them are held, in bytes before any sharding.
+    """Parameters and what belongs to them, in bytes before any sharding.
 
     `weight_bytes`, `gradient_bytes` and `state_bytes` (fp32 copy and moments) are of one trained
     parameter, `frozen_bytes` is of one frozen parameter of the blocks: under 2 where the base is
@@ -58,7 +58,7 @@ class States:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Who holds what and how a step goes.
+    """The layout of a run: engine, sharding, ranks and execution of a step.
 
     `shards` is over how many ranks `zero_stage` splits. `tensor` is that of the stages on average
     where they differ (see `Run.stages`). What the table leaves open is filled in by the rules
@@ -140,14 +140,14 @@ class Run:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all devices together."""
+        """Tokens per second of all devices together."""
         if self.samples_per_second is None:
             return None
         return self.samples_per_second * self.shape.seq_len
 
     @property
     def configuration(self) -> tuple[object, ...]:
-        """What it was, without what was measured: equal for repeats."""
+        """The run without what was measured: equal for repeats."""
         return (
             self.shape,
             self.device,

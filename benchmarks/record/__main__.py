@@ -12,11 +12,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator.cli.app import run
-from orchestrator.cli.check import model_and_space
+from orchestrator.cli.check import planned_context
 from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, SpecPath
 from orchestrator.cli.result import Result, as_command
+from search_spaces.space import build_space
 from search_spaces.spec.load import load_spec, study_name
 
 TABLE_FILE = "surface.csv"
@@ -56,8 +57,8 @@ def record(
     )
     if spec.cluster.workers != "auto":
         # what is wrong without any cluster, before one starts
-        _, space = model_and_space(spec, spec.cluster.workers)
-        chosen(space, asked)
+        ranks = spec.cluster.workers
+        chosen(build_space(planned_context(spec, ranks), ranks), asked)
     try:
         recorded = record_plans(asked, print_line)
     except KeyboardInterrupt:

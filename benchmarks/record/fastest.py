@@ -13,7 +13,7 @@ from search_spaces.plan import Plan
 def fastest(
     plans: Sequence[Plan], rows: Sequence[Cells], knobs: Sequence[str], count: int
 ) -> tuple[Plan, ...]:
-    """So many plans of the highest mean throughput, in the order of the space.
+    """Returns the `count` plans of the highest mean throughput, in the order of the space.
 
     Only repeats that every plan has are compared: what is measured of some plans alone, as by an
     earlier run of the same command, changes nothing.

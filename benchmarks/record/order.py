@@ -1,4 +1,4 @@
-"""Which plans are measured, and in which order."""
+"""Order in which a sample of plans is measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Turn:
 
 
 def sample(plans: Sequence[Plan], limit: int, seed: int) -> tuple[Plan, ...]:
-    """So many plans, each drawn from a stretch of its own; all of them if they are no more.
+    """Draws `limit` plans, each from a stretch of its own; all if there are no more.
 
     Plans of one structure stand together in a space, so that each has its share of the sample.
     """

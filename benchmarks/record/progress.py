@@ -1,4 +1,4 @@
-"""What a recording says while it goes on."""
+"""Progress of a recording, in a line for each measurement."""
 
 from __future__ import annotations
 

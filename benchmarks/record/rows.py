@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.record.model_shape import ModelShape
 from orchestrator.report.reasons import outcome_sentence
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.spec.schema import GIB, SweepSpec
 from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory, TimedOut
-from workers.models.capabilities import ModelShape
 
 PUBLISHED = (
     *("source", "url_or_path", "model"),
@@ -44,7 +44,7 @@ Cells = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What all rows of a recording are about; `set_id` names it."""
+    """The subject of all rows of a recording; `set_id` names it."""
 
     name: str
     spec: SweepSpec

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.record.fastest import fastest
+from benchmarks.record.model_shape import shape_of
 from benchmarks.record.order import Turn, sample, turns
 from benchmarks.record.progress import Progress
 from benchmarks.record.rows import Subject, row_of, varying_knobs
@@ -26,7 +27,6 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
-from workers.models.capabilities import shape_of
 from workers.prepare import prepare
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _STARTS = 2  # of a group, before it is given up that one comes up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be recorded: where, how often each plan, how many plans (None: all), which.
+    """A recording to make: where, how often each plan, how many plans (None: all), which.
 
     Of a recording whose plans have all been measured, `best` names how many of the fastest get
     the repeats that are missing; the others stay as they are.
@@ -55,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a recording holds in the end: rows of so many plans."""
+    """The result of a recording: rows for a number of plans."""
 
     table: Path
     plans: int
@@ -79,7 +79,7 @@ def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
     subject = Subject(
         name=asked.name, spec=spec, facts=facts, shape=shape_of(spec.model), set_id=identity
     )
-    table = Table(asked.table, identity)
+    table = Table(asked.table, identity, say)
     refuse_other_spec(spec, asked.table)
     with connected(spec) as joined:
         cluster = joined.facts

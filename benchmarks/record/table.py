@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.record.order import Turn
 from benchmarks.record.rows import Cells, header, knob_cells
 from search_spaces.errors import UserError
+from search_spaces.spec.files import append_durably, write_durably
 from search_spaces.spec.load import load_spec, spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import KEYS_OUTSIDE_MEASUREMENT
@@ -28,13 +30,13 @@ class RecordingError(UserError):
 
 
 def set_id(spec: SweepSpec, name: str) -> str:
-    """What all rows of a recording share: another specification has another one."""
+    """Returns the id of all rows of a recording: another specification has another one."""
     canonical = json.dumps(_measured_by(spec), sort_keys=True, separators=(",", ":"))
     return f"{name}-{hashlib.sha256(canonical.encode()).hexdigest()[:_ID_DIGITS]}"
 
 
 def _measured_by(spec: SweepSpec) -> dict[str, Any]:
-    """What was asked for beyond the defaults: a new key leaves old tables as they are."""
+    """Returns the keys that differ from defaults: a new key leaves old tables as they are."""
     sections = {name: getattr(spec, name) for name in _SECTIONS}
     measured = {
         name: section.model_dump(
@@ -52,7 +54,7 @@ def _measured_by(spec: SweepSpec) -> dict[str, Any]:
 
 
 def kept_spec(table: Path) -> Path:
-    """Where the specification of a table is kept: beside it."""
+    """Returns the file of a table's specification, which lies next to it."""
     return table.with_suffix(".yaml")
 
 
@@ -85,7 +87,7 @@ def keep_spec(spec: SweepSpec, name: str, table: Path) -> None:
         return
     named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
     try:
-        kept.write_text(spec_to_yaml(named), encoding="utf-8")
+        write_durably(kept, spec_to_yaml(named))
     except OSError as error:
         raise RecordingError(f"{kept} cannot be written: {error.strerror}") from None
 
@@ -93,8 +95,15 @@ def keep_spec(spec: SweepSpec, name: str, table: Path) -> None:
 class Table:
     """A CSV file that grows by a row for each measurement."""
 
-    def __init__(self, path: Path, set_id: str) -> None:
+    def __init__(
+        self, path: Path, set_id: str, say: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Reads what is there.
+
+        Args:
+            path: The CSV file.
+            set_id: The specification that its rows belong to.
+            say: Is told of a row that is set aside.
 
         Raises:
             RecordingError: If it is no table of this recording, or there is no place for one.
@@ -103,7 +112,7 @@ class Table:
             raise RecordingError(f"{path}: the name of a table must end in .csv")
         self.path = path
         _make_folder(path)
-        self._header, self.rows = _read(path)
+        self._header, self.rows = _read(path, say)
         if any(row["ranking_sets"] != set_id for row in self.rows):
             raise RecordingError(
                 f"{path} was recorded with another specification: name another file by --out,"
@@ -125,7 +134,7 @@ class Table:
             )
         if not self._header:
             self._header = wanted
-            self._write([dict(zip(wanted, wanted, strict=True))], "w")
+            self._append(dict(zip(wanted, wanted, strict=True)))
 
     def missing(self, order: Sequence[Turn], knobs: Sequence[str]) -> tuple[Turn, ...]:
         """The turns that have no row yet.
@@ -151,15 +160,20 @@ class Table:
             RecordingError: If it cannot be written.
         """
         self.rows.append(row)
-        self._write([row], "a")
+        self._append(row)
 
-    def _write(self, rows: Iterable[Cells], mode: str) -> None:
+    def _append(self, row: Cells) -> None:
+        line = io.StringIO()
+        csv.DictWriter(line, self._header, restval="", lineterminator="").writerow(row)
         try:
-            with self.path.open(mode, encoding="utf-8", newline="") as opened:
-                writer = csv.DictWriter(opened, self._header, restval="", lineterminator="\n")
-                writer.writerows(rows)
+            append_durably(self.path, line.getvalue())
         except OSError as error:
             raise RecordingError(f"{self.path} cannot be written: {error.strerror}") from None
+
+
+def torn_file(table: Path) -> Path:
+    """The file beside a table with rows that were cut short when they were written."""
+    return table.with_suffix(".torn.csv")
 
 
 def _make_folder(path: Path) -> None:
@@ -170,15 +184,17 @@ def _make_folder(path: Path) -> None:
         raise RecordingError(f"{path} cannot be written: {reason}") from None
 
 
-def _read(path: Path) -> tuple[tuple[str, ...], list[Cells]]:
-    """Header and rows; a last row that was cut short when it was written is cut off the file."""
+def _read(path: Path, say: Callable[[str], None]) -> tuple[tuple[str, ...], list[Cells]]:
+    """Header and rows; a last row that was cut short when it was written is set aside."""
     if not path.exists():
         return (), []
     try:
         text = path.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
-            path.write_text(whole, encoding="utf-8")
+            append_durably(torn_file(path), text[len(whole) :])
+            write_durably(path, whole)
+            say(f"the last row of {path} was cut short: it is set aside in {torn_file(path)}")
         reader = csv.DictReader(whole.splitlines())
         rows = list(reader)
     except OSError as error:

@@ -16,7 +16,7 @@ _NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # a killed server le
 
 
 def serves(port: int) -> bool:
-    """Whether one answers there."""
+    """Returns whether a server answers on the port."""
     with contextlib.suppress(OSError, urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
         return True

@@ -8,16 +8,17 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
 import psycopg
+
+from benchmarks.rigs.ports import free_port
 
 USER, PASSWORD = "ann", "correct-horse/battery@staple"  # what URLs have to write in percent signs
 QUOTED = "correct-horse%2Fbattery%40staple"
@@ -38,7 +39,7 @@ class Server:
     databases: int = field(default=0)
 
     def url(self, database: str = "postgres", *, port: int | None = None) -> str:
-        """What a specification names it by."""
+        """Returns the URL that a specification names."""
         return f"postgresql://{USER}:{QUOTED}@127.0.0.1:{port or self.port}/{database}"
 
     def new_database(self) -> str:
@@ -93,6 +94,58 @@ class Server:
         assert self.process is not None
         first = psutil.Process(self.process.pid)
         return [first, *first.children(recursive=True)]
+
+    def backed_up(self, name: str, *options: str) -> Server:
+        """Returns a server with a copy of all data, in another folder and on another port.
+
+        Args:
+            name: Of the folder.
+            options: More of `pg_basebackup`.
+        """
+        copy = replace(self, folder=self.folder.parent / name, port=free_port(), process=None)
+        subprocess.run(
+            [
+                *(self.program / "pg_basebackup", "--pgdata", copy.folder),
+                *("--host=127.0.0.1", f"--port={self.port}", f"--username={USER}"),
+                *("--checkpoint=fast", "--no-sync", *options),
+            ],
+            check=True,
+            capture_output=True,
+            cwd=self.folder.parent,
+            env={"PGPASSWORD": PASSWORD},
+            **self.owner,  # type: ignore[call-overload]
+        )
+        return copy
+
+    @contextlib.contextmanager
+    def standby(self, name: str) -> Iterator[Server]:
+        """Starts a server that has each transaction before its client hears of it."""
+        other = self.backed_up(name, "--write-recovery-conf")
+        other.start()
+        try:
+            self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            self.execute("SELECT pg_reload_conf()")
+            yield other
+        finally:
+            other.stop()
+
+    def fail_over(self, standby: Server) -> None:
+        """Is killed; its standby takes over, under its address."""
+        assert self.process is not None
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(_START_SECONDS)
+        standby.execute("SELECT pg_promote()")
+        self.become(standby)
+
+    def become(self, other: Server) -> None:
+        """Has the data of the other, which ends, from now on."""
+        for server in (self, other):
+            server.stop()
+        shutil.rmtree(self.folder)
+        self.folder = other.folder
+        self.start()
 
     def stop(self) -> None:
         """Ends it as `pg_ctl stop -m fast` does: sessions are cut, what was committed is kept."""
@@ -157,11 +210,3 @@ def _initialise(server: Server) -> None:
     )
     with (server.folder / "postgresql.conf").open("a") as settings:
         settings.write("unix_socket_directories = ''\n")
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -31,7 +31,7 @@ class Brought:
     idle_seconds: float = 8.0  # longer than a busy machine is late, shorter than workers start
 
     def options(self, folder: Path, gcs: str) -> list[str]:
-        """Of the head: it runs Ray's autoscaler, with Ray's provider for tests."""
+        """Returns options of a head that runs Ray's autoscaler, with Ray's provider for tests."""
         kinds = {
             _FAKE_HEAD_KIND: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
             "brought": {
@@ -64,7 +64,7 @@ class Brought:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Of the head alone."""
+        """Environment of the head alone."""
         return {
             "RAY_FAKE_CLUSTER": "1",
             "AUTOSCALER_UPDATE_INTERVAL_S": "1",

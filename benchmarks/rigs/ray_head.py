@@ -9,7 +9,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from benchmarks.rigs.ports import free_port
 from benchmarks.rigs.ray_autoscaler import Brought
 
 BIN = Path(sys.executable).parent
@@ -27,7 +27,7 @@ _TRIES = 4  # Ray gives a node 30 s to start, however busy the machine is
 
 @dataclass(frozen=True)
 class Host:
-    """Where a node runs: its address, and what its commands begin with."""
+    """The host of a node: its address, and what its commands begin with."""
 
     address: str
     inside: tuple[str, ...] = ()
@@ -54,24 +54,16 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
 
 
 def can_be_apart() -> bool:
-    """Whether this machine lets a process have mounts of its own."""
+    """Returns whether this machine lets a process have mounts of its own."""
     try:
         return not subprocess.run([*APART, "/mnt", "true"], check=False).returncode
     except FileNotFoundError:
         return False
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @dataclass(frozen=True)
 class Ports:
-    """Where a head listens."""
+    """Ports of a head."""
 
     gcs: int = field(default_factory=free_port)
     dashboard: int = field(default_factory=free_port)
@@ -111,8 +103,9 @@ def ray_head(
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     path = f"{BIN}:{os.environ['PATH']}"
     environ = environment(home, **{**auth, **extra}, PATH=path, RAY_USAGE_STATS_ENABLED="0")
-    ports = ports or Ports()
+    given = ports
     for attempt in range(_TRIES):
+        ports = given or Ports()
         log = home / f"head-{attempt}.log"
         with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as session:  # sockets
             options = [

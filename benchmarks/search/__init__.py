@@ -1,1 +1,1 @@
-"""How many trials samplers need on surfaces that are measured to the last plan."""
+"""Comparison of samplers by the trials that they need on fully measured surfaces."""

@@ -1,4 +1,4 @@
-"""Which columns of a table are knobs, by their names and by how they behave.
+"""Detection of the columns that are knobs, by their names and by how they behave.
 
 Columns that every published table has are known, and so are the knobs of a plan. Of any other,
 nobody knows beforehand whether somebody chose it or measured it. Its name may say so; or it behaves
@@ -104,7 +104,7 @@ def value_of(row: Row, name: str) -> str:
 
 
 def tells_how_it_ended(cells: Sequence[str], ran: Sequence[bool]) -> bool:
-    """Whether cells are there for what ran alone, or not at all for it, or say that it ran."""
+    """Returns whether cells exist for exactly what ran, for none of it, or say that it ran."""
     if all(ran) or not any(ran):
         return False
     filled = [bool(cell) for cell in cells]
@@ -122,7 +122,7 @@ def _is_named_as_measured(name: str) -> bool:
 
 
 def _crowds(cells: Sequence[str]) -> bool:
-    """Whether there are nearly as many values as rows."""
+    """Returns whether there are nearly as many values as rows."""
     filled = [cell for cell in cells if cell]
     values = {*filled}
     share = _CROWD if _numbers(values) is not None else _NAMES
@@ -130,7 +130,7 @@ def _crowds(cells: Sequence[str]) -> bool:
 
 
 def _counts_repeats(name: str, columns: Columns, rates: Sequence[float | None]) -> bool:
-    """Whether a column counts 0, 1, 2 or 1, 2, 3 through rows that are otherwise the same.
+    """Returns whether a column counts 0, 1, 2 or 1, 2, 3 through rows otherwise the same.
 
     They are repeats if their counts make no difference on the whole: neither to the rate, as far
     as the noise lets tell, nor to whether it ran.
@@ -155,7 +155,7 @@ def _counts_repeats(name: str, columns: Columns, rates: Sequence[float | None]) 
 
 
 def _is_slight(values: Sequence[float]) -> bool:
-    """Whether numbers are 0 on average, as far as they tell."""
+    """Returns whether numbers are 0 on average, as far as they tell."""
     mean = sum(values) / len(values)
     squares = sum((value - mean) ** 2 for value in values)
     error = math.sqrt(squares / max(len(values) - 1, 1) / len(values))
@@ -163,7 +163,7 @@ def _is_slight(values: Sequence[float]) -> bool:
 
 
 def _lack_something(columns: Columns, rates: Sequence[float | None]) -> bool:
-    """Whether rows that agree in all columns were not all measured alike."""
+    """Returns whether rows that agree in all columns were not all measured alike."""
     groups: dict[tuple[str, ...], list[float | None]] = defaultdict(list)
     for key, rate in zip(_keys(columns, len(rates)), rates, strict=True):
         groups[key].append(rate)
@@ -175,7 +175,7 @@ def _lack_something(columns: Columns, rates: Sequence[float | None]) -> bool:
 
 
 def _needed(crowded: Columns, chosen: Columns, rates: Sequence[float | None]) -> Columns:
-    """Of the columns that crowd, those of round values without which rows are not told apart."""
+    """Returns the crowded columns of round values, if rows are not told apart without them."""
     if not _lack_something(chosen, rates):
         return {}
     return {
@@ -186,7 +186,7 @@ def _needed(crowded: Columns, chosen: Columns, rates: Sequence[float | None]) ->
 
 
 def _without_echoes(columns: Columns) -> Columns:
-    """Without columns that follow from others, if there are enough cases to tell."""
+    """Returns the columns that follow from no others, if there are enough cases to tell."""
     cases = [*dict.fromkeys(zip(*columns.values(), strict=True))]
     kept = dict(zip(columns, zip(*cases, strict=True), strict=True))
     strange = [name for name in kept if name not in _KNOWN][::-1]
@@ -200,10 +200,10 @@ def _without_echoes(columns: Columns) -> Columns:
 
 
 def _follows(cells: Sequence[str], others: Columns) -> bool:
-    """Whether a column follows from a few others.
+    """Returns whether a column follows from a few others.
 
-    So few that each case of theirs is seen several times: what tells nearly all candidates apart
-    decides everything by chance.
+    They must be so few that each case of theirs is seen several times: what tells nearly all
+    candidates apart decides everything by chance.
     """
     deciding = dict(others)
     for name in sorted(others, key=lambda other: -len({*others[other]})):
@@ -231,7 +231,7 @@ def _numbers(values: Iterable[str]) -> list[float] | None:
 
 
 def _is_round(number: float) -> bool:
-    """Whether somebody may have typed it: two digits, or so many times a power of two."""
+    """Returns whether somebody may have typed it: two digits, or those times a power of two."""
     while number >= 100 and number % 2 == 0:
         number /= 2
     return float(f"{number:.2g}") == number

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from benchmarks.output import write
 from benchmarks.published.forecaster import ForecasterWithout
+from benchmarks.search.competitors.known import COMPETITORS, WRONG
 from benchmarks.search.plot import draw
 from benchmarks.search.races import AFTER
-from benchmarks.search.rivals.known import RIVALS, WRONG
 from benchmarks.search.run import run
 from benchmarks.search.surfaces import surfaces_in
 from search_spaces.errors import UserError
@@ -33,17 +33,17 @@ _WIDE = 120  # columns where nothing is a terminal
 
 
 def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
-    """Races rivals over a directory; the exit status, 2 for what a user caused."""
+    """Races competitors over a directory; the exit status, 2 for what a user caused."""
     options = _parser().parse_args(arguments)
     try:
-        rivals = _rivals(options.samplers, wrong=options.wrong)
+        competitors = _competitors(options.samplers, wrong=options.wrong)
         surfaces = surfaces_in(options.folder, without, least=options.least)
         if not surfaces:
             raise UserError(f"{options.folder} has no rows that form a surface")
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    results = run(surfaces, rivals, options.seeds, options.jobs)
+    results = run(surfaces, competitors, options.seeds, options.jobs)
     found = results.as_dict()
     write(found, options.out)
     if options.plot is not None:
@@ -76,7 +76,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _rivals(named: str | None, *, wrong: bool) -> tuple[str, ...]:
+def _competitors(named: str | None, *, wrong: bool) -> tuple[str, ...]:
     """The samplers that were asked for.
 
     A name may have a comma itself, so that the longest known name counts.
@@ -84,9 +84,9 @@ def _rivals(named: str | None, *, wrong: bool) -> tuple[str, ...]:
     Raises:
         UserError: If one is not known.
     """
-    known = (*RIVALS, *WRONG)
+    known = (*COMPETITORS, *WRONG)
     if named is None:
-        return (*RIVALS, *(WRONG if wrong else ()))
+        return (*COMPETITORS, *(WRONG if wrong else ()))
     found, left = [], named.strip()
     while left:
         fitting = [name for name in known if left == name or left.startswith(f"{name},")]

@@ -1,4 +1,4 @@
-"""What is expected of a surface's candidates by a forecast that never saw their measurements."""
+"""Forecasts of a surface's candidates, made without their measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.published.cells import UnusableRowError
 from benchmarks.published.forecaster import ForecasterWithout
-from benchmarks.published.reading import run_of
+from benchmarks.published.reader import run_of
 from benchmarks.published.values import Run
 from benchmarks.search.tables import Entry, Grid
 from search_spaces.errors import UserError

@@ -49,7 +49,7 @@ def regret_page(results: Results) -> str:
 
 
 def figure(results: Results) -> Figure:
-    """A line for each rival: mean regret over the seeds, median over surfaces, in per cent."""
+    """A line for each competitor: mean regret over the seeds, median over surfaces, in per cent."""
     marks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
     layout: Layout = {
         "height": 720,
@@ -79,7 +79,10 @@ def figure(results: Results) -> Figure:
             }
         ],
     }
-    return {"data": [_line(results, rival) for rival in results.rivals], "layout": layout}
+    return {
+        "data": [_line(results, competitor) for competitor in results.competitors],
+        "layout": layout,
+    }
 
 
 def _line(results: Results, incumbent: str) -> Scatter:

@@ -1,4 +1,4 @@
-"""Races: how soon each rival comes near the best of a surface."""
+"""Races: how soon each competitor comes near the best of a surface."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.search.rivals.base import AbstractRival
+from benchmarks.search.competitors.base import AbstractCompetitor
 from benchmarks.search.surfaces import Numbers, Surface
 
 AFTER = (5, 10, 20, 40)  # trials after which regret is told
@@ -35,15 +35,17 @@ class Race:
         return int(near[0]) + 1 if len(near) else len(self.regret) + 1
 
     def seconds_to(self, share: float) -> float:
-        """What the trials took up to the one that came so near."""
+        """Seconds that the trials took up to the one that came so near."""
         return float(self.seconds[min(self.trials_to(share), len(self.seconds)) - 1])
 
     def regret_at(self, trials: int) -> float:
-        """After so many trials, or after the last one."""
+        """The regret after so many trials, or after the last one."""
         return float(self.regret[min(trials, len(self.regret)) - 1])
 
 
-def race(surface: Surface, incumbent: AbstractRival, seed: int, most: int | None = None) -> Race:
+def race(
+    surface: Surface, incumbent: AbstractCompetitor, seed: int, most: int | None = None
+) -> Race:
     """Measures candidates until regret is known after 40 trials and the best is found within 2 %.
 
     Each trial tells one of the candidate's repeats, drawn at random. The race ends after `most`

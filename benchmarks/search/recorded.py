@@ -39,7 +39,7 @@ _CPU = "cpu"
 
 
 def expected_plans(spec_file: Path, rows: Sequence[Row]) -> SearchPrior:
-    """What the candidates are expected to take; nan for what is no plan of the specification.
+    """Forecasts the candidates; nan for what is no plan of the specification.
 
     Args:
         spec_file: The specification that was recorded.
@@ -55,7 +55,7 @@ def expected_plans(spec_file: Path, rows: Sequence[Row]) -> SearchPrior:
     if not at:
         raise SurfacesError(f"{spec_file} has none of the plans that were recorded")
     table = PlanTable.of(plan for plan in plans if plan is not None)
-    footprint = Footprints(question.spec, question.kind)(variants_of(table))
+    footprint = Footprints(question.spec, question.kind, run_code=True)(variants_of(table))
     executions = plan_features(table, question.model, footprint)
     limit = GIB * (number(rows[0], "gpu_mem_gib") or question.limit_bytes / GIB)
     work = workload_of(footprint, question.device, executions)
@@ -73,7 +73,7 @@ def _spread(values: Numbers, at: Sequence[int], count: int) -> Numbers:
 
 
 def _question(spec_file: Path, row: Row) -> PlanningRequest:
-    """What `plimsoll plan` would be asked, on the devices that the recording had."""
+    """Returns the question to `plimsoll plan` on the devices that the recording had."""
     spec = load_spec(spec_file)
     gpu, gpus = row.written("gpu"), number(row, "n_gpus")
     if gpu.lower() == _CPU:

@@ -1,4 +1,4 @@
-"""All races of all rivals over all surfaces, on several processes."""
+"""All races of all competitors over all surfaces, on several processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.published.metrics import kendall_tau
+from benchmarks.search.competitors.known import COMPETITORS, WRONG
 from benchmarks.search.races import AFTER, Race, figures, over_all, race
-from benchmarks.search.rivals.known import RIVALS, WRONG
 from benchmarks.search.surfaces import Numbers, Surface, Trial
 
 _AT_A_TIME = 5  # seeds that a process is handed
@@ -24,7 +24,7 @@ _held: list[Surface] = []  # of a process, so that they are sent once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Some races of one rival on one surface."""
+    """Some races of one competitor on one surface."""
 
     surface: int
     incumbent: str
@@ -36,23 +36,29 @@ Done = tuple[Part, list[Race]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Results:
-    """Races by surface and rival, in the order in which both were given."""
+    """Races by surface and competitor, in the order in which both were given."""
 
     surfaces: tuple[Surface, ...]
-    rivals: tuple[str, ...]
+    competitors: tuple[str, ...]
     seeds: int
     races: Mapping[tuple[str, str], Sequence[Race]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Figures by surface and rival, over all surfaces, and what the surfaces are."""
+        """Figures by surface and competitor, over all surfaces, and what the surfaces are."""
         by_surface = {
-            surface.name: {rival: figures(self.races[surface.name, rival]) for rival in self.rivals}
+            surface.name: {
+                competitor: figures(self.races[surface.name, competitor])
+                for competitor in self.competitors
+            }
             for surface in self.surfaces
         }
         told = [*by_surface.values()]
         return {
             "surfaces": by_surface,
-            "overall": {rival: over_all([one[rival] for one in told]) for rival in self.rivals},
+            "overall": {
+                competitor: over_all([one[competitor] for one in told])
+                for competitor in self.competitors
+            },
             "facts": {surface.name: _facts(surface) for surface in self.surfaces},
             "seeds": self.seeds,
         }
@@ -69,12 +75,14 @@ class Results:
 
 
 def run(
-    surfaces: Sequence[Surface], rivals: Sequence[str], seeds: int, processes: int = 1
+    surfaces: Sequence[Surface], competitors: Sequence[str], seeds: int, processes: int = 1
 ) -> Results:
-    """Races the rivals that are named; what is found does not depend on the processes."""
+    """Races the competitors that are named; what is found does not depend on the processes."""
     parts = [
-        Part(surface=place, incumbent=rival, seeds=range(first, min(first + _AT_A_TIME, seeds)))
-        for rival in sorted(rivals, key=lambda name: not name.startswith(_SLOW))
+        Part(
+            surface=place, incumbent=competitor, seeds=range(first, min(first + _AT_A_TIME, seeds))
+        )
+        for competitor in sorted(competitors, key=lambda name: not name.startswith(_SLOW))
         for place in sorted(range(len(surfaces)), key=lambda place: -len(surfaces[place]))
         for first in range(0, seeds, _AT_A_TIME)
     ]
@@ -84,7 +92,7 @@ def run(
         races[key] += zip(part.seeds, found, strict=True)
     return Results(
         surfaces=tuple(surfaces),
-        rivals=tuple(rivals),
+        competitors=tuple(competitors),
         seeds=seeds,
         races={
             key: [one for _, one in sorted(found, key=lambda pair: pair[0])]
@@ -117,12 +125,12 @@ def _hold(surfaces: Iterable[Surface]) -> None:
 
 
 def _raced(part: Part) -> Done:
-    surface, make = _held[part.surface], {**RIVALS, **WRONG}[part.incumbent]
+    surface, make = _held[part.surface], {**COMPETITORS, **WRONG}[part.incumbent]
     return part, [race(surface, make(surface, seed), seed) for seed in part.seeds]
 
 
 def _forecast_facts(surface: Surface) -> dict[str, float | None]:
-    """How well the forecast ranks speed, and by which median share it misses peaks."""
+    """Measures how well the forecast ranks speed, and its median error of peaks as a share."""
     ran = ~np.isnan(surface.rate)
     tau = memory = None
     if surface.log_rate is not None and np.ptp(surface.log_rate[ran]) > 0:

@@ -28,7 +28,7 @@ START_SECONDS, STEPS, FAILURE_SECONDS = 15.0, 12, 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What one measurement of a candidate tells.
+    """One measurement of a candidate.
 
     `rate` is None if it ran out of memory or failed. `log_share` is the logarithm of its peak over
     the memory limit, or of what it wanted if that is more; None where nobody knows. `half_width` is
@@ -43,7 +43,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a surface is about, as far as its table says; None where it does not."""
+    """The setup of a surface, as far as its table says; None where it does not."""
 
     parameters: float | None
     limit_gib: float | None
@@ -178,7 +178,7 @@ def _made(
 
 
 def _trial(entry: Entry, unit: str, usual: float) -> Trial:
-    """What a row tells.
+    """Returns the measurement of a row.
 
     A peak above the limit contradicts that it ran: the two were counted differently, and nothing
     is told of the peak.

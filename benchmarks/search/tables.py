@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.published.cells import COLUMNS, Row, UnusableRowError
-from benchmarks.published.reading import SETS_FILE
+from benchmarks.published.reader import SETS_FILE
 from search_spaces.errors import UserError
 
 _SETS = "ranking_sets"
@@ -76,7 +76,7 @@ def grids_in(place: Path) -> Iterator[Grid]:
 
 
 def failed(row: Row) -> bool:
-    """Whether a row tells of a candidate that cannot be had."""
+    """Returns whether a row tells of a candidate that cannot run."""
     return row.text("oom") in _TRUE or _FAILED.search(row.written("notes")) is not None
 
 
@@ -144,5 +144,5 @@ def _grid(
 
 
 def _ended_badly(row: Row) -> bool:
-    """Whether a row without throughput says so in a column of its own."""
+    """Returns whether a row without throughput says so in a column of its own."""
     return any(_ENDED_BADLY.search(row.text(name)) for name in ("outcome", "status", "state"))

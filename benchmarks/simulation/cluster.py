@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from benchmarks.simulation.invariants import DriverChecks
-from benchmarks.simulation.jobs import FINGERPRINT, Job, fate_of
+from benchmarks.simulation.jobs import FINGERPRINT, Job, ending_of
 from benchmarks.simulation.world import World
 from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.inputs import GroupsEnded, Input, TrialFinished
@@ -18,6 +18,8 @@ from search_spaces.trial import Crashed, Outcome, TimedOut
 
 _SILENT_SECONDS = 120.0  # before a silent group is killed
 _START_SECONDS = 9.0  # of workers
+_NOT_STARTED = Crashed(cause="start_failed", rank=None, phase="starting", detail="no space left")
+_FULL = Crashed(cause="disk_full", rank=0, phase="checkpoint", detail="no space left")
 _DIED = Crashed(cause="worker_died", rank=0, phase="running the trial", detail="connection lost")
 
 
@@ -152,7 +154,7 @@ class VirtualCluster(AbstractCluster):
         """Ends all groups at once, and reports it."""
         names = tuple(group.name for group in self._groups.values() if group.alive)
         self.end_all()
-        self._deliver(GroupsEnded(groups=names, at=0.0))
+        self._deliver(GroupsEnded(groups=names, queues_lost=True, at=0.0))
 
     def lose_idle_group(self) -> None:
         """Lets a group die that runs nothing."""
@@ -183,9 +185,12 @@ class VirtualCluster(AbstractCluster):
         if run.fresh or group.workers != run.placement:
             starting = _START_SECONDS
             group.workers = run.placement
-        fate = fate_of(self._seed, run.request, run.deadline_seconds)
-        seconds = fate.seconds * (20 if world.occurs("straggler") else 1)
-        outcome = fate.outcome
+            if world.is_broken("start_failed"):
+                self._later(group, 3.0, lambda: self._finish(group, run, _NOT_STARTED, started_at))
+                return
+        ending = ending_of(self._seed, run.request, run.deadline_seconds)
+        seconds = ending.seconds * (20 if world.occurs("straggler") else 1)
+        outcome = ending.outcome
         if seconds > run.deadline_seconds:
             seconds = run.deadline_seconds
             outcome = TimedOut(deadline_seconds=seconds, detail="running did not finish")
@@ -216,7 +221,9 @@ class VirtualCluster(AbstractCluster):
         self._world.after(seconds, unless_void)
 
     def _finish(self, group: _Group, run: Run, outcome: Outcome, started_at: float) -> None:
-        ended = isinstance(outcome, Crashed) and outcome.cause in ("worker_died",)
+        if outcome.kind == "measured" and self._world.is_broken("disk_full"):
+            outcome = _FULL
+        ended = isinstance(outcome, Crashed) and outcome.cause in ("worker_died", "start_failed")
         ended = ended or outcome.kind == "timed_out"
         self._report(group, run, outcome, started_at, ended, frozenset())
 

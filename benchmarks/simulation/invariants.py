@@ -1,4 +1,4 @@
-"""What must hold in each sweep. Shares nothing with the code that decides.
+"""Invariants of each sweep. They share nothing with the code that decides.
 
 The checks see what groups were told to run, what they reported, what the callbacks heard, and what
 the study holds.
@@ -18,10 +18,11 @@ from benchmarks.simulation.jobs import LIMIT_BYTES, Job
 from orchestrator.core.events import Event, SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node
-from orchestrator.core.reasons import Remeasures
+from orchestrator.core.reasons import ChecksMachine, measures_again
 from orchestrator.core.records import Record
 from search_spaces.trial import Cancelled, Crashed, Measured, Outcome
 
+_MACHINE = ("start_failed", "disk_full")
 _AVOID_SECONDS = 110.0  # for which a node that was lost is not used, whatever the cluster lists
 _REPORT_SECONDS = 900.0  # by which the end of a trial may be known later than its deadline
 
@@ -192,6 +193,10 @@ class DriverChecks:
             return
         _require(number not in self.numbers, f"number {number} is given twice")
         self.numbers.add(number)
+        if isinstance(event.reason, ChecksMachine):
+            suspect = event.reason.suspect
+            _require(suspect in self.under_way, f"trial {number} checks {suspect}, which has ended")
+            return
         if event.is_repeat:
             self._repeats(event)
             return
@@ -252,12 +257,39 @@ class SweepChecks:
 
     def __init__(self) -> None:
         self.deaths: Counter[str] = Counter()  # of a plan's trials, through machines, by plan
+        self.alone: Counter[str] = Counter()  # deaths of drivers with one trial, by its plan
+        self._failed_at: dict[str, float] = {}  # last death of a plan, by plan
+        self._measured_at: dict[str, float] = {}  # first stored measurement, by accelerator
+        self._went_well_at: dict[str, float] = {}  # last trial that did not die, by accelerator
         self.reported: defaultdict[int, list[Outcome]] = defaultdict(list)
         self.acknowledged: dict[int, Outcome] = {}
 
-    def blamed(self, record: Record) -> None:
-        """Checks that a plan is blamed for a death only after its trials died twice."""
-        outcome = record.outcome
+    def trial_ended(self, started: TrialStarted, now: float, outcome: Outcome | None) -> None:
+        """Takes note of how a trial ended, before it is handled; None: with its group."""
+        lost = (*_MACHINE, "worker_died", "collective", "device_error")
+        if outcome is None or (isinstance(outcome, Crashed) and outcome.cause in lost):
+            self._failed_at[started.plan.key] = now
+            return
+        self._went_well_at[started.plan.accelerator] = now
+
+    def blamed(self, record: Record, now: float) -> None:
+        """Checks that a plan is blamed for a death only after its trials died twice.
+
+        If another plan was measured before, it must have run once more since then.
+        """
+        outcome, key = record.outcome, record.plan.key
+        if isinstance(outcome, Crashed) and outcome.cause == "driver_lost":
+            _require(self.alone[key] >= 2, "a plan is blamed that was not alone when drivers died")
+        lost = (*_MACHINE, "worker_died", "collective", "device_error")
+        if isinstance(outcome, Crashed) and outcome.cause in lost and not record.validation:
+            failed_at = self._failed_at.get(key, -1.0)
+            kind = record.plan.accelerator
+            could_check = self._measured_at.get(kind, math.inf) < failed_at
+            needed = outcome.cause in _MACHINE or (could_check and not _is_repeat(record))
+            _require(
+                not needed or self._went_well_at.get(kind, -1.0) >= failed_at,
+                f"plan of trial {record.number} is blamed, and the machine was not checked",
+            )
         is_death = isinstance(outcome, Crashed) and outcome.cause in (
             "worker_died",
             "driver_lost",
@@ -266,6 +298,8 @@ class SweepChecks:
         if is_death and not record.validation:
             deaths = self.deaths[record.plan.key]
             _require(deaths >= 2, f"plan of trial {record.number} is blamed after {deaths} deaths")
+        if isinstance(outcome, Measured) and not record.validation:
+            self._measured_at.setdefault(record.plan.accelerator, now)
 
     def study(self, records: Iterable[Record]) -> None:
         """Compares what the study holds with what groups reported."""
@@ -360,4 +394,4 @@ def _free(record: Record) -> float:
 
 
 def _is_repeat(record: Record) -> bool:
-    return isinstance(record.reason, Remeasures)
+    return measures_again(record.reason)

@@ -1,4 +1,4 @@
-"""What is tuned: specifications with their spaces, and what becomes of each plan."""
+"""Jobs to tune: specifications with their spaces, and the ending of each plan's trials."""
 
 from __future__ import annotations
 
@@ -152,32 +152,32 @@ def _nodes(random: Random, kinds: tuple[str, ...], groups: int) -> tuple[Node, .
 
 
 @dataclass(frozen=True)
-class Fate:
-    """What becomes of a trial of a plan if no fault occurs."""
+class Ending:
+    """The end of a trial of a plan if no fault occurs."""
 
     outcome: Outcome
     seconds: float
 
 
-def fate_of(seed: int, request: TrialRequest, deadline_seconds: float) -> Fate:
+def ending_of(seed: int, request: TrialRequest, deadline_seconds: float) -> Ending:
     """Returns what becomes of a trial: the same for each trial of a plan, but for its speed."""
     random = Random(f"{seed} {request.plan.key} {request.validation}")
     seconds = random.uniform(5, 40)
     draw = random.random()
     if draw < 0.7 or (request.plan.micro_batch == 1 and draw < 0.9):
-        return Fate(_measured(seed, request, random), seconds)
+        return Ending(_measured(seed, request, random), seconds)
     if draw < 0.82:
-        return Fate(_out_of_memory(random), seconds)
+        return Ending(_out_of_memory(random), seconds)
     if draw < 0.88:
-        return Fate(_crashed("exception", f"ValueError: {random.randrange(3)}"), seconds)
+        return Ending(_crashed("exception", f"ValueError: {random.randrange(3)}"), seconds)
     if draw < 0.91:
-        return Fate(_crashed("worker_died", "killed"), seconds)
+        return Ending(_crashed("worker_died", "killed"), seconds)
     if draw < 0.94:
-        return Fate(_crashed("device_error", "Xid 79"), seconds)
+        return Ending(_crashed("device_error", "Xid 79"), seconds)
     if draw < 0.97:
-        return Fate(Diverged(step=3, loss="nan", costs=_COSTS), seconds)
+        return Ending(Diverged(step=3, loss="nan", costs=_COSTS), seconds)
     late = TimedOut(deadline_seconds=deadline_seconds, detail="running did not finish")
-    return Fate(late, deadline_seconds)
+    return Ending(late, deadline_seconds)
 
 
 def rate_of(seed: int, plan: Plan) -> float:

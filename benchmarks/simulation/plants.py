@@ -29,7 +29,7 @@ PLANTS = (
     Plant(
         "a trial that found room keeps waiting for it, and runs again",
         "orchestrator.core.schedule",
-        "step.change(pending=_without(step.state.pending, kind))\n            return Next.STARTED",
+        "_forget_pending(step, kind)\n            return Next.STARTED",
         "return Next.STARTED",
     ),
     Plant(
@@ -72,7 +72,7 @@ PLANTS = (
     Plant(
         "a trial waits for nodes without end",
         "orchestrator.core.schedule",
-        "return step.now - trial.since >= step.state.wait_seconds",
+        "return step.now - step.state.out_of_room_since[kind] >= step.state.wait_seconds",
         "return False",
     ),
     Plant(
@@ -84,14 +84,20 @@ PLANTS = (
     Plant(
         "a trial whose group died is forgotten",
         "orchestrator.core.handle",
-        "if group is not None and group.trial is not None:",
-        "if False:",
+        "if group is None or group.trial is None:",
+        "if True:",
+    ),
+    Plant(
+        "a plan is blamed for lost queues",
+        "orchestrator.core.handle",
+        "if not ended.queues_lost:",
+        "if True:",
     ),
     Plant(
         "a plan is blamed for the first death of its workers",
         "orchestrator.core.failures",
-        "return FailureDecision(retry=not second, replace=reason, prune=second)",
-        "return FailureDecision(retry=False, replace=reason, prune=second)",
+        "retry=not second, replace=WorkersCrashed",
+        "retry=False, replace=WorkersCrashed",
     ),
     Plant(
         "trials go on after the study became unavailable",
@@ -108,8 +114,8 @@ PLANTS = (
     Plant(  # another one that it found
         "a driver that lost its lock goes on after another one has written",
         "orchestrator.study.writer",
-        "if self._lock.times_taken == self._times_taken:",
-        "if True:",
+        "if self._lock is not None:",
+        "if False:",
     ),
     Plant(  # another one that it found
         "trials start in the step whose write fails",
@@ -120,8 +126,8 @@ PLANTS = (
     Plant(
         "leaders are measured again without end",
         "orchestrator.core.repeats",
-        "if len(made) + len(running) >= spec.validation.repeats:",
-        "if False:",
+        "return spec.validation.repeats - len(repeats_at_the_end(records)) - len(running)",
+        "return 1",
     ),
     Plant(
         "a plan whose repeat is interrupted counts as untried",
@@ -132,14 +138,38 @@ PLANTS = (
     Plant(
         "the plan with the lowest mean wins",
         "orchestrator.core.answer",
-        "leader = max(plans, key=speeds.score)",
-        "leader = min(plans, key=speeds.score)",
+        "leader = max(plans, key=rank)",
+        "leader = min(plans, key=rank)",
     ),
     Plant(
         "a study that became unavailable counts as a mistake of the user's",
         "orchestrator.cli.exit_codes",
-        "return ExitCode.STUDY_LOST",
-        "return ExitCode.USER_ERROR",
+        "case StudyLost() | MachineError():\n            return ExitCode.TRY_AGAIN",
+        "case StudyLost() | MachineError():\n            return ExitCode.USER_ERROR",
+    ),
+    Plant(  # a fault of earlier versions
+        "a plan is blamed for workers that did not start, or for a full disk",
+        "orchestrator.core.failures",
+        'outcome.cause in ("start_failed", "disk_full")',
+        "outcome.cause in ()",
+    ),
+    Plant(  # the same
+        "a plan is blamed for the machine on which a measured plan fails as well",
+        "orchestrator.core.blame",
+        "if is_loss_of_processes(outcome) and checkable:",
+        "if False:",
+    ),
+    Plant(  # the same
+        "all plans are blamed that were under way when two drivers died",
+        "orchestrator.core.handle",
+        "if before is None or not (alone and before.alone):",
+        "if before is None:",
+    ),
+    Plant(  # a fault of earlier versions
+        "a sweep that the machine ended counts as finished",
+        "orchestrator.cli.exit_codes",
+        "if ended_by_machine(reason):",
+        "if False:",
     ),
 )
 

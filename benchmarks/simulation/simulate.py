@@ -44,6 +44,7 @@ from orchestrator.core.inputs import (
 )
 from orchestrator.core.instructions import Instruction
 from orchestrator.core.placement import CapacityRequest
+from orchestrator.core.reasons import MachineFailed, NoPlanForNodes
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import AbstractCallback, SweepState
@@ -53,20 +54,21 @@ from orchestrator.study.serialization import kept_end, records_of
 from orchestrator.study.study import Study
 from orchestrator.sweep import SweepStopped
 from search_spaces.errors import StudyError
-from search_spaces.trial import Cancelled, Crashed, Stopped
+from search_spaces.trial import Cancelled, Crashed, NoRoom, Stopped
 
 _TICK_SECONDS = 10.0
 _MAX_DRIVERS = 3  # after the faults have ended
 _MAX_INSTRUCTIONS = 500  # that one input may cause
 _END_SECONDS = 30_000.0  # after the faults have ended
 _DEATHS = ("worker_died", "collective", "device_error")
+_MACHINE = ("start_failed", "disk_full")
 SQLITE_EVERY = 500  # seeds: real databases take a hundred times as long
 SAMPLER_EVERY = 250  # seeds with Plimsoll's own sampler
 
 
 @dataclass
 class Report:
-    """What a simulation came to."""
+    """The result of a simulation."""
 
     seed: int
     violation: str | None = None
@@ -156,7 +158,7 @@ class _Driver:
         """Opens the study and starts the sweep, unless it is refused or dies before."""
         try:
             if not self.lock.take():
-                self.end("refused", locked_error(self._simulation.name, self.lock))
+                self.end("refused", locked_error(self._simulation.name, ""))
                 return
             self.controller = self._open()
             self._world.after(0.0, self._tick)
@@ -197,7 +199,10 @@ class _Driver:
             for kind in job.kinds
         )
         started = study.driver_started(CLUSTER, requests, job.groups, world.now + offset)
-        simulation.checks.deaths.update(trial.plan.key for trial in started.interrupted)
+        interrupted = [trial.plan.key for trial in started.interrupted]
+        simulation.checks.deaths.update(interrupted)
+        if len(interrupted) == 1:
+            simulation.checks.alone.update(interrupted)
         self.checks.started_at = world.now
         _MortalController.world = world
         return _MortalController(
@@ -212,7 +217,7 @@ class _Driver:
         self.checks.now = self._world.now
         self.checks.event(event)
         if isinstance(event, TrialEnded):
-            self._simulation.checks.blamed(event.record)
+            self._simulation.checks.blamed(event.record, self._world.now)
             self._simulation.trials += 1
 
     def _tick(self) -> None:
@@ -245,15 +250,16 @@ class _Driver:
             self.checks.waits()
         if self.controller.state.ended and self.cluster.empty:
             error = self.controller.error
-            self.end("ended" if error is None else "study_error", error)
+            how = "machine" if error is None and self._ended_by_machine() else "ended"
+            self.end(how if error is None else "study_error", error)
 
     def _check_exit_code(self, how: str, error: BaseException | None) -> None:
         """Checks that the exit code tells what a caller has to know of this end."""
         simulation = self._simulation
-        code = exit_code_after(error) if error else sweep_exit_code(found=self._found())
+        code = exit_code_after(error) if error else self._end_code()
         away = simulation.faults.failed_at >= self.checks.started_at
-        if code is ExitCode.STUDY_LOST:  # the same command resumes
-            expected = how == "study_error" and away
+        if code is ExitCode.TRY_AGAIN:  # the same command resumes
+            expected = (how == "study_error" and away) or how == "machine"
         elif code is ExitCode.USER_ERROR:
             # somebody else tunes the study, or it could not be opened
             others = simulation.drivers + simulation.seconds > 1
@@ -262,12 +268,21 @@ class _Driver:
         elif code is ExitCode.TERMINATED:
             expected = how == "stopped"
         else:  # the study holds the answer: `check_winner`
-            expected = how == "ended"
+            expected = how == "ended"  # and not "machine": another driver could go on
         if not expected:
             raise Violation(f"a driver that {how} exits with {code.name}")
 
-    def _found(self) -> bool:
-        return self.controller is not None and self.controller.sweep.best is not None
+    def _end_code(self) -> ExitCode:
+        assert self.controller is not None
+        sweep = self.controller.sweep
+        assert sweep.ended is not None
+        return sweep_exit_code(sweep.ended.reason, found=sweep.best is not None)
+
+    def _ended_by_machine(self) -> bool:
+        ended = self.controller.sweep.ended if self.controller else None
+        return ended is not None and isinstance(
+            ended.reason, MachineFailed | NoPlanForNodes | NoRoom
+        )
 
     def _agree_on_untried(self) -> None:
         assert self.controller is not None
@@ -282,7 +297,7 @@ class _Driver:
         if isinstance(given, GroupsEnded):
             for group in given.groups:
                 if group in checks.busy:
-                    sweep.deaths[checks.busy[group].plan] += 1
+                    self._count_death(group, blames=not given.queues_lost)
                 checks.group_ended(group)
         if not isinstance(given, TrialFinished):
             return None
@@ -295,16 +310,21 @@ class _Driver:
         sweep.reported[given.number].append(given.outcome)
         checks.reported(given.group, given.number, given.lost_nodes, ended=given.workers_ended)
         is_death = isinstance(given.outcome, Crashed) and given.outcome.cause in _DEATHS
+        is_machine = isinstance(given.outcome, Crashed) and given.outcome.cause in _MACHINE
         if is_death:
             sweep.deaths[busy.plan] += 1
-        if is_death or given.lost_nodes or started.validation:
+        sweep.trial_ended(started, self._world.now, given.outcome)
+        if is_death or is_machine or given.lost_nodes or started.validation:
             return None
         return given
 
-    def _count_death(self, group: str) -> None:
+    def _count_death(self, group: str, *, blames: bool = True) -> None:
         busy = self.checks.busy.get(group)
         if busy is not None:
-            self._simulation.checks.deaths[busy.plan] += 1
+            checks = self._simulation.checks
+            checks.deaths[busy.plan] += blames
+            if (started := self.checks.under_way.get(busy.number)) is not None:
+                checks.trial_ended(started, self._world.now, None)
 
     def end(self, how: str, error: BaseException | None = None) -> None:
         """Ends the process."""
@@ -372,7 +392,7 @@ class _Simulation:
         if how == "ended":
             self._finished = driver
         else:
-            longest = 1000 if how == "study_error" else 100
+            longest = 1000 if how in ("study_error", "machine") else 100
             self.world.after(self.world.random.uniform(1, longest), self._start_next)
 
     def _start_next(self) -> None:
@@ -400,6 +420,9 @@ class _Simulation:
         if world.occurs("all_nodes_lost"):
             while self.nodes.up:
                 self.nodes.lose(preempted=False, returns_after=3000.0)
+        for kind, cause in (("workers_cannot_start", "start_failed"), ("disk_full", "disk_full")):
+            if world.occurs(kind):
+                world.breaks(cause)
         if world.occurs("clock_jump"):
             world.offset += world.random.choice([-86_400.0, -100.0, 100.0, 3600.0])
         if driver is not None and driver.controller is not None:

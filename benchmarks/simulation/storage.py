@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
 from optuna.storages import BaseStorage, InMemoryStorage
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from benchmarks.simulation.world import DriverKilled, World
-from orchestrator.study.locks import AbstractLock
+from orchestrator.study.locks import AbstractLock, displaced_error
 from orchestrator.study.optuna_private import StudyStorage
 
 Answer = TypeVar("Answer")
@@ -106,30 +107,32 @@ class FailingStudyStorage(_failing(StudyStorage)):  # type: ignore[misc]  # made
 
 @final
 class LockTable:
-    """Who holds the study's lock."""
+    """The holder of the study's lock, and who took it last."""
 
     def __init__(self) -> None:
         self.holder: VirtualLock | None = None
+        self.last: VirtualLock | None = None
 
 
 @final
 class VirtualLock(AbstractLock):
-    """Lock like PostgreSQL's: it ends with its driver, and can be lost with its connection."""
+    """Fencing token: whoever takes the study keeps all others from writing, for good."""
 
     def __init__(self, table: LockTable) -> None:
         self._table = table
 
     def take(self) -> bool:
-        if self._table.holder is None:
-            self._table.holder = self
-            self.times_taken += 1
-        return self._table.holder is self
+        if self._table.holder is not None:
+            return False
+        self._table.holder = self._table.last = self
+        return True
 
-    def holder(self) -> str:
-        return "another process"
+    def check(self) -> None:
+        if self._table.last is not self:
+            raise displaced_error("simulated", "another process")
 
-    def hold(self) -> bool:
-        return self.take()
+    def guard(self, engine: Engine) -> None:
+        """Does nothing: no time passes between `check` and the write."""
 
     def release(self) -> None:
         if self._table.holder is self:

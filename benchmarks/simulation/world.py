@@ -35,6 +35,8 @@ RATES = {
     "clock_jump": 0.1,  # per minute
     "stop_requested": 0.1,  # per minute
     "second_driver": 0.1,  # per minute
+    "workers_cannot_start": 0.06,  # per minute, for half a minute to half an hour
+    "disk_full": 0.06,  # the same
     "lock_stolen": 0.15,  # per minute: the lock was lost, and another driver has it
 }
 
@@ -45,7 +47,7 @@ class DriverKilled(BaseException):
 
 @final
 class World:
-    """What all parts of a simulation share.
+    """State that all parts of a simulation share.
 
     Attributes:
         random: Source of all randomness.
@@ -67,6 +69,7 @@ class World:
         self.offset = BEGAN
         self.heals_at = self.random.choice([0.0, 500.0, 2000.0, 5000.0])
         self.faults: Counter[str] = Counter()
+        self.broken_until: dict[str, float] = {}  # by the cause of crashes
         self.events = 0
         self.instructions = 0  # that the last event has caused
         # each seed has some kinds of faults only, so that rare ones are not hidden by frequent ones
@@ -80,7 +83,7 @@ class World:
 
     @property
     def clock(self) -> float:
-        """What the system's clock shows, in seconds since the epoch."""
+        """Returns what the system's clock shows, in seconds since the epoch."""
         return self.now + self.offset
 
     @property
@@ -95,6 +98,14 @@ class World:
             return False
         self.faults[kind] += 1
         return True
+
+    def breaks(self, cause: str) -> None:
+        """Breaks the machine for a while."""
+        self.broken_until[cause] = self.now + self.random.uniform(30, 1800)
+
+    def is_broken(self, cause: str) -> bool:
+        """Returns True while the machine is broken in this way."""
+        return not self.healed and self.now < self.broken_until.get(cause, 0.0)
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
         """Schedules an act."""

@@ -15,7 +15,7 @@ from orchestrator.cli.check import check
 from orchestrator.cli.console import print_error
 from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
-from orchestrator.cli.exit_codes import exit_code_after, exit_codes_epilog
+from orchestrator.cli.exit_codes import exit_code_after, exit_codes_epilog, machine_sentence
 from orchestrator.cli.explain import explain
 from orchestrator.cli.export import export
 from orchestrator.cli.init import init
@@ -24,6 +24,7 @@ from orchestrator.cli.plan import plan
 from orchestrator.cli.replay import replay
 from orchestrator.cli.report import report
 from orchestrator.cli.result import as_command
+from orchestrator.cli.retry import retry
 from orchestrator.cli.schema import schema
 from orchestrator.cli.submit import submit
 from orchestrator.cli.sync import sync
@@ -54,6 +55,7 @@ for command in (
     diff,
     export,
     verify,
+    retry,
     replay,
     sync,
     ui,
@@ -105,7 +107,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None, *, name: str) -> NoRe
     except Exception as error:
         fault = f"{type(error).__name__}: {error}".strip(": ")
         print_error(
-            f"Plimsoll failed ({fault}). This is a bug: please report it with the traceback that"
+            machine_sentence(error)
+            or f"Plimsoll failed ({fault}). This is a bug: please report it with the traceback that"
             " --debug shows"
         )
         sys.exit(exit_code_after(error))

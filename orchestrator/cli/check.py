@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.console import print_line
-from orchestrator.cli.options import Json, Overrides, SpecPath
+from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
 from orchestrator.cli.result import Result
-from orchestrator.report.format import count_words
+from orchestrator.report.format import count_words, value_words
 from search_spaces.errors import UserError
-from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.facts import ModelFacts, planned_cluster
+from search_spaces.rules.base import RuleContext
 from search_spaces.spec.load import load_spec, spec_to_tree, study_name
 from search_spaces.spec.schema import SweepSpec
+from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
 
 
-def check(spec_path: SpecPath, overrides: Overrides = None, as_json: Json = False) -> Result:
-    """Check a specification and summarize its sweep, without running anything."""
+def check(
+    spec_path: SpecPath,
+    overrides: Overrides = None,
+    trusted: TrustedModules = None,
+    as_json: Json = False,
+) -> Result:
+    """Check a specification and summarize its sweep, without running a trial."""
+    trust_modules(trusted or ())
     spec = load_spec(spec_path, overrides or ())
+
+    from search_spaces.space import build_space
+
     ranks = _ranks(spec)
-    model, space = model_and_space(spec, ranks)
+    context = planned_context(spec, ranks)
+    model, space = context.model, build_space(context, ranks)
     if not as_json:
-        _show(spec_path, spec, ranks, model, space)
+        _show(spec_path, context, ranks, space)
     content = {
         "specification": str(spec_path),
         "study": study_name(spec, spec_path),
@@ -44,7 +58,8 @@ def check(spec_path: SpecPath, overrides: Overrides = None, as_json: Json = Fals
     return Result(kind="check", content=lambda: content)
 
 
-def _show(spec_path: Path, spec: SweepSpec, ranks: int, model: ModelFacts, space: Space) -> None:
+def _show(spec_path: Path, context: RuleContext, ranks: int, space: Space) -> None:
+    spec, model = context.spec, context.model
     print_line(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
         f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in"
@@ -53,27 +68,45 @@ def _show(spec_path: Path, spec: SweepSpec, ranks: int, model: ModelFacts, space
     assumed = " (cluster.workers is auto: the sweep uses all that the cluster has)"
     print_line(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
     print_line(_searched_sentence(space))
+    for sentence in _loss_sentences(context, space):
+        print_line(sentence)
     if (problem := _forecast_problem(spec, space)) is not None:
         print_line(problem)
 
 
-def model_and_space(spec: SweepSpec, ranks: int) -> tuple[ModelFacts, Space]:
-    """Returns the model, and the space on a cluster of exactly `ranks` ranks.
+def planned_context(spec: SweepSpec, ranks: int) -> RuleContext:
+    """Returns the context of rules on a cluster of exactly `ranks` ranks.
 
     Raises:
-        UserError: If the model cannot be found, or no plan is legal.
+        UserError: If the model cannot be found, or its data cannot be read.
     """
-    from search_spaces.facts import split_by_accelerator
-    from search_spaces.rules.base import RuleContext
-    from search_spaces.space import build_space
-    from workers.models.facts import model_facts
+    from workers.prepare import prepare_driver
 
-    model = model_facts(spec.model, spec.train)
-    cluster = ClusterFacts(
-        device=spec.cluster.device, slots=ranks, memory_limit_bytes=spec.memory_limit_bytes
-    )
-    context = RuleContext(spec=spec, model=model, cluster=split_by_accelerator(cluster, spec))
-    return model, build_space(context, ranks)
+    model = prepare_driver(spec)
+    return RuleContext(spec=spec, model=model, cluster=planned_cluster(spec, ranks))
+
+
+def _loss_sentences(context: RuleContext, space: Space) -> Iterator[str]:
+    """Yields what would change the loss of this model, with the numbers of its probe."""
+    from orchestrator.report.labels import dependence_words
+    from search_spaces.rules.compute import attention_keeps_the_loss
+    from search_spaces.rules.layout import micro_batch_keeps_the_loss, padding_keeps_the_loss
+
+    model, baseline, ruled_out = context.model, space.baseline, dict(space.ruled_out)
+    smallest = replace(baseline, micro_batch=1)
+    larger = replace(baseline, micro_batch=2 * baseline.micro_batch)
+    others = (replace(baseline, attention=name) for name in model.attentions)
+    for rule, plans in (
+        (micro_batch_keeps_the_loss, (smallest, larger)),
+        (padding_keeps_the_loss, (larger,)),
+        (attention_keeps_the_loss, others),
+    ):
+        if rule.__name__ in ruled_out:
+            refusals = (rule(plan, context) for plan in plans)
+            yield from (f"Lossless plans only: {refusal}." for refusal in refusals if refusal)
+    for found in model.dependences:
+        if not found.knobs:
+            yield f"No plan is lossless: {dependence_words(found)}."
 
 
 def _size_words(model: ModelFacts) -> str:
@@ -87,7 +120,7 @@ def _forecast_problem(spec: SweepSpec, space: Space) -> str | None:
     from search_spaces.costs.plan_encoding import variants_of
 
     try:
-        Footprints(spec, spec.cluster.device)(variants_of(space.table)[:1])
+        Footprints(spec, spec.cluster.device, run_code=True)(variants_of(space.table)[:1])
     except UserError as error:
         return f"No forecast: {' '.join(str(error).split())}. Trials run without one."
     return None
@@ -112,12 +145,8 @@ def _space_sentence(space: Space, ranks: int) -> str:
 def _searched_sentence(space: Space) -> str:
     """The knobs that have a choice; the others stand where they all stand."""
     several = [
-        f"{name} {', '.join(_value_words(value) for value in values)}"
+        f"{name} {', '.join(value_words(value) for value in values)}"
         for name, values in space.domains
         if len(values) > 1
     ]
     return f"Searched: {'; '.join(several)}." if several else "No knob has more than one value."
-
-
-def _value_words(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.workspace import SPEC_FILE, is_file, latest_spec
+from orchestrator.workspace import SPEC_FILE, latest_spec
 from search_spaces.errors import UserError
+from search_spaces.spec.files import is_file
 from search_spaces.spec.load import known_keys, load_spec, study_name
 from search_spaces.spec.schema import StudySpec
 from search_spaces.spec.template import RUNNABLE_EXAMPLES

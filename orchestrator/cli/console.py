@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
+from orchestrator.report.terminal import SafeConsole
 from search_spaces.errors import written
+from search_spaces.spec.files import write_durably
+from search_spaces.spec.redaction import secret_values, without_secrets
 from search_spaces.spec.schema import SweepSpec
 
 LOG_COLUMNS = 110
@@ -29,15 +32,15 @@ def ui_hint(spec: SweepSpec, study: str | Path | None) -> str:
     return command_line("ui") if study is None else command_line("ui", study)
 
 
-def stdout() -> Console:
+def stdout() -> SafeConsole:
     """Returns a new console for results; tests and shells swap the stream between calls."""
-    return Console(highlight=False, soft_wrap=True)
+    return SafeConsole(highlight=False, soft_wrap=True)
 
 
-def table_console() -> Console:
+def table_console() -> SafeConsole:
     """Returns a console for tables, which wrap; a log, which has no width, gets 110 columns."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=LOG_COLUMNS)
+    console = SafeConsole(highlight=False)
+    return console if console.is_terminal else SafeConsole(highlight=False, width=LOG_COLUMNS)
 
 
 def print_line(text: str, *, style: str = "") -> None:
@@ -46,9 +49,10 @@ def print_line(text: str, *, style: str = "") -> None:
 
 
 def print_error(message: str) -> None:
-    """Prints a message to stderr, in red on a terminal."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text(message, style="red"))
+    """Prints a message to stderr, in red on a terminal, without secrets of libraries' errors."""
+    console = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
+    said = without_secrets(message, values=secret_values(os.environ))
+    console.print(Text(said, style="red"))
 
 
 def write_text(file: Path, text: str) -> None:
@@ -59,4 +63,4 @@ def write_text(file: Path, text: str) -> None:
     """
     with written(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        write_durably(file, text)

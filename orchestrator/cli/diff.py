@@ -11,6 +11,7 @@ from orchestrator.cli.completion import complete_study, complete_trial
 from orchestrator.cli.console import print_line, table_console, write_text
 from orchestrator.cli.options import Json, JsonFile
 from orchestrator.cli.result import Result, result_to_json
+from orchestrator.report.format import times_words
 from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,17 +66,13 @@ def _plans(names: list[str], numbers: list[int]) -> PlanComparison:
 
     if len(numbers) != 2:
         raise UserError(
-            f"two trials are compared, but --trial was given {_times(len(numbers))}: give"
+            f"two trials are compared, but --trial was given {times_words(len(numbers))}: give"
             " --trial N --trial M"
         )
     if len(names) > 1:
         raise UserError("--trial compares two trials of one study: name one study, or none")
     study = find_study(names[0] if names else None)
     return compare_plans(load_state(study.spec, study.name), (numbers[0], numbers[1]))
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _studies(names: list[str]) -> StudyComparison:

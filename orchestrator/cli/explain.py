@@ -12,8 +12,8 @@ from orchestrator.cli.console import print_error, print_line, table_console, wri
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, JsonFile, TrialNumber, named_study
 from orchestrator.cli.result import Result, result_to_json
-from orchestrator.workspace import is_file
 from search_spaces.errors import UserError
+from search_spaces.spec.files import is_file
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState

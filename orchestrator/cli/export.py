@@ -38,15 +38,17 @@ def export(
     from orchestrator.export.bundle import write_bundle
     from orchestrator.export.formats import choose_format, export_bundle
     from orchestrator.export.source import export_source, record_to_export
-    from orchestrator.study.reader import load_state
-    from workers.prepare import prepare
+    from orchestrator.study.reader import load_state, model_of
+    from workers.prepare import check_data
 
     state = load_state(named.spec, named.name)
     record = record_to_export(state, trial)
     format_ = choose_format(
         format_name, record
-    )  # refuse before the model is read, which may take long
-    source = export_source(state, record, prepare(named.spec))
+    )  # refuse before the data is read, which may take long
+    model = model_of(state)
+    check_data(named.spec, model)
+    source = export_source(state, record, model)
     bundle, folder = export_bundle(source, format_), out or Path(f"{named.name}-{format_}")
     write_bundle(bundle, source, folder)
     if not as_json:

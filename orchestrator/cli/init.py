@@ -11,6 +11,7 @@ import typer
 from orchestrator.cli.completion import complete_example
 from orchestrator.cli.console import command_line, print_line
 from search_spaces.errors import UserError, written
+from search_spaces.spec.files import write_durably
 from search_spaces.spec.template import RUNNABLE_EXAMPLES, commented_template, example_files
 
 _SPEC = Path("plimsoll.yaml")
@@ -57,9 +58,10 @@ def init(
 
 def _write(texts: Mapping[Path, str], *, force: bool) -> None:
     """Writes all files, or none if one exists and `force` is off."""
-    existing = next((file for file in texts if not force and file.exists()), None)
-    if existing is not None:
-        raise UserError(f"{existing} exists; --force replaces it")
+    for file in texts:
+        with written(file):
+            if not force and file.exists():
+                raise UserError(f"{file} exists; --force replaces it")
     for file, text in texts.items():
         with written(file):
-            file.write_text(text, encoding="utf-8")
+            write_durably(file, text)

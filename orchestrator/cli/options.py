@@ -14,6 +14,7 @@ from orchestrator.cli.console import print_error
 from orchestrator.workspace import NamedStudy
 from search_spaces.spec.load import FLAG
 
+TRUST_FLAG = "--trust-module"
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Specification, a YAML file.")]
 StudyName = Annotated[
     str | None,
@@ -41,6 +42,15 @@ Overrides = Annotated[
         autocompletion=complete_key,
     ),
 ]
+TrustedModules = Annotated[
+    list[str] | None,
+    typer.Option(
+        TRUST_FLAG,
+        metavar="MODULE",
+        help="Run the model's code from this module, which is not below the current directory."
+        " Repeatable.",
+    ),
+]
 TrialNumber = Annotated[
     int | None,
     typer.Option(
@@ -61,6 +71,11 @@ Minutes = Annotated[
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks, and Ray's logs for commands that use Ray.")
 ]
+
+
+def trust_arguments(modules: Sequence[str] | None) -> list[str]:
+    """Returns the trusted modules as words of a command line."""
+    return [word for name in modules or () for word in (TRUST_FLAG, name)]
 
 
 def set_arguments(overrides: Sequence[str] | None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +13,13 @@ from orchestrator.api import find_study
 from orchestrator.cli.completion import complete_gpu, complete_study
 from orchestrator.cli.console import print_error, print_line, table_console, write_text
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Json, Overrides, SpecPath
+from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
 from orchestrator.cli.result import Result, result_to_json
 from orchestrator.cli.trial import read_plan
 from search_spaces.errors import UserError
+from search_spaces.spec.files import is_file
 from search_spaces.spec.load import load_spec, study_name
+from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:
     from orchestrator.forecast.planner import Planner, PlanningReport
@@ -90,21 +91,21 @@ def plan(
     records: _Records = None,
     device_file: _DeviceFile = None,
     overrides: Overrides = None,
+    trusted: TrustedModules = None,
     out: _Out = None,
     as_json: Json = False,
 ) -> Result:
     """Predict speed and memory of every legal plan, for GPUs you may not have."""
     began = time.perf_counter()
+    trust_modules(trusted or ())
     spec = load_spec(spec_path, overrides or ())
     files = _files(out or [])
-    ranks = _numbers(gpus, int, "--gpus")
-    memory_gib = _numbers(memory, float, "--memory")
 
     from orchestrator.forecast.calibration import Footprints
-    from orchestrator.forecast.planner import Planner, report_to_json
+    from orchestrator.forecast.planner import Planner
     from orchestrator.forecast.request import device_of, planning_request, size_names
+    from orchestrator.report.document import planning_document
     from orchestrator.report.plan_tables import render_plan_report
-    from search_spaces.costs.calibration import shipped_calibration
     from workers.models.facts import model_facts
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
@@ -112,15 +113,13 @@ def plan(
         spec,
         model_facts(spec.model, spec.train),
         device,
-        ranks=ranks,
-        memory_gib=memory_gib,
+        ranks=_numbers(gpus, int, "--gpus"),
+        memory_gib=_numbers(memory, float, "--memory"),
         price_per_hour=price,
         top=top,
     )
-    calibration = shipped_calibration()
-    if records is not None:
-        calibration = _calibrated(calibration, records, device)
-    planner = Planner(request, Footprints(spec, request.kind), calibration, size_names(spec))
+    trace = Footprints(spec, request.kind, run_code=True)
+    planner = Planner(request, trace, _calibration(records, device), size_names(spec))
     report = planner.plan(began)
     if not as_json:
         table_console().print(render_plan_report(report))
@@ -130,7 +129,7 @@ def plan(
         print_error(_nothing_fits(report))
     result = Result(
         kind="plan",
-        content=lambda: json.loads(report_to_json(report)),
+        content=lambda: planning_document(report),
         code=ExitCode.DONE if report.best else ExitCode.NOTHING_FOUND,
     )
     folder = Path(spec.study.folder) / study_name(spec, spec_path)
@@ -181,21 +180,25 @@ def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> t
     return numbers
 
 
-def _calibrated(calibration: Calibration, study: str, planned_for: Device) -> Calibration:
+def _calibration(study: str | None, planned_for: Device) -> Calibration:
+    from search_spaces.costs.calibration import shipped_calibration
+
+    if study is None:
+        return shipped_calibration()
     from orchestrator.forecast.calibration import calibrated_by_study, study_device
-    from orchestrator.study.reader import load_records
+    from orchestrator.study.reader import load_state
 
     named = find_study(study, option="--records")
     spec, name = named.spec, named.name
-    records = load_records(spec, name)
-    device = study_device(spec, records)
+    state = load_state(spec, name)
+    device = study_device(spec, state.records)
     if device.name != planned_for.name:
         print_line(
             f"note: study {name} ran on {device.name}: forecasts for {planned_for.name} are less"
             " certain than their intervals suggest",
             style="yellow",
         )
-    return calibrated_by_study(calibration, spec, records, device)
+    return calibrated_by_study(shipped_calibration(), state, device)
 
 
 def _explain(planner: Planner, report: PlanningReport, text: str) -> None:
@@ -215,7 +218,7 @@ def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
         if 1 <= int(text) <= len(rows):
             return rows[int(text) - 1].plan
         raise UserError(f"--plan is {text}: the table has plans 1 to {len(rows)}")
-    if Path(text).suffix == ".json" or Path(text).is_file():
+    if Path(text).suffix == ".json" or is_file(Path(text)):
         return read_plan(Path(text))
     plan = planner.plan_with_key(text)
     if plan is None:

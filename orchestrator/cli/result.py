@@ -21,6 +21,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Debug
+from orchestrator.report.terminal import json_without_controls
 
 JSON_VERSION = 2  # of all documents; grows when a field is removed or changes its meaning
 _STDOUT, _STDERR = 1, 2
@@ -38,7 +39,8 @@ class Result:
 def result_to_json(result: Result) -> str:
     """Returns the document that `--json` prints; docs/cli.md describes it."""
     document = {"kind": result.kind, "version": JSON_VERSION, "result": result.content()}
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    return json_without_controls(text) + "\n"
 
 
 def as_command(command: Callable[..., Result | None]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Minutes, Overrides, SpecPath, Trials
+from orchestrator.cli.options import Minutes, Overrides, SpecPath, Trials, TrustedModules
 from orchestrator.cluster.jobs import (
     DEFAULT_EXCLUDES,
     STOP_SECONDS,
@@ -25,7 +25,9 @@ from orchestrator.cluster.jobs import (
     job_id,
 )
 from orchestrator.cluster.runtime import ray_logs_enabled
+from orchestrator.report.terminal import log_without_controls
 from search_spaces.errors import DISTRIBUTION, UserError
+from search_spaces.spec.files import is_file
 from search_spaces.spec.load import load_spec, study_name, with_budget
 from search_spaces.spec.redaction import without_password
 
@@ -52,8 +54,8 @@ _Exclude = Annotated[
     typer.Option(
         metavar="PATTERN",
         help="Also leave this out of the folder; a pattern as in .gitignore. Repeatable."
-        " Results, checkpoints, .git, virtual environments and files in .gitignore are never"
-        " sent.",
+        " Results, checkpoints, .git, virtual environments, files of keys and passwords, and"
+        " files in .gitignore are never sent.",
     ),
 ]
 _Env = Annotated[
@@ -92,6 +94,7 @@ def submit(
     retries: _Retries = 2,
     follow: _Follow = True,
     overrides: Overrides = None,
+    trusted: TrustedModules = None,
 ) -> None:
     """Run the sweep as a job on a Ray cluster; resumes where an earlier job stopped."""
     from orchestrator.tracking.provenance import code_version
@@ -109,6 +112,7 @@ def submit(
                 "trials": trials,
                 "minutes": minutes,
                 "set": tuple(overrides or ()),
+                "trust-module": tuple(trusted or ()),
                 "debug": ray_logs_enabled() or None,
             },
         ),
@@ -172,7 +176,7 @@ def _follow(server: JobServer, submission: Submission, job: str, retries: int) -
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(log_without_controls(text))
     sys.stdout.flush()
 
 
@@ -225,7 +229,7 @@ def _check_secrets(overrides: list[str]) -> None:
 
 
 def _file(path: Path) -> Path:
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"--requirements {path}: no such file")
     return path.resolve()
 

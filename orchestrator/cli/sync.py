@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import print_line
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.options import Json, StudyName, named_study
 from orchestrator.cli.result import Result
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
-from search_spaces.spec.schema import SweepSpec
+
+if TYPE_CHECKING:
+    from orchestrator.core.state import SweepState
 
 
 def sync(study: StudyName = None, as_json: Json = False) -> Result:
@@ -18,46 +22,39 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
         raise UserError("tracking.enabled is false: this sweep is not tracked in MLflow")
 
     from orchestrator.study.locks import exclusive_driver
-    from orchestrator.study.reader import (
-        load_end,
-        load_provenances,
-        load_records,
-        load_validations,
-        stored_state,
-    )
+    from orchestrator.study.reader import load_provenances, load_state
     from orchestrator.tracking.mlflow_callback import add_missing_runs
     from orchestrator.tracking.mlflow_reachability import check_tracking
     from orchestrator.tracking.mlflow_store import store_uri
     from search_spaces.spec.redaction import without_password
 
-    model = _model(spec)
-    records, validations = load_records(spec, name), load_validations(spec, name)
-    state = stored_state(spec, name, records, validations, load_end(spec, name))
-    with exclusive_driver(spec, name):  # a running driver logs its own trials
+    state = load_state(spec, name)
+    model = _model(state)
+    with exclusive_driver(spec, name, print_error):  # a running driver logs its own trials
         check_tracking(spec)
         added = add_missing_runs(state, model, load_provenances(spec, name))
     store = without_password(store_uri(spec))
     if not as_json:
         print_line(
-            f"{store} has all {len(records)} trials and {len(validations)} validations of {name};"
-            f" added now: {added}."
+            f"{store} has all {len(state.records)} trials and {len(state.validations)} validations"
+            f" of {name}; added now: {added}."
         )
     content = {
         "study": name,
         "store": store,
-        "trials": len(records),
-        "validations": len(validations),
+        "trials": len(state.records),
+        "validations": len(state.validations),
         "added": added,
     }
     return Result(kind="sync", content=lambda: content)
 
 
-def _model(spec: SweepSpec) -> ModelFacts | None:
+def _model(state: SweepState) -> ModelFacts | None:
     """The model that exports need; None if it cannot be read, which a study does not require."""
-    from workers.models.facts import model_facts
+    from orchestrator.study.reader import model_of
 
     try:
-        return model_facts(spec.model, spec.train)
+        return model_of(state)
     except UserError as error:
         print_line(f"Exports are left out: the model cannot be read here: {error}")
         return None

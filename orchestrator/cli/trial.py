@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.console import print_line
-from orchestrator.cli.options import Json, SpecPath
+from orchestrator.cli.options import Json, SpecPath, TrustedModules
 from orchestrator.cli.result import Result
 from search_spaces.errors import PlanError, UserError
 from search_spaces.plan import Plan
+from search_spaces.spec.files import MIB, read_bounded
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Crashed, Measured, Outcome, outcome_to_json
+from workers.models.trust import trust_modules
 
 
 def trial(
@@ -28,9 +30,11 @@ def trial(
             "--validation", help="Run it as a validation: longer, with evaluation and checkpoint."
         ),
     ] = False,
+    trusted: TrustedModules = None,
     as_json: Json = False,
 ) -> Result | None:
     """Run one plan without Ray, alone or under torchrun, and report its outcome."""
+    trust_modules(trusted or ())
     spec = load_spec(spec_path)
     knobs = read_plan(plan)
 
@@ -64,7 +68,7 @@ def read_plan(path: Path) -> Plan:
         UserError: If the file is missing or holds no plan.
     """
     try:
-        knobs = json.loads(path.read_text(encoding="utf-8-sig"))
+        knobs = json.loads(read_bounded(path, MIB).decode("utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:

@@ -19,12 +19,15 @@ from orchestrator.cli.options import (
     Overrides,
     SpecPath,
     Trials,
+    TrustedModules,
     set_arguments,
+    trust_arguments,
 )
 from orchestrator.cli.result import Result, reserved_stdout
 from orchestrator.core.objective import is_measured, outcome_counts
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
+from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
@@ -69,11 +72,13 @@ def tune(
     validation: _Validation = None,
     records: _Records = None,
     overrides: Overrides = None,
+    trusted: TrustedModules = None,
     as_json: Json = False,
 ) -> Result:
     """Search, measure and rank plans; resumes where an earlier run of the study stopped."""
     if events and as_json:
         raise UserError("--events and --json both write to stdout: choose one")
+    trust_modules(trusted or ())
     loaded = load_spec(spec_path, overrides or ())
     spec = with_budget(loaded, trials=trials, minutes=minutes, validation=validation)
     name = study_name(spec, spec_path)
@@ -92,9 +97,12 @@ def tune(
             listeners = [view, EventFile(events_file(spec, name), print_error)]
             state = run_sweep(spec, name, listeners, calibration)
     except KeyboardInterrupt as stopped:
-        again = command_line("tune", spec_path, *set_arguments(overrides))
+        again = command_line(
+            "tune", spec_path, *set_arguments(overrides), *trust_arguments(trusted)
+        )
         print_error(f"Stopped. To resume: {again}")
         raise typer.Exit(exit_code_after(stopped)) from None
+    assert state.ended is not None
     if not events and not as_json:
         # after --set, the file alone does not describe the sweep; the study's folder does
         swept = Path(spec.study.folder, name) if overrides else spec_path
@@ -104,7 +112,7 @@ def tune(
     return Result(
         kind="report",
         content=lambda: report_document(state),
-        code=sweep_exit_code(found=state.best is not None),
+        code=sweep_exit_code(state.ended.reason, found=state.best is not None),
     )
 
 

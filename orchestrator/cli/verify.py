@@ -50,11 +50,10 @@ def verify(
     seconds = _START_SECONDS + _SLACK * steps * manifest.step_seconds.high
     if minutes is not None:
         seconds = 60 * minutes
-    if not as_json:
-        print_line(
-            f"{folder}: running `{manifest.command}` for {steps} steps, at most"
-            f" {seconds / 60:.0f} min ..."
-        )
+    print_line(
+        f"{folder}: running `{manifest.command}` for {steps} steps, at most"
+        f" {seconds / 60:.0f} min ..."
+    )
     with termination_as_interrupt():
         ranks = observed_run(manifest, folder, steps=steps, seconds=seconds)
     findings = check_run(manifest, ranks, changed)

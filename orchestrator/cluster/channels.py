@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from search_spaces.trial import Fingerprint, Outcome, TrialRequest
 
 
+AGREE_SECONDS = 20.0  # for the other ranks to end, once one has announced a failure
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
     """Process of one rank, and the node that it runs on."""
@@ -28,6 +31,7 @@ class WorkerProcess:
     worker: ActorHandle
     node: str  # its id
     pid: int
+    started_at: float  # seconds since the epoch
     devices: tuple[tuple[str, int], ...] = ()  # its group's GPUs there: UUID, bytes in use before
 
 
@@ -93,6 +97,7 @@ class GroupChannel:
         self._requests = [asyncio.Queue() for _ in range(world_size)]
         self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         self._announced: dict[int, Outcome] = {}
+        self._failed = asyncio.Event()
         self._ready: asyncio.Queue[tuple[ActorHandle, Fingerprint]] = asyncio.Queue()
         self._worker_processes: list[WorkerProcess] = []
         self._oom_kills: dict[str, int] = {}
@@ -127,7 +132,11 @@ class GroupChannel:
 
     async def announce(self, rank: int, outcome: Outcome) -> None:
         """Records the outcome of one rank, before the ranks agree on one."""
+        from search_spaces.trial import Diverged, Measured  # loaded by now, to unpickle it
+
         self._announced[rank] = outcome
+        if not isinstance(outcome, Measured | Diverged):  # of which all ranks know
+            self._failed.set()
 
     async def announced(self) -> list[Outcome]:
         """Returns what ranks announced of the current trial, in the order of ranks."""
@@ -137,12 +146,26 @@ class GroupChannel:
         """Takes the outcome that the ranks agreed on, from rank 0."""
         await self._outcomes.put(outcome)
 
-    async def run(self, request: TrialRequest) -> Outcome:
-        """Sends a request to all ranks and waits for the outcome."""
+    async def run(self, request: TrialRequest) -> Outcome | None:
+        """Sends a request to all ranks and waits for the outcome.
+
+        Returns:
+            The outcome on which the ranks agreed; None if a rank announced a failure, and the
+            others did not end within `AGREE_SECONDS`.
+        """
         self._announced.clear()
+        self._failed.clear()
         for queue in self._requests:
             queue.put_nowait(request)
-        return await self._outcomes.get()
+        agreed = asyncio.ensure_future(self._outcomes.get())
+        failed = asyncio.ensure_future(self._failed.wait())
+        await asyncio.wait({agreed, failed}, return_when=asyncio.FIRST_COMPLETED)
+        failed.cancel()
+        await asyncio.wait({agreed}, timeout=AGREE_SECONDS)
+        if agreed.done():
+            return agreed.result()
+        agreed.cancel()
+        return None
 
     async def dismiss(self) -> None:
         """Tells all ranks to leave."""

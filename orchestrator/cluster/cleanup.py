@@ -54,7 +54,9 @@ def end_worker_processes(worker_processes: Sequence[WorkerProcess]) -> tuple[str
     this_node = ray.get_runtime_context().get_node_id()
     faults: list[str] = []
     for node in sorted({process.node for process in worker_processes}):
-        leaders = [process.pid for process in worker_processes if process.node == node]
+        leaders = {
+            process.pid: process.started_at for process in worker_processes if process.node == node
+        }
         devices = dict(
             pair for process in worker_processes if process.node == node for pair in process.devices
         )
@@ -76,7 +78,7 @@ def end_worker_processes(worker_processes: Sequence[WorkerProcess]) -> tuple[str
 
 
 def _clean_node(
-    leaders: Sequence[int], devices: Mapping[str, int]
+    leaders: Mapping[int, float], devices: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return kill_leftovers(leaders, _EXIT_SECONDS), wait_for_release(devices, _RELEASE_SECONDS)
 
@@ -151,7 +153,8 @@ def _end_controllers_of(owners: Collection[bytes], actors: Iterable[Any]) -> Non
     ]
     if not controllers:
         return
-    kill_leftovers([actor.pid for actor in controllers], 0)
+    # Ray lists them as alive, so that no other process has their ids
+    kill_leftovers({actor.pid: 0.0 for actor in controllers}, 0)
     ids = {actor.actor_id for actor in controllers}
     until = time.monotonic() + _DEATH_NOTICE_SECONDS
     while _any_alive(ids) and time.monotonic() < until:

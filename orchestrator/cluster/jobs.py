@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import shlex
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Status = Literal["pending", "running", "stopped", "succeeded", "failed"]
 STUDY = "plimsoll_study"  # in a job's metadata
-# Files that no sweep needs, in .gitignore's syntax: results, checkpoints and caches of tools
+# Files that no sweep needs, in .gitignore's syntax: results, checkpoints, caches of tools, and keys
 DEFAULT_EXCLUDES = (
     ".git",
     ".venv",
@@ -43,6 +44,9 @@ DEFAULT_EXCLUDES = (
     "*.pt",
     "*.pth",
     "*.safetensors",
+    *(".env", ".env.*", ".envrc", ".netrc", "_netrc", ".pgpass", ".pypirc", ".npmrc"),  # secrets
+    *(".git-credentials", ".aws", ".azure", ".gcloud", ".gnupg", ".kube", ".ssh", ".docker"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"),
 )
 # Time for a stopped sweep to close its trial and its MLflow runs; Ray's default is 3 s
 STOP_SECONDS = 30
@@ -56,6 +60,7 @@ _VERBOSE_LOGGERS = (
 _POLL_SECONDS = 2.0
 _LARGEST = 3  # files named if a working directory is too large
 _NO_JOB = "status code 404"
+_NO_AGENT = "No available agent"  # shortly after a head has started
 _TOO_LARGE = ("status code 413", "exceeds the maximum size")
 
 
@@ -141,11 +146,13 @@ def active_job(study: str, jobs: Iterable[Job]) -> Job | None:
 def can_resume(job: Job) -> bool:
     """Returns True if something outside the sweep ended the job, so that another one can resume.
 
-    A sweep that ends by itself sets the exit code; another job would end in the same way.
+    A sweep that ends by itself sets the exit code; another job would end in the same way, unless
+    machines ended it. Ray's own handler of SIGTERM exits with the signal's number.
     """
     if job.status != "failed":
         return False
-    return job.exit_code is None or job.exit_code < 0 or job.exit_code > _SIGNALLED
+    code = job.exit_code
+    return code is None or code < 0 or code > _SIGNALLED or code in (os.EX_TEMPFAIL, signal.SIGTERM)
 
 
 def exit_code(job: Job) -> int:
@@ -202,17 +209,23 @@ class JobServer:
             ClusterError: If the server refuses the job. If the directory is too large, the message
                 names its largest files.
         """
-        try:
-            self._client.submit_job(
-                entrypoint=submission.entrypoint,
-                submission_id=job_id,
-                runtime_env=submission.runtime_env,
-                metadata=dict(submission.metadata),
-            )
-        except (RuntimeError, ValueError, OSError) as error:
-            if any(text in str(error) for text in _TOO_LARGE):
-                raise ClusterError(_too_large(Path(submission.working_dir))) from error
-            self._raise_refused(error)
+        until = time.monotonic() + self._patience_seconds
+        while True:
+            try:
+                self._client.submit_job(
+                    entrypoint=submission.entrypoint,
+                    submission_id=job_id,
+                    runtime_env=submission.runtime_env,
+                    metadata=dict(submission.metadata),
+                )
+            except (RuntimeError, ValueError, OSError) as error:
+                if any(text in str(error) for text in _TOO_LARGE):
+                    raise ClusterError(_too_large(Path(submission.working_dir))) from error
+                if _NO_AGENT not in str(error) or time.monotonic() > until:
+                    self._raise_refused(error)
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
 
     def job(self, job_id: str) -> Job | None:
         """Returns the job's state; None if the server forgot it, as after a restart of the head.

@@ -16,13 +16,14 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import ray
 from ray import tune
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
+from ray.tune.error import TuneError
 from ray.tune.search import Searcher
 
 from orchestrator.cluster import ray_private
@@ -37,6 +38,7 @@ from orchestrator.core.inputs import GroupsEnded, StopRequested, TrialFinished
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
 from search_spaces.errors import ClusterError
+from search_spaces.spec.failpoints import Step, step
 from search_spaces.trial import Stopped
 
 if TYPE_CHECKING:
@@ -49,10 +51,10 @@ _HEARTBEAT_SECONDS = 5.0
 _TICK_SECONDS = 1.0
 SILENT_SECONDS = 120.0  # before a runner is killed: no machine is too busy for that long
 _MAX_QUEUES = 3  # one after the other, before the sweep fails
-_QUEUES, _GROUP, _REPORT = "queues", "group", "report"
+_QUEUES, _GROUP, _REPORT, _LOST = "queues", "group", "report", "lost"
 
 
-class QueuesLost(Exception):
+class _QueuesLostError(Exception):
     """The actor with the queues died or hangs: groups can get no more trials."""
 
 
@@ -65,13 +67,20 @@ class TuneCluster(AbstractCluster):
     dead one, but neither the processes that its workers forked nor its placement group.
     """
 
-    def __init__(self, nodes: RayNodes, silent_seconds: float = SILENT_SECONDS) -> None:
+    def __init__(
+        self,
+        nodes: RayNodes,
+        silent_seconds: float = SILENT_SECONDS,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
         """Starts the actor that hands messages to groups.
 
         Args:
             nodes: The nodes of the cluster.
             silent_seconds: Longest silence of a group, and of the actor.
+            alive: Called whenever the cluster has answered; see `watchdog`.
         """
+        self._alive = alive
         self._nodes = nodes
         self._seconds = silent_seconds
         self._needs: Sequence[Shortfall] = ()
@@ -84,6 +93,7 @@ class TuneCluster(AbstractCluster):
         """Starts the actor, in place of one that was lost."""
         self.queues = ray.remote(num_cpus=0, resources=HEAD_RESOURCE)(GroupQueues).remote()
         self.lost = False
+        self.error: Exception | None = None  # the first one that Tune was told
         self.starting.clear()
         self._next_check = self._last_answer = time.monotonic()
 
@@ -98,7 +108,8 @@ class TuneCluster(AbstractCluster):
         self.starting.append(group)
 
     def send(self, group: str, message: Run | Release | Dismiss) -> None:
-        self._answer(self.queues.put.remote(group, message), self._seconds)
+        with step(Step.TRIAL_SEND):
+            self._answer(self.queues.put.remote(group, message), self._seconds)
 
     def kill(self, group: str) -> None:
         if group in self.starting:
@@ -110,8 +121,9 @@ class TuneCluster(AbstractCluster):
         """Kills groups that are silent, and renews the request for capacity. Call it often.
 
         Raises:
-            QueuesLost: If the actor died or hangs.
+            _QueuesLostError: If the actor died or hangs.
         """
+        self._alive()
         now = time.monotonic()
         if not self.lost and now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
@@ -123,7 +135,7 @@ class TuneCluster(AbstractCluster):
                 for runner in silent:
                     ray.kill(runner)
         if self.lost:
-            raise QueuesLost
+            raise _QueuesLostError
 
     def clean_up(self, group: str) -> tuple[str, ...]:
         """Cleans up after a group that died.
@@ -138,13 +150,24 @@ class TuneCluster(AbstractCluster):
                 task.remote(worker_processes), timeout=_CLEANUP_SECONDS
             )
         except RayError as error:
+            self._alive()
             name = type(error).__name__
             return (f"cleanup after a worker group failed, its processes may still run: {name}",)
+        self._alive()
         return faults
 
     def close(self) -> None:
         """Ends the actor."""
         ray.kill(self.queues)
+
+    @contextlib.contextmanager
+    def keeping_errors(self) -> Iterator[None]:
+        """Keeps an error of ours before Tune makes text of it."""
+        try:
+            yield
+        except Exception as error:
+            self.error = self.error or error
+            raise
 
     def _answer(self, reference: Any, seconds: float) -> Any:
         """Returns the actor's answer, or None if there is none within `seconds`."""
@@ -181,9 +204,10 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         try:
             message = ray.get(self._queues.take.remote(self._name, _TAKE_SECONDS))
         except RayActorError:  # the next queues get groups of their own
-            return {"done": True}
+            return {"done": True, _LOST: True}
         if isinstance(message, Run):
-            return {_REPORT: self._group.run(message)}
+            with step(Step.GROUP_RUN):
+                return {_REPORT: self._group.run(message)}
         if isinstance(message, Release):
             self._group.stop()
         return {"done": isinstance(message, Dismiss)}
@@ -251,11 +275,14 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Passes a report on. Idle groups call this every few seconds as well."""
         assert self._controller is not None
+        assert self._cluster is not None
         report: TrialFinished | None = result.get(_REPORT)
-        if report is None:
-            self._controller.tick()
-        else:
-            self._controller.receive(report)
+        with self._cluster.keeping_errors():
+            if report is None:
+                self._controller.tick()
+            else:
+                with step(Step.OUTCOME_RECEIVE):
+                    self._controller.receive(report)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -263,17 +290,22 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         """Passes on that a group ended."""
         assert self._controller is not None
         assert self._cluster is not None
-        if (name := self._names.pop(trial_id, None)) is not None:
-            faults = self._cluster.clean_up(name) if error else ()
-            self._controller.receive(GroupsEnded(groups=(name,), faults=faults, at=0.0))
+        if result is not None and result.get(_LOST):
+            self._cluster.lost = True  # `lose_all` passes it on, before another group starts
+        elif (name := self._names.pop(trial_id, None)) is not None:
+            with self._cluster.keeping_errors():
+                faults = self._cluster.clean_up(name) if error else ()
+                self._controller.receive(GroupsEnded(groups=(name,), faults=faults, at=0.0))
 
     def lose_all(self) -> None:
-        """Passes on that all groups ended."""
+        """Passes on that all groups ended with the queues."""
         assert self._controller is not None
         assert self._cluster is not None
         groups = tuple(self._controller.state.groups)
         faults = [fault for group in groups for fault in self._cluster.clean_up(group)]
-        self._controller.receive(GroupsEnded(groups=groups, faults=tuple(faults), at=0.0))
+        self._controller.receive(
+            GroupsEnded(groups=groups, queues_lost=True, faults=tuple(faults), at=0.0)
+        )
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the study holds all results."""
@@ -299,8 +331,10 @@ def run_groups(
     Raises:
         ClusterError: If the actor that hands trials to groups was lost repeatedly.
     """
-    # Tune logs a traceback for a group that died; the sweep reports what happens to its trial
-    logging.getLogger("ray.tune.execution.tune_controller").setLevel(logging.CRITICAL)
+    # Tune logs tracebacks for a group that died, whose trial the sweep reports, and for states of
+    # its own that a full disk does not take, which nothing reads
+    for name in ("ray.tune.execution.tune_controller", "ray.tune.tune"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _limit_environment()
     try:
         for attempt in range(_MAX_QUEUES):
@@ -308,11 +342,15 @@ def run_groups(
             if attempt:
                 cluster.open()
                 searcher.lose_all()
-            with contextlib.suppress(QueuesLost):
+            with contextlib.suppress(_QueuesLostError):
                 _run_tune(searcher, TickCallback(controller, cluster), max_groups, runner)
             if controller.state.phase is Phase.DONE:
                 return
         controller.receive(StopRequested(cause=Stopped(by="a fault of the cluster"), at=0.0))
+    except TuneError:
+        if cluster.error is None:
+            raise
+        raise cluster.error from None
     finally:
         cluster.close()
     raise ClusterError(

@@ -143,6 +143,11 @@ class RayNodes:
         self._autoscaler = Autoscaler() if joined else None
         self._kind: str | None = None  # of the sweep's GPUs, once a node is up
 
+    @property
+    def may_come(self) -> bool:
+        """True if other nodes may join, as on a cluster that is not this sweep's own."""
+        return self._autoscaler is not None
+
     def up(self) -> tuple[Node, ...]:
         """Returns the nodes that are up and have room for a rank, of the kinds that are used."""
         if self._accelerators:

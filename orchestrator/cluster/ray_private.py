@@ -5,6 +5,7 @@ each function with Ray's source. Each part is needed because the public API fall
 
 - `ray._private.state`, `ray.core.generated`: the public state API needs the dashboard, which local
   sweeps and many clusters run without.
+- `ray._private.worker`: what it does at the end of a process has no time limit.
 - `ray._private.runtime_env.packaging`: its logger has no public setting.
 - `ray.data._internal.cluster_autoscaler`: the public `request_resources` overwrites the requests
   of Ray Train.
@@ -13,8 +14,8 @@ each function with Ray's source. Each part is needed because the public API fall
 - `ray.train.v2._internal.execution`: Ray Train always hands variables to its controller.
 - `ray.train.v2._internal.callbacks`: two default callbacks start actors that no group needs.
 - `ray.train.v2._internal.util`: a backend has to name its framework.
-- `ray.train._internal.utils`, `ray.train.torch.config`: the public `TorchConfig` loads torch in
-  processes that do not train.
+- `ray.train.torch.config`: the public `TorchConfig` loads torch in processes that do not train.
+- `ray._private.ray_constants`: no public setting lets Ray on Linux listen on 127.0.0.1.
 
 Besides, `orchestrator.cluster.trainer.LeanTrainer` overrides two private methods of Ray Train's
 `DataParallelTrainer`. Nothing here imports Ray before it is called: modules that must not load Ray
@@ -23,7 +24,9 @@ import this one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import os
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,6 +42,15 @@ def actors_of_job() -> list[Any]:
     job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
     rows = state._connect_and_get_accessor().get_actor_table(job, None)
     return [ActorTableData.FromString(row) for row in rows]
+
+
+def forget_shutdown() -> None:
+    """Keeps Ray from shutting down once more when this process ends."""
+    import atexit
+
+    from ray._private import worker
+
+    atexit.unregister(worker.shutdown)
 
 
 def is_alive(actor: Any) -> bool:
@@ -120,29 +132,33 @@ def torch_framework() -> Any:
     return TrainingFramework.TORCH
 
 
-def address_and_port() -> tuple[str, int]:
-    """Returns the IP address of this node and a free port."""
-    from ray.train._internal.utils import get_address_and_port
-
-    address, port = get_address_and_port()
-    return address, port
-
-
-def join_process_group(backend: str, rank: int, world_size: int, timeout_seconds: int) -> None:
-    """Joins the default process group of torch, as `TorchConfig` does.
-
-    `MASTER_ADDR` and `MASTER_PORT` have to be set.
-
-    Args:
-        backend: "gloo" or "nccl".
-        rank: Of this process.
-        world_size: Ranks of the group.
-        timeout_seconds: Longest wait for another rank.
-    """
-    from ray.train.torch.config import _set_torch_distributed_env_vars, _setup_torch_process_group
+def set_rank_variables() -> None:
+    """Sets `RANK` and its kin for libraries, as `TorchConfig` does."""
+    from ray.train.torch.config import _set_torch_distributed_env_vars
 
     _set_torch_distributed_env_vars()
-    _setup_torch_process_group(backend, rank, world_size, "env://", timeout_seconds)
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """Lets Ray that starts in the context listen on 127.0.0.1 alone.
+
+    It does so by itself on Windows and macOS; elsewhere only this variable and the constant that
+    was read from it say so.
+    """
+    from ray._private import ray_constants
+
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    variable, constant = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = constant
+        if variable is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = variable
 
 
 def leave_process_group(*, destroy: bool) -> None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+import psutil
+
+from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import RayNodes, await_room
+from orchestrator.cluster.ray_private import on_loopback
 from orchestrator.core.placement import Node, nodes_with_accelerator
-from search_spaces.errors import ClusterError, require
+from orchestrator.host import end_children
+from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts, split_by_accelerator
 from search_spaces.spec.schema import SweepSpec
 
@@ -50,9 +57,11 @@ _HEAD = {
 }
 _OWN = "PLIMSOLL_OWN_RAY"
 RAY_LOGS_VARIABLE = "PLIMSOLL_RAY_LOGS"  # set by --debug
+_PRIVATE = 0o700  # for the user alone
 _OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through it
 _CONNECT_SECONDS = 5.0
 _PROBE_SECONDS = 120.0
+_SHUTDOWN_SECONDS = 30.0
 _TOKEN_FILE = Path("~/.ray/auth_token")
 
 
@@ -74,6 +83,14 @@ def configure_own_ray() -> None:
 def ray_logs_enabled() -> bool:
     """Returns True if messages of Ray and of its workers are shown."""
     return RAY_LOGS_VARIABLE in os.environ
+
+
+def own_head() -> psutil.Process | None:
+    """Returns the process of Ray's head that this process started, or None on other clusters."""
+    if not is_own_ray():
+        return None
+    children = psutil.Process().children()
+    return next((child for child in children if child.name() == "gcs_server"), None)
 
 
 def is_own_ray() -> bool:
@@ -98,6 +115,27 @@ def protect_token() -> None:
     """Makes the token in the home directory private: Ray writes it readable by all users."""
     with contextlib.suppress(OSError):  # no such file, or another owner
         _TOKEN_FILE.expanduser().chmod(0o600)
+
+
+def private_folder() -> Path:
+    """Returns a folder for Ray's sessions that other users cannot enter; makes it if necessary.
+
+    Ray lets everybody change its folder and all that is in it, so that it has to be below one that
+    only its user can enter.
+
+    Raises:
+        OSError: If it cannot be made, or somebody else made it.
+    """
+    folder = Path(os.environ.get("RAY_TMPDIR") or gettempdir(), f"ray-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=_PRIVATE, parents=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(
+            f"{folder} belongs to somebody else: set RAY_TMPDIR to a folder of yours"
+        )
+    folder.chmod(_PRIVATE)
+    return folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +187,17 @@ def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
         if nodes is not None:
             nodes.close()
         if connects:
-            ray.shutdown()
+            _disconnect(ray)
+
+
+def _disconnect(ray: Any) -> None:
+    """Disconnects; ends the processes of a Ray that does not end by itself."""
+    ending = threading.Thread(target=ray.shutdown, daemon=True)
+    ending.start()
+    ending.join(_SHUTDOWN_SECONDS)
+    if ending.is_alive():
+        ray_private.forget_shutdown()
+        end_children()
 
 
 def _connect(ray: Any, address: str | None) -> None:
@@ -158,18 +206,28 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         if address is None:
             configure_own_ray()
-            ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **logs)
+            with on_loopback():
+                ray.init(
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    _temp_dir=str(private_folder() / "r"),  # paths of sockets have to be short
+                    **logs,
+                )
         else:
             ray.init(address=address, **logs)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except SystemExit:  # how Ray's own handler takes SIGTERM
+        raise KeyboardInterrupt from None
+    except Exception as error:  # Ray raises just this if its raylet does not start in time
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if address is not None:
             message = f"cluster.address is {address}: no Ray cluster answers there ({reason})"
-        else:
-            message = f"Ray does not start on this machine: {reason}"
-            if "AF_UNIX" in reason:  # the path of Ray's sockets is too long
-                message += f"; set RAY_TMPDIR to a short path such as /tmp; it is {gettempdir()}"
-        raise ClusterError(message) from error
+            raise ClusterError(message) from error
+        message = f"Ray does not start on this machine: {reason}"
+        if "AF_UNIX" in reason:  # the path of Ray's sockets is too long
+            message += f"; set RAY_TMPDIR to a short path such as /tmp; it is {gettempdir()}"
+            raise ClusterError(message) from error
+        message += "; see if it has room, memory, open files and processes left"
+        raise MachineError(message) from error
 
 
 def _check_reachable(address: str) -> None:

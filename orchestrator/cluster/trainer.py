@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import ID_LABEL
 from orchestrator.cluster.runtime import is_own_ray
 
+_listeners: list[socket.socket] = []  # in the first rank, from `_listen` until `_join`
 _SHUTDOWN_SECONDS = 30  # for the ranks to leave their process group
 
 
@@ -90,7 +92,7 @@ class _Rendezvous(Backend):  # type: ignore[misc]
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: ProcessGroup) -> None:
-        address, port = worker_group.execute_single(0, ray_private.address_and_port)
+        address, port = worker_group.execute_single(0, _listen)
         worker_group.execute(_join, address, port, backend_config.backend, backend_config.timeout_s)
 
     def on_shutdown(self, worker_group: Any, backend_config: ProcessGroup) -> None:
@@ -98,12 +100,30 @@ class _Rendezvous(Backend):  # type: ignore[misc]
             ray.get(worker_group.execute_async(_leave), timeout=_SHUTDOWN_SECONDS)
 
 
+def _listen() -> tuple[str, int]:
+    """Opens the socket of the first rank's store; returns its address and port."""
+    from workers.process_groups import listen_at
+
+    listener = listen_at(ray.util.get_node_ip_address())
+    _listeners.append(listener)
+    address, port = listener.getsockname()[:2]
+    return address, port
+
+
 def _join(address: str, port: int, backend: str, timeout_s: int) -> None:
+    from workers.process_groups import Rendezvous, join_group
+
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+    ray_private.set_rank_variables()
     context = get_context()
-    ray_private.join_process_group(
-        backend, context.get_world_rank(), context.get_world_size(), timeout_s
+    at = Rendezvous(
+        address=address,
+        port=port,
+        world_size=context.get_world_size(),
+        backend=backend,
+        seconds=timeout_s,
     )
+    join_group(at, context.get_world_rank(), _listeners.pop() if _listeners else None)
 
 
 def _leave() -> None:

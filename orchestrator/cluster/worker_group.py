@@ -20,11 +20,13 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
+import psutil
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
@@ -42,11 +44,18 @@ from orchestrator.cluster.cleanup import (
 from orchestrator.cluster.nodes import ID_LABEL, unreachable_nodes
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, missing_variables
 from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
-from orchestrator.core.failures import GroupFailure, may_be_node_loss, outcome_of_group_failure
+from orchestrator.core.failures import (
+    Doing,
+    GroupFailure,
+    announced_failure,
+    may_be_node_loss,
+    outcome_of_group_failure,
+)
 from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
 from orchestrator.core.placement import Processes
-from orchestrator.host import oom_kills, package_versions, visible_gpu_bytes_in_use
+from orchestrator.host import full_folder, oom_kills, package_versions, visible_gpu_bytes_in_use
+from search_spaces.spec.failpoints import Step, step
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
 
@@ -54,14 +63,18 @@ _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = ", line "  # File "...", line 7, in f
 STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.5
-_STARTING, _RUNNING = "starting", "running the trial"
+_STARTING: Final = "starting"
+_RUNNING: Final = "running the trial"
 _CONNECT_SECONDS = 5.0  # between two checks that nodes can be reached
 _OOM_KILLED = "the kernel's OOM killer killed a process on its node"
+_NO_END = "a rank failed, and the others did not end"
 _SILENT = "the actor that forwards its requests does not answer"
+_SHARED_MEMORY = Path("/dev/shm")  # for the tensors that loaders and gloo pass on
+_LEAST_BYTES = 32 * 2**20
 _COLLECTIVE_SECONDS = 1800  # of the default process group, in which no rank ever waits
 
 
-def group_failure(error: Exception | None, doing: str) -> GroupFailure:
+def group_failure(error: Exception | None, doing: Doing) -> GroupFailure:
     """Returns the cause of a group's end, as Ray reports it.
 
     The rank that failed first comes before ranks that failed because of it.
@@ -114,9 +127,11 @@ def worker_loop(config: dict[str, Any]) -> None:
     from ray.train import get_context
 
     from workers.entry import run_trial, warm_up
+    from workers.models.trust import ALL_MODULES, trust_modules
     from workers.worker import Worker
 
     _enter_folder(config["folder"])
+    trust_modules((ALL_MODULES,))  # the driver has asked
     channel: ActorHandle = config["channel"]
     rank = get_context().get_world_rank()
 
@@ -128,11 +143,15 @@ def worker_loop(config: dict[str, Any]) -> None:
     channel.count.remote(node, oom_kills())
     has_gpu = context.get_accelerator_ids().get("GPU")
     devices = tuple(visible_gpu_bytes_in_use().items()) if has_gpu else ()
-    ray.get(
-        channel.register.remote(
-            WorkerProcess(worker=actor, node=node, pid=os.getpid(), devices=devices)
-        )
+    process = WorkerProcess(
+        worker=actor,
+        node=node,
+        pid=os.getpid(),
+        started_at=psutil.Process().create_time(),
+        devices=devices,
     )
+    with step(Step.RANK_REGISTER):
+        ray.get(channel.register.remote(process))
     worker = Worker.start(config["spec"], announce)
     warm_up(config["spec"], worker)
     gc.enable()
@@ -144,12 +163,15 @@ def worker_loop(config: dict[str, Any]) -> None:
         python=platform.python_version(),
         versions=package_versions(),
     )
-    ray.get(channel.set_ready.remote(actor, fingerprint))
+    with step(Step.RANK_READY):
+        ray.get(channel.set_ready.remote(actor, fingerprint))
     while (request := ray.get(channel.next.remote(rank))) is not None:
         channel.count.remote(node, oom_kills())
-        outcome = run_trial(request, worker)
+        with step(Step.RANK_RUN):
+            outcome = run_trial(request, worker)
         if rank == 0:
-            ray.get(channel.post.remote(outcome))
+            with step(Step.RANK_POST):
+                ray.get(channel.post.remote(outcome))
 
 
 def _enter_folder(folder: str) -> None:
@@ -183,9 +205,11 @@ class WorkerGroup:
                 gone, so the start checks that it can reach them.
 
         Raises:
-            GroupFailed: If a worker dies, or not all are up after `cluster.start_minutes`.
+            GroupFailed: If there is no space for them, a worker dies, or not all are up after
+                `cluster.start_minutes`.
         """
         self.processes = processes
+        self._folder = _new_folder()
         self._channel = (
             ray.remote(GroupChannel)
             .options(num_cpus=0, max_concurrency=1000)
@@ -194,9 +218,8 @@ class WorkerGroup:
         self._ended = threading.Event()
         self._error: Exception | None = None
         self.worker_processes: Sequence[WorkerProcess] = ()  # of the ranks, once they are up
-        self._folder = tempfile.mkdtemp(prefix="plimsoll-group-", dir=session_folder())
-        config = {"spec": spec, "channel": self._channel, "folder": folder}
-        trainer = _trainer(spec, processes, device, self._folder, config)
+        config = {"channel": self._channel, "folder": folder}
+        trainer = trainer_of(spec, processes, device, self._folder, config)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
         start_seconds = 60 * spec.cluster.start_minutes
@@ -208,17 +231,24 @@ class WorkerGroup:
         """Runs a trial on all ranks.
 
         Raises:
-            GroupFailed: If a worker dies or the deadline passes; holds the outcome.
+            GroupFailed: If a worker dies, the deadline passes, or a rank fails and the others wait
+                for it; holds the outcome.
         """
-        outcome: Outcome = self._wait(self._channel.run.remote(request), deadline_seconds, _RUNNING)
+        outcome: Outcome | None = self._wait(
+            self._channel.run.remote(request), deadline_seconds, _RUNNING
+        )
+        if outcome is None:
+            failure = GroupFailure(doing=_RUNNING, host_memory=False, rank=None, detail=_NO_END)
+            raise self._killed(failure)
         return outcome
 
     def stop(self) -> None:
         """Dismisses the workers, and kills those that are still there after `STOP_SECONDS`."""
-        if not self._ended.is_set():
-            with contextlib.suppress(RayError):
-                ray.get(self._channel.dismiss.remote(), timeout=_POLL_SECONDS)
-            self._ended.wait(STOP_SECONDS)
+        with step(Step.GROUP_STOP):
+            if not self._ended.is_set():
+                with contextlib.suppress(RayError):
+                    ray.get(self._channel.dismiss.remote(), timeout=_POLL_SECONDS)
+                self._ended.wait(STOP_SECONDS)
         self.kill()
 
     def kill(self) -> tuple[str, ...]:
@@ -236,10 +266,11 @@ class WorkerGroup:
             if not self._ended.wait(STOP_SECONDS):  # Ray Train itself hangs
                 end_controllers()
                 self._ended.wait(STOP_SECONDS)
-        ray.kill(self._channel)
-        faults = end_worker_processes(self.worker_processes)
-        remove_abandoned_placement_groups()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with step(Step.GROUP_KILL):
+            ray.kill(self._channel)
+            faults = end_worker_processes(self.worker_processes)
+            remove_abandoned_placement_groups()
+            shutil.rmtree(self._folder, ignore_errors=True)
         return faults
 
     def _fit(self, trainer: LeanTrainer) -> None:
@@ -254,7 +285,7 @@ class WorkerGroup:
         self,
         reference: Any,
         seconds: float,
-        doing: str,
+        doing: Doing,
         addresses: tuple[tuple[str, str], ...] = (),
     ) -> Any:
         now = time.monotonic()
@@ -275,23 +306,29 @@ class WorkerGroup:
                 self._ended.wait(STOP_SECONDS)  # Ray Train sees the same error in the ranks
                 self._error = self._error or error
                 break
+        kills_before = self._ask(self._channel.oom_kills.remote()) or {}
+        failure = group_failure(self._error, doing)
+        raise self._killed(failure, kills_before)
+
+    def _killed(
+        self, failure: GroupFailure, kills_before: Mapping[str, int] = MappingProxyType({})
+    ) -> GroupFailed:
+        """Kills the group, and returns what the failure means with what ranks announced."""
         # the channel may have been on a lost node
         announced = self._ask(self._channel.announced.remote()) or []
-        kills_before = self._ask(self._channel.oom_kills.remote()) or {}
         faults = self.kill()
-        failure = group_failure(self._error, doing)
         if not failure.host_memory and oom_killed(kills_before):
             detail = f"{_OOM_KILLED}: {failure.detail}"
             failure = replace(failure, host_memory=True, detail=detail)
-        raise GroupFailed(outcome_of_group_failure(failure, tuple(announced)), faults)
+        return GroupFailed(outcome_of_group_failure(failure, tuple(announced)), faults)
 
-    def _timed_out(self, outcome: TimedOut, doing: str) -> GroupFailed:
+    def _timed_out(self, outcome: TimedOut, doing: Doing) -> GroupFailed:
         """Kills the group. Blames the trial only if one ran and the channel answers."""
-        is_silent = self._ask(self._channel.announced.remote()) is None
-        if not is_silent and doing == _RUNNING:
-            return GroupFailed(outcome, self.kill())
+        announced = self._ask(self._channel.announced.remote())
+        if announced is not None and doing == _RUNNING:
+            return GroupFailed(announced_failure(announced) or outcome, self.kill())
         late = f"{outcome.detail} within {outcome.deadline_seconds:.0f} s"
-        detail = _SILENT if is_silent else late
+        detail = _SILENT if announced is None else late
         failure = GroupFailure(doing=doing, host_memory=False, rank=None, detail=detail)
         return GroupFailed(outcome_of_group_failure(failure, ()), self.kill())
 
@@ -303,15 +340,40 @@ class WorkerGroup:
             return None
 
 
-def _trainer(
+def _new_folder() -> str:
+    """Returns a new folder for a group's files, where there is space for them."""
+    parent = session_folder() or Path(tempfile.gettempdir())
+    problem = full_folder((parent, _SHARED_MEMORY), _LEAST_BYTES)
+    if problem is None:
+        try:
+            return tempfile.mkdtemp(prefix="plimsoll-group-", dir=parent)
+        except OSError as error:
+            problem = f"{parent}: {error.strerror}"
+    failure = GroupFailure(doing=_STARTING, host_memory=False, rank=None, detail=problem)
+    raise GroupFailed(outcome_of_group_failure(failure, ()))
+
+
+def trainer_of(
     spec: SweepSpec, processes: Processes, device: str, folder: str, config: dict[str, Any]
 ) -> LeanTrainer:
+    """Returns the training run of a group.
+
+    Args:
+        spec: The sweep's specification. Workers get it with the device that the driver settled:
+            for `auto`, torch in a worker may see what Ray was not told of, such as a GPU that all
+            ranks would share.
+        processes: Number, nodes and environment of the workers.
+        device: "cpu" or "cuda".
+        folder: The run's own folder.
+        config: Other arguments of `worker_loop`.
+    """
+    cluster = spec.cluster.model_copy(update={"device": device})
     cuda = device == "cuda"
     environment = WORKER_ENVIRONMENT | dict(processes.environment)
     resources = {"CPU": float(spec.cluster.cpus_per_worker)} | ({"GPU": 1.0} if cuda else {})
     return LeanTrainer(
         worker_loop,
-        train_loop_config=config,
+        train_loop_config=config | {"spec": spec.model_copy(update={"cluster": cluster})},
         backend_config=ProcessGroup("nccl" if cuda else "gloo", _COLLECTIVE_SECONDS),
         scaling_config=ScalingConfig(
             num_workers=processes.world_size,
@@ -389,11 +451,12 @@ class WarmGroup:
             self.stop()
         if self._group is None:
             plan = run.request.plan
-            self._group = WorkerGroup(
-                run.request.spec.on(plan.accelerator),
-                Processes.of(plan, run.device, run.placement),
-                run.device,
-                run.folder,
-                run.addresses,
-            )
+            with step(Step.GROUP_START):
+                self._group = WorkerGroup(
+                    run.request.spec.on(plan.accelerator),
+                    Processes.of(plan, run.device, run.placement),
+                    run.device,
+                    run.folder,
+                    run.addresses,
+                )
         return self._group

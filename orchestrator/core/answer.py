@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from orchestrator.core.objective import Objective, score, throughput, ties_of_best
+from orchestrator.core.objective import Objective, memory_of, score, throughput, ties_of_best
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import Speeds, infeasible_plans, is_repeat
 from orchestrator.core.validation import ValidationFailure
@@ -26,19 +26,24 @@ def leaders(
     together. Once leading plans were measured again, a plan that was measured once is among them
     only if it is faster beyond doubt: the fastest of many single measurements was lucky.
 
-    The plan with the highest mean comes first; with `objective.prefer: headroom` the one with the
-    most free memory, and if headroom is the objective, the fastest.
+    The plan whose interval has the highest lower end comes first, without repeats the one with the
+    highest mean; with `objective.prefer: headroom` the one with the most free memory, and if
+    headroom is the objective, the fastest.
     """
     objective = Objective.of(spec)
     eligible = [record for record in records if record.number not in failed]
-    if objective.metric == "headroom":
-        return sorted(ties_of_best(eligible, objective), key=throughput, reverse=True)
+    if objective.metric == "headroom":  # which a repeat does not make surer
+        out = infeasible_plans(records, objective)
+        first = [one for one in eligible if not is_repeat(one) and one.plan not in out]
+        return sorted(ties_of_best(first, objective), key=throughput, reverse=True)
     if not validations and not any(map(is_repeat, records)):
         ties = ties_of_best(eligible, objective)
     else:
         speeds = Speeds.of(records, validations, objective)
         ties = _pooled_ties(eligible, objective, speeds)
-    return sorted(ties, key=_memory_share) if spec.objective.prefer == "headroom" else ties
+    if spec.objective.prefer == "headroom":
+        ties = sorted(ties, key=lambda record: memory_of(record).share)
+    return ties
 
 
 def _pooled_ties(records: Sequence[Record], objective: Objective, speeds: Speeds) -> list[Record]:
@@ -59,13 +64,14 @@ def _pooled_ties(records: Sequence[Record], objective: Objective, speeds: Speeds
         ]
     if not plans:
         return []
-    leader = max(plans, key=speeds.score)
+    rank = speeds.cautious if repeated else speeds.score
+    leader = max(plans, key=rank)
     ties = [
         plan
         for plan in plans
         if speeds.score(plan) >= speeds.score(leader) - speeds.margin(plan, leader)
     ]
-    return [speeds.record(first[plan]) for plan in sorted(ties, key=speeds.score, reverse=True)]
+    return [speeds.record(first[plan]) for plan in sorted(ties, key=rank, reverse=True)]
 
 
 def answer(
@@ -124,7 +130,3 @@ def _validated_last(records: Sequence[Record], validations: Sequence[Record]) ->
     """Returns the trials that were validated since the last trial ended."""
     last = max(record.ended_at for record in records)
     return {validation.number for validation in validations if validation.ended_at > last}
-
-
-def _memory_share(record: Record) -> float:
-    return record.outcome.memory.share if isinstance(record.outcome, Measured) else 1.0

@@ -9,7 +9,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.core.events import TrialStarted
+from orchestrator.core.events import TrialEnded, TrialStarted
+from orchestrator.core.instructions import ChooseFinalists, Open, Propose
 from orchestrator.core.placement import (
     CapacityRequest,
     Node,
@@ -18,10 +19,9 @@ from orchestrator.core.placement import (
     Shortfall,
     nodes_with_accelerator,
 )
-from orchestrator.core.reasons import Retry, StopReason, TrialReason
+from orchestrator.core.reasons import Retry, StopReason
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
-from search_spaces.trial import TrialRequest
 
 _NOTICE_SECONDS = 120.0  # a lost node may be listed as up for this long; if it is after, it is back
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
@@ -65,37 +65,6 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposing:
-    """The sampler was asked for a plan for these accelerators."""
-
-    accelerators: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoosingFinalists:
-    """The search was asked which plans it believes to be best."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """The study was asked to open a trial."""
-
-    plan: Plan
-    reason: TrialReason
-    retry_of: int | None = None
-    ask_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingTrial:
-    """A trial that was started and waits for room on nodes of its kind."""
-
-    request: TrialRequest
-    deadline_seconds: float
-    since: float | None = None  # since when no running trial could make room for it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Values that do not change during a driver's life; see `DriverStarted`."""
 
@@ -103,6 +72,7 @@ class Settings:
     folder: str
     max_groups: int
     requests: Mapping[str, CapacityRequest]  # by accelerator
+    nodes_may_come: bool
 
     @property
     def share(self) -> bool:
@@ -122,9 +92,14 @@ class ControllerState:
         groups: The groups by name.
         groups_started: Number of groups started so far.
         retries: Plans to run once more.
-        pending: Trials that wait for room, by accelerator.
-        awaited: The answer that is awaited; nothing else is started meanwhile.
-        finalists: The plans that are measured again, best first; None until the search has ended.
+        pending: Trials that were started and wait for room, by accelerator.
+        out_of_room_since: Since when no running trial could make room for a pending one, by
+            accelerator, in seconds since the epoch.
+        awaited: The instruction whose answer is awaited; nothing else is started meanwhile.
+        machine_failures: Failures in a row, over all plans, that no plan is blamed for.
+        paused_until: Until when nothing is started after one of them, in seconds since the epoch.
+        suspects: Results that blame a plan, kept until the machine is known to work.
+        repeats_done: True once no repeat is due, until another trial ends.
         stop_reason: Why the search ended; None while it goes on.
         ended: True once nothing is started any more.
         left_out: Accelerators whose nodes did not come in time.
@@ -142,9 +117,13 @@ class ControllerState:
     groups: Mapping[str, Group] = field(default_factory=lambda: _EMPTY)
     groups_started: int = 0
     retries: tuple[tuple[Plan, Retry], ...] = ()
-    pending: Mapping[str, PendingTrial] = field(default_factory=lambda: _EMPTY)
-    awaited: Proposing | ChoosingFinalists | Opening | None = None
-    finalists: tuple[Plan, ...] | None = None
+    pending: Mapping[str, TrialStarted] = field(default_factory=lambda: _EMPTY)
+    out_of_room_since: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
+    awaited: Propose | Open | ChooseFinalists | None = None
+    machine_failures: int = 0
+    paused_until: float = -inf
+    suspects: tuple[TrialEnded, ...] = ()
+    repeats_done: bool = False
     stop_reason: StopReason | None = None
     ended: bool = False
     left_out: frozenset[str] = frozenset()
@@ -168,7 +147,9 @@ class ControllerState:
 
     @property
     def wait_seconds(self) -> float:
-        """Longest wait for missing nodes."""
+        """Longest wait for missing nodes; none for the node of a Ray that is gone."""
+        if not self.nodes and not self.settings.nodes_may_come:
+            return 0.0
         return self.sweep.spec.cluster.wait_minutes * 60
 
     def running(self, number: int) -> TrialStarted | None:

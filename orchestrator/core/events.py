@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.notes import Note
-from orchestrator.core.reasons import Remeasures, StopReason, TrialReason
+from orchestrator.core.reasons import Retry, StopReason, TrialReason, measures_again
 from orchestrator.core.records import Record
+from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, PlanForecast
@@ -28,6 +29,7 @@ class SweepStarted:
     at: float
     validations: tuple[Record, ...] = ()
     groups: int = 1  # trials that can run at the same time
+    model: ModelFacts | None = None  # of a stored sweep, if its study records them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +57,16 @@ class TrialStarted:
     forecast: PlanForecast | None = None  # None if no forecast was ready
     validation: bool = False
     ask_seconds: float | None = None
-    retry_of: int | None = None  # the interrupted trial of the same plan
+
+    @property
+    def retry_of(self) -> int | None:
+        """Number of the interrupted trial of the same plan; None if it is no retry."""
+        return self.reason.trial if isinstance(self.reason, Retry) else None
 
     @property
     def is_repeat(self) -> bool:
         """True if it measures a plan again."""
-        return isinstance(self.reason, Remeasures)
+        return measures_again(self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

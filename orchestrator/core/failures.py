@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
 from orchestrator.core.reasons import (
     DeadlineMissed,
@@ -31,8 +31,8 @@ from search_spaces.trial import (
 RESIDUAL_SHARE = 0.05
 RESIDUAL_FLOOR_BYTES = 64 * 2**20
 
+Doing = Literal["starting", "running the trial"]
 MAX_SAME_FAILURES = 4  # plans that fail with one error before the job itself is blamed
-MAX_FULL_DISKS = 2  # trials in a row
 DRIVER_DIED_TWICE = Crashed(
     cause="driver_lost",
     rank=None,
@@ -79,9 +79,13 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
     | out of memory, diverged, raised, cannot be laid out | no | if memory was not released | yes |
     | worker died, collective broke | once | yes | if twice |
     | device error | once | yes | if twice |
-    | disk full | no | if memory was not released | no |
+    | workers did not come up | once | yes | no |
+    | disk full | once | if memory was not released | no |
     | missed its deadline | no | yes | yes |
-    | the driver died in it twice | no | no | yes |
+    | the driver died in it twice | no | no | no |
+
+    What died twice is stored only once a measured plan has shown that the machine works: see
+    `blame`.
 
     Args:
         outcome: The outcome of a trial.
@@ -90,36 +94,33 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
     match outcome:
         case TimedOut():
             return FailureDecision(replace=DeadlineMissed(), prune=True)
-        case Crashed(cause="worker_died" | "collective" | "device_error" as cause):
-            reason = WorkersCrashed(cause=cause)
-            return FailureDecision(retry=not second, replace=reason, prune=second)
+        case Crashed(cause="worker_died" | "collective" | "device_error" | "start_failed" as cause):
+            prune = second and cause != "start_failed"
+            return FailureDecision(
+                retry=not second, replace=WorkersCrashed(cause=cause), prune=prune
+            )
         case Crashed(cause="disk_full", costs=costs):
-            return FailureDecision(replace=_unreleased(costs, None))
+            return FailureDecision(retry=not second, replace=_unreleased(costs, None))
         case Measured(costs=costs, memory=memory):
             return FailureDecision(replace=_unreleased(costs, memory.limit_bytes))
         case OutOfMemory(costs=costs, limit_bytes=limit_bytes):
             return FailureDecision(replace=_unreleased(costs, limit_bytes), prune=True)
+        case Crashed(cause="driver_lost") | Cancelled() | Refused():
+            return FailureDecision()
         case Crashed(costs=costs) | Diverged(costs=costs):
             return FailureDecision(replace=_unreleased(costs, None), prune=True)
-        case Cancelled() | Refused():
-            return FailureDecision()
 
 
 def reason_to_stop(records: Sequence[Record]) -> SameFailure | None:
     """Returns the reason why further trials would fail as well, None if they may succeed.
 
-    Either no plan has trained and all failed with the same error, or the last trials ran out of
-    disk space.
+    No plan has trained, and all failed with the same error.
 
     Args:
         records: All records of the study, in the order in which the trials ended; cancelled ones
             are ignored.
     """
     ended = [record.outcome for record in records if not isinstance(record.outcome, Cancelled)]
-    last = ended[-MAX_FULL_DISKS:]
-    if len(last) == MAX_FULL_DISKS and all(map(_is_full, last)):
-        assert _is_full(last[-1])
-        return SameFailure(trials=MAX_FULL_DISKS, cause="disk_full", error=last[-1].detail)
     if len(ended) < MAX_SAME_FAILURES:
         return None
     errors = {outcome.detail if _has_raised(outcome) else "" for outcome in ended}
@@ -130,12 +131,19 @@ def reason_to_stop(records: Sequence[Record]) -> SameFailure | None:
     return SameFailure(trials=len(ended), cause=first.cause, error=first.detail)
 
 
-def _is_full(outcome: Outcome) -> TypeGuard[Crashed]:
-    return isinstance(outcome, Crashed) and outcome.cause == "disk_full"
+def is_machine_failure(outcome: Outcome) -> TypeGuard[Crashed]:
+    """Returns True for a failure that says nothing of the plan unless other plans succeed."""
+    return isinstance(outcome, Crashed) and outcome.cause in ("start_failed", "disk_full")
+
+
+def is_loss_of_processes(outcome: Outcome) -> TypeGuard[Crashed]:
+    """Returns True for a failure that a broken machine can cause as well as a plan."""
+    dead = ("worker_died", "collective", "device_error")
+    return is_machine_failure(outcome) or (isinstance(outcome, Crashed) and outcome.cause in dead)
 
 
 def _has_raised(outcome: Outcome) -> TypeGuard[Crashed]:
-    return isinstance(outcome, Crashed) and outcome.cause in ("exception", "layout", "disk_full")
+    return isinstance(outcome, Crashed) and outcome.cause in ("exception", "layout")
 
 
 def _unreleased(costs: Costs | None, limit_bytes: int | None) -> MemoryNotReleased | None:
@@ -149,7 +157,7 @@ def _unreleased(costs: Costs | None, limit_bytes: int | None) -> MemoryNotReleas
 class GroupFailure:
     """The death of a worker group while it was starting or running a trial."""
 
-    doing: str  # "starting" or "running the trial"
+    doing: Doing
     host_memory: bool  # Ray's memory monitor or the kernel killed a worker
     rank: int | None
     detail: str
@@ -159,14 +167,15 @@ def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]
     """Returns the outcome of the trial that ran when its group died.
 
     An outcome that a rank announced before it died takes precedence: when a group breaks because
-    one rank ran out of memory, the trial is out of memory, not crashed.
+    one rank ran out of memory, the trial is out of memory, not crashed. Workers that did not come
+    up have run nothing of the plan.
     """
-    for outcome in announced:
-        if isinstance(outcome, OutOfMemory | Diverged):
-            return outcome
-    for outcome in announced:
-        if isinstance(outcome, Crashed) and outcome.cause != "collective":
-            return outcome
+    if death.doing == "starting":
+        return Crashed(
+            cause="start_failed", rank=death.rank, phase=death.doing, detail=death.detail
+        )
+    if failure := announced_failure(announced):
+        return failure
     if death.host_memory:
         return OutOfMemory(
             where="host",
@@ -180,10 +189,22 @@ def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]
     return Crashed(cause="worker_died", rank=death.rank, phase=death.doing, detail=death.detail)
 
 
+def announced_failure(announced: Sequence[Outcome]) -> Outcome | None:
+    """Returns the failure that ranks announced, None if they announced none of their own.
+
+    A rank whose peers failed announces a broken collective.
+    """
+    for outcome in announced:
+        if isinstance(outcome, OutOfMemory | Diverged):
+            return outcome
+    crashes = [outcome for outcome in announced if isinstance(outcome, Crashed)]
+    return next((crash for crash in crashes if crash.cause != "collective"), None)
+
+
 def may_be_node_loss(outcome: Outcome) -> bool:
     """Returns True if the loss of a node can have caused this outcome."""
     match outcome:
-        case Crashed(cause="worker_died" | "collective") | TimedOut():
+        case Crashed(cause="worker_died" | "collective" | "start_failed") | TimedOut():
             return True
         case _:
             return False

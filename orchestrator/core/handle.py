@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core.blame import conclude_trial
 from orchestrator.core.controller_state import ControllerState, Group, Phase, Settings
 from orchestrator.core.events import GroupStarted, SweepStarted, TrialStarted
 from orchestrator.core.failures import (
@@ -12,6 +13,7 @@ from orchestrator.core.failures import (
     RUNNER_DIED,
     FailureDecision,
     failure_decision,
+    is_machine_failure,
 )
 from orchestrator.core.inputs import (
     DriverStarted,
@@ -29,12 +31,21 @@ from orchestrator.core.inputs import (
 )
 from orchestrator.core.instructions import Abandon, Instruction, Kill, Release
 from orchestrator.core.notes import GroupReplaced, Message, PlanBlamed
-from orchestrator.core.reasons import Retry, WorkersGone
+from orchestrator.core.reasons import Retry, WorkersGone, measures_again
 from orchestrator.core.records import Record, closed_record
 from orchestrator.core.schedule import schedule, take_finalists, take_opened, take_proposal
 from orchestrator.core.state import begin
 from orchestrator.core.step import Step
-from search_spaces.trial import Crashed, DriverDied, NodesLost, WorkersFailed
+from search_spaces.trial import (
+    Crashed,
+    DriverDied,
+    NodesLost,
+    NoRoom,
+    Outcome,
+    QueuesLost,
+    Stopped,
+    WorkersFailed,
+)
 
 MAX_NODE_LOSSES = 2  # of nodes during trials of one plan; after more the plan itself is blamed
 
@@ -51,13 +62,14 @@ def start(started: DriverStarted) -> Decision:
             folder=started.folder,
             max_groups=started.max_groups,
             requests={request.accelerator: request for request in started.requests},
+            nodes_may_come=started.nodes_may_come,
         ),
         untried=dict(started.untried),
     )
     step = Step(state, started.at)
     step.announce(begun)
     for trial in started.interrupted:
-        _repair(step, trial)
+        _repair(step, trial, alone=len(started.interrupted) == 1)
     return step.state, tuple(step.instructions)
 
 
@@ -66,18 +78,25 @@ def handle(state: ControllerState, given: Input) -> Decision:
 
     The driver gives all inputs after `start` one by one, answers to instructions included. An input
     that is not expected in this state, such as a late report of a group that counts as dead,
-    changes nothing. Where a result has to be written, nothing is started in the same step: the
-    write may fail, and then nothing may start any more.
+    changes nothing. What a group reports starts nothing in the same step: its result may not be
+    written, and nodes may have gone since they were last listed. The driver lets time pass next.
     """
     step = Step(state, given.at)
-    declined: frozenset[str] | None = None
+    declined = _take(step, given)
+    if not isinstance(given, TrialFinished | GroupsEnded):
+        schedule(step, declined)
+    return step.state, tuple(step.instructions)
+
+
+def _take(step: Step, given: Input) -> frozenset[str] | None:
+    """Takes an input in; returns the accelerators that a declined proposal was to be for."""
     match given:
         case NodesChanged(nodes=nodes):
             step.change(nodes=nodes)
         case Tick():
             _kill_overdue(step)
         case PlanProposed():
-            declined = take_proposal(step, given)
+            return take_proposal(step, given)
         case TrialOpened():
             take_opened(step, given)
         case FinalistsChosen():
@@ -90,8 +109,7 @@ def handle(state: ControllerState, given: Input) -> Decision:
             _stop(step, given)
         case StudyUnavailable():
             step.change(ended=True, awaited=None)
-    schedule(step, declined)
-    return step.state, tuple(step.instructions)
+    return None
 
 
 def _sweep_started(started: DriverStarted) -> SweepStarted:
@@ -107,19 +125,22 @@ def _sweep_started(started: DriverStarted) -> SweepStarted:
     )
 
 
-def _repair(step: Step, trial: InterruptedTrial) -> None:
+def _repair(step: Step, trial: InterruptedTrial, *, alone: bool) -> None:
     """Closes a trial that an earlier driver left running, and schedules its retry.
 
-    A retry that was interrupted is blamed on its plan. A plan outside of today's space is dropped.
+    A plan that was alone under way when two drivers in a row died is blamed. One that is outside of
+    today's space is dropped, and a repeat is chosen anew.
     """
-    if trial.retry_of is None:
+    cause = trial.reason.cause if isinstance(trial.reason, Retry) else None
+    before = cause if isinstance(cause, DriverDied) else None
+    if before is None or not (alone and before.alone):
         step.instruct(Abandon(number=trial.number))
-        if trial.in_space and not trial.is_repeat:
-            again = (trial.plan, Retry(trial=trial.number, cause=DriverDied()))
+        if trial.in_space and not measures_again(trial.reason):
+            death = DriverDied(times=before.times + 1 if before else 1, alone=alone)
+            again = (trial.plan, Retry(trial=trial.number, cause=death))
             step.change(retries=(*step.state.retries, again))
         return
-    reason = Retry(trial=trial.retry_of, cause=DriverDied())
-    record = closed_record(trial.number, trial.plan, DRIVER_DIED_TWICE, reason, at=step.now)
+    record = closed_record(trial.number, trial.plan, DRIVER_DIED_TWICE, trial.reason, at=step.now)
     if trial.in_space:
         step.count_untried(trial.plan.accelerator, -1)
     step.abandon(record)
@@ -135,7 +156,7 @@ def _finish_trial(step: Step, report: TrialFinished) -> None:
         return
     if trial.validation != report.validation:
         return  # it came twice: the group validates that trial by now
-    decision = failure_decision(report.outcome, second=_is_second(trial))
+    decision = _decision(trial, report.outcome)
     ended = report.workers_ended or bool(report.lost_nodes)
     placement = group.placement
     free = Group(processes=None if ended or decision.replace else group.processes)
@@ -159,8 +180,16 @@ def _finish_trial(step: Step, report: TrialFinished) -> None:
         step.note(blamed)
 
 
-def _is_second(trial: TrialStarted) -> bool:
-    return trial.validation or trial.retry_of is not None
+def _decision(trial: TrialStarted, outcome: Outcome) -> FailureDecision:
+    """Decides what follows; a failure of the machine before this one was none of the plan."""
+    if not isinstance(trial.reason, Retry):
+        return failure_decision(outcome, second=trial.validation)
+    cause = trial.reason.cause
+    failed_through_machine = isinstance(cause, Stopped | QueuesLost | NoRoom) or (
+        isinstance(cause, WorkersFailed) and is_machine_failure(cause.outcome)
+    )
+    second = is_machine_failure(outcome) or not failed_through_machine
+    return failure_decision(outcome, second=second)
 
 
 def _announce_workers(step: Step, trial: TrialStarted, report: TrialFinished) -> None:
@@ -174,26 +203,19 @@ def _announce_workers(step: Step, trial: TrialStarted, report: TrialFinished) ->
 def _end_trial(
     step: Step, trial: TrialStarted, report: TrialFinished, decision: FailureDecision
 ) -> None:
-    """Retries a trial that crashed with its processes, or stores its result."""
-    if decision.retry:
-        assert isinstance(report.outcome, Crashed)
-        step.interrupt(trial, WorkersFailed(outcome=report.outcome))
-        return
-    queued = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
-    step.store(
-        Record(
-            number=trial.number,
-            plan=trial.plan,
-            outcome=report.outcome,
-            reason=trial.reason,
-            started_at=report.started_at,
-            ended_at=report.ended_at,
-            fingerprint=report.fingerprint,
-            forecast=trial.forecast or report.forecast,
-            validation=trial.validation,
-        ),
-        waited_seconds=queued + report.workers_seconds,
+    record = Record(
+        number=trial.number,
+        plan=trial.plan,
+        outcome=report.outcome,
+        reason=trial.reason,
+        started_at=report.started_at,
+        ended_at=report.ended_at,
+        fingerprint=report.fingerprint,
+        forecast=trial.forecast or report.forecast,
+        validation=trial.validation,
     )
+    queued = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
+    conclude_trial(step, trial, record, decision, queued + report.workers_seconds)
 
 
 def _lose_nodes(step: Step, trial: TrialStarted, report: TrialFinished) -> PlanBlamed | None:
@@ -208,7 +230,12 @@ def _lose_nodes(step: Step, trial: TrialStarted, report: TrialFinished) -> PlanB
     if losses <= MAX_NODE_LOSSES:
         step.interrupt(trial, loss)
         return None
-    _end_trial(step, trial, report, failure_decision(report.outcome, second=_is_second(trial)))
+    _end_trial(
+        step,
+        trial,
+        report,
+        _decision(trial, report.outcome),
+    )
     return PlanBlamed(trial=trial.number, loss=loss)
 
 
@@ -216,21 +243,23 @@ def _end_groups(step: Step, ended: GroupsEnded) -> None:
     for name in ended.groups:
         group = step.state.groups.get(name)
         step.set_group(name, None)
-        if group is not None and group.trial is not None:
+        if group is None or group.trial is None:
+            continue
+        if not ended.queues_lost:
             _lose_trial(step, group.trial, RUNNER_DIED)
+        elif (trial := step.state.running(group.trial)) is not None:
+            step.interrupt(trial, QueuesLost())
     step.note(*(Message(text=fault) for fault in ended.faults))
 
 
 def _lose_trial(step: Step, number: int, outcome: Crashed) -> None:
-    """Retries a trial whose group died without a report, or stores that it died twice."""
+    """Takes note of the death of a trial's group without a report."""
     trial = step.state.running(number)
     if trial is None:
         return
-    if failure_decision(outcome, second=_is_second(trial)).retry:
-        step.interrupt(trial, WorkersFailed(outcome=outcome))
-        return
     record = closed_record(number, trial.plan, outcome, trial.reason, at=step.now)
-    step.store(replace(record, forecast=trial.forecast, validation=trial.validation))
+    record = replace(record, forecast=trial.forecast, validation=trial.validation)
+    conclude_trial(step, trial, record, _decision(trial, outcome))
 
 
 def _kill_overdue(step: Step) -> None:
@@ -248,5 +277,5 @@ def _stop(step: Step, stop: StopRequested) -> None:
         return
     for trial in step.state.sweep.running:
         step.close(trial, stop.cause)
-    step.change(pending={}, awaited=None)
+    step.change(pending={}, out_of_room_since={}, awaited=None, suspects=())
     step.end(stop.cause)

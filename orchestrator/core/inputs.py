@@ -27,15 +27,13 @@ class InterruptedTrial:
     Attributes:
         number: Its number.
         plan: Its plan.
-        retry_of: Number of the trial that it repeated; None if it was no retry.
-        is_repeat: True if it measured a plan again, which is then chosen anew.
+        reason: Why it ran.
         in_space: True if the plan is still one of the sweep's candidates.
     """
 
     number: int
     plan: Plan
-    retry_of: int | None
-    is_repeat: bool = False
+    reason: TrialReason
     in_space: bool = True
 
 
@@ -56,6 +54,7 @@ class DriverStarted:
         folder: Base of relative paths in the specification.
         max_groups: Most worker groups at the same time.
         requests: The capacity to request for each accelerator that plans name.
+        nodes_may_come: Whether other nodes may take the place of those that go.
     """
 
     study: str
@@ -70,6 +69,7 @@ class DriverStarted:
     folder: str
     max_groups: int
     requests: tuple[CapacityRequest, ...]
+    nodes_may_come: bool = True
     at: float
 
 
@@ -104,8 +104,8 @@ class PlanProposed:
     reason: TrialReason
     saving: float | None = None
     seconds: float | None = None
-    ask_seconds: float | None = None
-    at: float
+    ask_seconds: float | None = None  # set by the driver, which measures it
+    at: float = 0.0  # the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,10 @@ class TrialOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalistsChosen:
-    """The search's answer to `ChooseFinalists`: measured, feasible plans, the best one first."""
+    """The search's answer to `ChooseFinalists`: measured, feasible plans, the best one first.
+
+    They may change from repeat to repeat.
+    """
 
     plans: tuple[Plan, ...]
     at: float
@@ -163,10 +166,12 @@ class TrialFinished:
 class GroupsEnded:
     """The processes that run the trials of groups ended: as they were told to, or they died.
 
-    `faults` says what is still running or still holds memory, a sentence each.
+    `queues_lost` is True if they ended because what hands them trials was lost. `faults` says what
+    is still running or still holds memory, a sentence each.
     """
 
     groups: tuple[str, ...]
+    queues_lost: bool = False
     faults: tuple[str, ...] = ()
     at: float
 

@@ -23,11 +23,14 @@ class Propose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """Open a trial in the study, and answer with `TrialOpened`."""
+    """Open a trial in the study, and answer with `TrialOpened`.
+
+    `ask_seconds` is as in `TrialStarted`.
+    """
 
     plan: Plan
     reason: TrialReason
-    retry_of: int | None = None
+    ask_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

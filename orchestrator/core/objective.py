@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeGuard
+from typing import Literal, Self, TypeGuard
 
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
@@ -20,11 +20,15 @@ PEAK_NOISE_SHARE = 0.005  # run-to-run difference of a plan's peak memory, as a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A constraint that a measured plan violates: its value of a metric is below the bound."""
+    """A constraint that a measured plan violates: its value of a metric is below the bound.
 
-    metric: Metric
+    Retries of the allocator are above their bound, and `reserved_share` tells how full it was.
+    """
+
+    metric: Metric | Literal["allocator_retries"]
     value: float | None  # None: unknown
     bound: float
+    reserved_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,7 @@ class Objective:
                 return outcome.samples_per_second
             case "samples_per_price":
                 seconds = self.seconds_per_price(record.plan)
-                return None if seconds is None else _times(outcome.samples_per_second, seconds)
+                return None if seconds is None else outcome.samples_per_second.times(seconds)
             case "headroom":
                 free = 1 - outcome.memory.share
                 return Estimate(
@@ -105,6 +109,13 @@ class Objective:
             return
         if not within_headroom(outcome.memory, self.headroom):
             yield Violation(metric="headroom", value=1 - outcome.memory.share, bound=self.headroom)
+        if thrashes(outcome.memory):
+            yield Violation(
+                metric="allocator_retries",
+                value=outcome.memory.allocator_retries,
+                bound=0,
+                reserved_share=outcome.memory.reserved_share,
+            )
         for metric, bound in self.lower_bounds:
             reached = self.value(record, metric)
             value = None if reached is None else reached.value
@@ -112,7 +123,7 @@ class Objective:
                 yield Violation(metric=metric, value=value, bound=bound)
 
     def feasible(self, record: Record) -> bool:
-        """Returns True if the plan trains, leaves the headroom free and meets the lower bounds."""
+        """Returns True if the plan trains, keeps the memory free and meets the lower bounds."""
         return isinstance(record.outcome, Measured) and next(self.violations(record), None) is None
 
 
@@ -121,8 +132,12 @@ def within_headroom(memory: MemoryReading, headroom: float) -> bool:
     return memory.peak_bytes <= memory.limit_bytes * (1 - headroom)
 
 
-def _times(rate: Estimate, factor: float) -> Estimate:
-    return Estimate(value=rate.value * factor, low=rate.low * factor, high=rate.high * factor)
+def thrashes(memory: MemoryReading) -> bool:
+    """Returns True if the allocator freed its cache and tried again in measured steps.
+
+    Each time, the device waits; a run that lasts does so again and again, or runs out of memory.
+    """
+    return memory.allocator_retries > 0
 
 
 def is_measured(record: Record) -> TypeGuard[Record]:
@@ -134,6 +149,12 @@ def throughput(record: Record) -> float:
     """Returns the samples per second, 0.0 if the trial was not measured."""
     outcome = record.outcome
     return outcome.samples_per_second.value if isinstance(outcome, Measured) else 0.0
+
+
+def memory_of(record: Record) -> MemoryReading:
+    """Returns the memory reading of a measured trial."""
+    assert isinstance(record.outcome, Measured)
+    return record.outcome.memory
 
 
 def speedup(record: Record | None, baseline: Record | None) -> Estimate | None:

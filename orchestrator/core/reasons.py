@@ -79,7 +79,26 @@ class Remeasures:
     trial: int
 
 
-TrialReason = IsBaseline | Sampled | Promising | Retry | Validates | Remeasures
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksMachine:
+    """The plan of a trial that was measured runs again, to see whether the machine still works.
+
+    Attributes:
+        trial: The trial that was measured.
+        suspect: The trial that failed, through its plan or through the machine.
+    """
+
+    kind: Literal["checks_machine"] = "checks_machine"
+    trial: int
+    suspect: int
+
+
+TrialReason = IsBaseline | Sampled | Promising | Retry | Validates | Remeasures | ChecksMachine
+
+
+def measures_again(reason: TrialReason) -> bool:
+    """Returns True for a trial of a plan that was measured before."""
+    return isinstance(reason, Remeasures | ChecksMachine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +138,28 @@ class NoImprovement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameFailure:
-    """No plan trained: all trials failed with one error, or the last ones with a full disk."""
+    """No plan trained: all trials failed with one error."""
 
     kind: Literal["same_failure"] = "same_failure"
     trials: int
     cause: CrashKind
     error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFailed:
+    """The machine that runs the trials does not work: no plan is blamed."""
+
+    kind: Literal["machine_failed"] = "machine_failed"
+    cause: CrashKind
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSilent:
+    """The cluster did not answer for minutes, so the driver ended itself."""
+
+    kind: Literal["cluster_silent"] = "cluster_silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +175,17 @@ StopReason = (
     | AllTried
     | NoImprovement
     | SameFailure
+    | MachineFailed
+    | ClusterSilent
     | NoPlanForNodes
     | NoRoom
     | Stopped
 )
+
+
+def ended_by_machine(reason: StopReason) -> bool:
+    """Returns True if the sweep ended before its time, so that another driver can go on."""
+    return isinstance(reason, MachineFailed | ClusterSilent | NoPlanForNodes | NoRoom)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

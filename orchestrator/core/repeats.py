@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core.objective import Objective
-from orchestrator.core.reasons import Remeasures
+from orchestrator.core.reasons import measures_again
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Cancelled, Estimate, Measured
 
-FINALISTS = 5  # plans that are measured again, at most
+FINALISTS = 3  # plans that are measured again before any of them is for a second time
 # Deviation of the logarithm of a rate between two trials of a plan on a quiet machine, and the
 # number of observations that this assumption counts as, beside those of the study
 _USUAL_DEVIATION, _USUAL_WEIGHT = 0.01, 1
@@ -47,7 +47,7 @@ def repeats_enabled(spec: SweepSpec) -> bool:
 
 def is_repeat(record: Record) -> bool:
     """Returns True for a trial that measured a plan again."""
-    return isinstance(record.reason, Remeasures)
+    return measures_again(record.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +126,14 @@ class Speeds:
             return mean
         return mean + math.log(self.objective.seconds_per_price(plan) or 1.0)
 
-    def optimistic(self, plan: Plan) -> float:
-        """Returns the score that is one standard error above its mean."""
-        return self.score(plan) + self.deviation / math.sqrt(self.by_plan[plan].count)
+    def cautious(self, plan: Plan) -> float:
+        """Returns the lower end of the 95 % interval of a plan's score, by which leaders rank.
+
+        The interval covers the difference between trials alone: few steps within a trial do not
+        widen it. Of plans with the same mean the one that was measured more often is safer.
+        """
+        between = self.deviation / math.sqrt(self.by_plan[plan].count)
+        return self.score(plan) - self.quantile * between
 
     def margin(self, plan: Plan, other: Plan) -> float:
         """Returns half of the 95 % interval of the difference of two plans, in logarithms."""
@@ -187,49 +192,56 @@ def infeasible_plans(records: Iterable[Record], objective: Objective) -> frozens
     )
 
 
+def repeats_left(records: Sequence[Record], running: Sequence[Plan], spec: SweepSpec) -> int:
+    """Returns how many more repeats `validation.repeats` allows, beside those under way."""
+    return spec.validation.repeats - len(repeats_at_the_end(records)) - len(running)
+
+
 def next_repeat(
     records: Sequence[Record],
     running: Sequence[Plan],
-    finalists: Sequence[Plan],
+    leaders: Sequence[Plan],
     baseline: Plan,
     spec: SweepSpec,
 ) -> Plan | None:
     """Returns the plan to measure again now; None if the leader is clear or the budget is used.
 
-    First the baseline and each finalist once, then the leader and the plan that may overtake it, in
-    turn: so drift of the machine meets both alike.
+    First `FINALISTS` leaders and the baseline once. Then the first two leaders, as the search ranks
+    them by then, the one with fewer measurements first: so drift of the machine meets both alike.
 
     Args:
         records: All trials, repeats among them.
         running: Plans whose repeats are under way.
-        finalists: The plans that are expected to be best, best first.
+        leaders: The plans that the search expects to be best, by all of these records, best first.
         baseline: The baseline.
         spec: Says how many repeats there may be, and what difference matters.
     """
-    if not set(finalists) - {baseline}:
-        return None  # nothing to decide
-    made = repeats_at_the_end(records)
-    if len(made) + len(running) >= spec.validation.repeats:
-        return None
-    counts = Counter([*(one.plan for one in made), *running])
-    measured = {one.plan for one in records if isinstance(one.outcome, Measured)}
+    if not set(leaders) - {baseline} or repeats_left(records, running, spec) < 1:
+        return None  # nothing to decide, or nothing to decide it with
+    again = Counter([*(one.plan for one in repeats_at_the_end(records)), *running])
+    fresh = [plan for plan in leaders[:FINALISTS] if not again[plan]]
+    if fresh and len(again.keys() - {baseline}) < FINALISTS:
+        return fresh[0]
+    measured = Counter(one.plan for one in records if isinstance(one.outcome, Measured))
+    if measured[baseline] and not again[baseline]:
+        return baseline
     objective = Objective.of(spec)
     failed = infeasible_plans(records, objective)
-    once: list[Plan] = [*finalists, *((baseline,) if baseline in measured else ())]
-    if unrepeated := [plan for plan in once if not counts[plan]]:
-        return unrepeated[0]
     speeds = Speeds.of(records, (), objective)
-    left = [plan for plan in finalists if plan not in failed and plan in speeds.by_plan]
-    if len(left) < 2 or not speeds.degrees:
+    left = [plan for plan in {**dict.fromkeys(leaders), **again} if plan in speeds.by_plan]
+    left = [plan for plan in left if plan not in failed]
+    if len(left) < 2 or not speeds.degrees or _is_clear(left, speeds, spec):
         return None
-    leader = max(left, key=speeds.score)
+    first_two = [plan for plan in leaders if plan not in failed][:2]
+    return min(first_two, key=lambda plan: measured[plan] + running.count(plan), default=None)
+
+
+def _is_clear(plans: Sequence[Plan], speeds: Speeds, spec: SweepSpec) -> bool:
+    """Tells if none of these plans can be faster than the first by more than matters."""
+    leader = max(plans, key=speeds.cautious)
     ahead = max(
         speeds.score(plan) - speeds.score(leader) + speeds.margin(plan, leader)
-        for plan in left
+        for plan in plans
         if plan != leader
     )
-    if ahead <= math.log1p(spec.objective.interval):
-        return None
-    # of one deviation above their means: bolder rules waste repeats on plans measured once
-    first, second = sorted(left, key=speeds.optimistic, reverse=True)[:2]
-    return first if counts[first] <= counts[second] else second
+    return ahead <= math.log1p(spec.objective.interval)

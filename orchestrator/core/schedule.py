@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import replace
 from enum import Enum
 
+from orchestrator.core.blame import next_check
 from orchestrator.core.budget import (
     Stop,
     incumbent,
@@ -15,13 +16,7 @@ from orchestrator.core.budget import (
     trial_deadline_seconds,
     validation_deadline_seconds,
 )
-from orchestrator.core.controller_state import (
-    ChoosingFinalists,
-    Group,
-    Opening,
-    PendingTrial,
-    Proposing,
-)
+from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.inputs import FinalistsChosen, PlanProposed, TrialOpened
 from orchestrator.core.instructions import (
@@ -45,16 +40,26 @@ from orchestrator.core.placement import (
 )
 from orchestrator.core.reasons import (
     IsBaseline,
+    MachineFailed,
     NoPlanForNodes,
     Remeasures,
+    Retry,
     StopReason,
     Validates,
+    measures_again,
 )
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import FINALISTS, is_repeat, next_repeat, repeats_enabled
+from orchestrator.core.repeats import (
+    FINALISTS,
+    is_repeat,
+    next_repeat,
+    repeats_enabled,
+    repeats_left,
+)
+from orchestrator.core.state import SweepState
 from orchestrator.core.step import Step
 from search_spaces.plan import Plan
-from search_spaces.trial import TrialRequest
+from search_spaces.trial import DriverDied, TrialRequest
 
 # After its deadline a group ends its workers, which takes minutes if they hang, and reports. Then
 # its own process has to be killed.
@@ -90,6 +95,8 @@ def _can_start(step: Step) -> bool:
     state = step.state
     if state.ended or state.awaited is not None or not state.has_capacity():
         return False
+    if step.now < state.paused_until:
+        return False
     return not step.has_written and not step.starts_group
 
 
@@ -97,8 +104,10 @@ def _start_next(step: Step, declined: Set[str] | None) -> Next:
     state = step.state
     for kind, trial in state.pending.items():
         if _run(step, trial):
-            step.change(pending=_without(step.state.pending, kind))
+            _forget_pending(step, kind)
             return Next.STARTED
+    if _runs_alone(state):
+        return _wait(step) if state.pending else Next.LATER
     ready = state.settings.requests.keys() - state.left_out - state.pending.keys()
     free = ready & state.accelerators_with_room(step.now)
     if not free and state.pending:
@@ -125,6 +134,8 @@ def _decide(step: Step, kinds: Set[str], ready: Set[str], declined: Set[str] | N
         declined: See `schedule`.
     """
     state = step.state
+    if (check := next_check(step)) is not None and check.plan.accelerator in ready:
+        return _ask(step, check)
     if state.stop_reason is not None:
         return _conclude(step, state.stop_reason)
     untried = sum(state.untried.values())
@@ -133,25 +144,38 @@ def _decide(step: Step, kinds: Set[str], ready: Set[str], declined: Set[str] | N
         return _conclude(step, action.reason)
     for again in state.retries:
         plan, reason = again
+        if _is_suspected_of_drivers(reason) and state.sweep.running:
+            return Next.LATER
         if plan.accelerator in ready:
             step.change(retries=tuple(other for other in state.retries if other is not again))
-            return _open(step, Opening(plan=plan, reason=reason, retry_of=reason.trial))
+            return _ask(step, Open(plan=plan, reason=reason))
     baseline = state.sweep.space.baseline
     if action.baseline and baseline.accelerator in ready:
-        return _open(step, Opening(plan=baseline, reason=IsBaseline()))
+        return _ask(step, Open(plan=baseline, reason=IsBaseline()))
     if not any(state.untried.get(kind) for kind in kinds) or (declined and kinds <= declined):
         return Next.LATER
     everywhere = kinds == state.settings.requests.keys()
-    step.change(awaited=Proposing(accelerators=frozenset(kinds)))
-    step.instruct(Propose(accelerators=None if everywhere else frozenset(kinds)))
-    return Next.STARTED
+    return _ask(step, Propose(accelerators=None if everywhere else frozenset(kinds)))
 
 
-def _open(step: Step, opening: Opening) -> Next:
-    step.change(awaited=opening)
-    if not isinstance(opening.reason, Remeasures):
-        step.change(finalists=None)  # the trial may change which plans lead
-    step.instruct(Open(plan=opening.plan, reason=opening.reason, retry_of=opening.retry_of))
+def _runs_alone(state: ControllerState) -> bool:
+    """Returns True while a trial runs that must have no other beside it."""
+    suspects = {suspect.record.number for suspect in state.suspects}
+    return any(
+        isinstance(trial.reason, Retry) and _is_suspected_of_drivers(trial.reason)
+        for trial in state.sweep.running
+        if trial.number not in suspects
+    )
+
+
+def _is_suspected_of_drivers(reason: Retry) -> bool:
+    """Returns True if two drivers died with the plan under way: it runs alone, to tell why."""
+    return isinstance(reason.cause, DriverDied) and reason.cause.times > 1
+
+
+def _ask(step: Step, asked: Propose | Open | ChooseFinalists) -> Next:
+    step.change(awaited=asked)
+    step.instruct(asked)
     return Next.STARTED
 
 
@@ -162,58 +186,55 @@ def take_proposal(step: Step, proposed: PlanProposed) -> frozenset[str] | None:
         The accelerators that the plan was to be for, if it is declined.
     """
     asked = step.state.awaited
-    if not isinstance(asked, Proposing):
+    if not isinstance(asked, Propose):
         return None
     step.change(awaited=None)
     if stop := not_worth_it(step.state.sweep, proposed.saving, proposed.seconds):
-        if asked.accelerators == step.state.settings.requests.keys():
+        if asked.accelerators is None:
             step.change(stop_reason=stop.reason)
+            return frozenset(step.state.settings.requests)
         return asked.accelerators
-    _open(
-        step,
-        Opening(plan=proposed.plan, reason=proposed.reason, ask_seconds=proposed.ask_seconds),
-    )
+    _ask(step, Open(plan=proposed.plan, reason=proposed.reason, ask_seconds=proposed.ask_seconds))
     return None
 
 
 def take_opened(step: Step, opened: TrialOpened) -> None:
     """Starts a trial that the study has opened."""
-    opening = step.state.awaited
-    if not isinstance(opening, Opening):
+    asked = step.state.awaited
+    if not isinstance(asked, Open):
         return
     step.change(awaited=None)
-    sweep, plan = step.state.sweep, opening.plan
-    is_repeat = isinstance(opening.reason, Remeasures)
-    if is_repeat:
+    sweep, plan = step.state.sweep, asked.plan
+    if measures_again(asked.reason):
         deadline_seconds = repeat_deadline_seconds(sweep, plan)
     else:
         step.count_untried(plan.accelerator, -1)
         deadline_seconds = trial_deadline_seconds(sweep, step.now, plan, opened.forecast)
-    step.announce(
-        TrialStarted(
-            number=opened.number,
-            plan=plan,
-            reason=opening.reason,
-            deadline_seconds=deadline_seconds,
-            at=step.now,
-            forecast=opened.forecast,
-            ask_seconds=opening.ask_seconds,
-            retry_of=opening.retry_of,
-        )
-    )
-    request = TrialRequest(
+    started = TrialStarted(
         number=opened.number,
         plan=plan,
-        spec=sweep.for_workers,
-        incumbent=None if is_repeat else incumbent(sweep, plan),
+        reason=asked.reason,
+        deadline_seconds=deadline_seconds,
+        at=step.now,
+        forecast=opened.forecast,
+        ask_seconds=asked.ask_seconds,
     )
-    _place(step, PendingTrial(request=request, deadline_seconds=deadline_seconds))
+    _place(step, started)
 
 
 def take_finalists(step: Step, chosen: FinalistsChosen) -> None:
-    """Takes note of the plans that are measured again."""
-    if isinstance(step.state.awaited, ChoosingFinalists):
-        step.change(awaited=None, finalists=chosen.plans)
+    """Opens a repeat of one of the plans that lead now, or takes note that none is due."""
+    if not isinstance(step.state.awaited, ChooseFinalists):
+        return
+    step.change(awaited=None)
+    sweep = step.state.sweep
+    running = [trial.plan for trial in sweep.running]
+    plan = next_repeat(sweep.records, running, chosen.plans, sweep.space.baseline, sweep.spec)
+    if plan is None:
+        step.change(repeats_done=True)
+        return
+    trial = next(one for one in sweep.records if one.plan == plan and not is_repeat(one))
+    _ask(step, Open(plan=plan, reason=Remeasures(trial=trial.number)))
 
 
 def _conclude(step: Step, reason: StopReason) -> Next:
@@ -221,12 +242,12 @@ def _conclude(step: Step, reason: StopReason) -> Next:
     step.change(stop_reason=reason)
     if any(not trial.is_repeat for trial in step.state.sweep.running):
         return Next.LATER
-    if repeats := _remeasure(step):
+    if not isinstance(reason, MachineFailed) and (repeats := _remeasure(step)):
         return repeats
     if step.state.sweep.running:
         return Next.LATER
     trial = step.state.sweep.next_to_validate
-    if trial is None:
+    if trial is None or isinstance(reason, MachineFailed):
         step.end(reason)
         return Next.ENDED
     _validate(step, trial)
@@ -234,58 +255,62 @@ def _conclude(step: Step, reason: StopReason) -> Next:
 
 
 def _remeasure(step: Step) -> Next | None:
-    """Measures a leading plan again; None if no more repeats are due."""
-    sweep, finalists = step.state.sweep, step.state.finalists
-    if not repeats_enabled(sweep.spec) or sweep.best is None:
-        return None
-    if finalists is None:
-        step.change(awaited=ChoosingFinalists())
-        step.instruct(ChooseFinalists(count=FINALISTS))
-        return Next.STARTED
+    """Asks which plans lead now, to measure one of them again; None if no more repeats are due."""
+    sweep = step.state.sweep
     running = [trial.plan for trial in sweep.running]
-    plan = next_repeat(sweep.records, running, finalists, sweep.space.baseline, sweep.spec)
-    if plan is None:
+    if (
+        step.state.repeats_done
+        or not repeats_enabled(sweep.spec)
+        or sweep.best is None
+        or repeats_left(sweep.records, running, sweep.spec) < 1
+    ):
         return None
-    if plan.accelerator in step.state.pending:
+    if step.state.pending:
         return Next.LATER
-    trial = next(one for one in sweep.records if one.plan == plan and not is_repeat(one))
-    return _open(step, Opening(plan=plan, reason=Remeasures(trial=trial.number)))
+    return _ask(step, ChooseFinalists(count=FINALISTS))
 
 
 def _validate(step: Step, trial: Record) -> None:
-    deadline_seconds = validation_deadline_seconds(step.state.sweep, trial)
-    step.announce(
-        TrialStarted(
-            number=trial.number,
-            plan=trial.plan,
-            reason=Validates(trial=trial.number),
-            deadline_seconds=deadline_seconds,
-            at=step.now,
-            validation=True,
-        )
-    )
-    request = TrialRequest(
+    started = TrialStarted(
         number=trial.number,
         plan=trial.plan,
-        spec=step.state.sweep.for_workers,
-        # the first rank may write a checkpoint while all others wait for it
-        collective_seconds=deadline_seconds,
+        reason=Validates(trial=trial.number),
+        deadline_seconds=validation_deadline_seconds(step.state.sweep, trial),
+        at=step.now,
         validation=True,
     )
-    _place(step, PendingTrial(request=request, deadline_seconds=deadline_seconds))
+    _place(step, started)
 
 
-def _place(step: Step, trial: PendingTrial) -> None:
-    """Runs a trial, or lets it wait for room."""
+def _place(step: Step, trial: TrialStarted) -> None:
+    """Announces a trial, and runs it or lets it wait for room."""
+    step.announce(trial)
     if not _run(step, trial):
-        pending = {**step.state.pending, trial.request.plan.accelerator: trial}
-        step.change(pending=pending)
+        step.change(pending={**step.state.pending, trial.plan.accelerator: trial})
 
 
-def _run(step: Step, trial: PendingTrial) -> bool:
+def _request(sweep: SweepState, trial: TrialStarted) -> TrialRequest:
+    """Returns what the workers of a trial are to do."""
+    request = TrialRequest(number=trial.number, plan=trial.plan, spec=sweep.for_workers)
+    if trial.validation or trial.plan.compile:
+        # the first rank may write a checkpoint, or another compile, while all others wait for it
+        request = replace(request, collective_seconds=trial.deadline_seconds)
+    if trial.validation:
+        return replace(
+            request,
+            validation=True,
+            dependences=sweep.space.dependences,
+        )
+    if trial.is_repeat:
+        # its speed is the same, and its losses show how far rounding carries
+        return replace(request, perturbed=trial.plan.precision != "fp32")
+    return replace(request, incumbent=incumbent(sweep, trial.plan))
+
+
+def _run(step: Step, trial: TrialStarted) -> bool:
     """Runs a trial where there is room for it; returns False if there is none."""
-    plan = trial.request.plan
-    decision = _find_room(step, plan, alone=trial.request.validation)
+    plan = trial.plan
+    decision = _find_room(step, plan, alone=trial.validation)
     if decision is None:
         return False
     state, placement = step.state, decision.placement
@@ -300,7 +325,7 @@ def _run(step: Step, trial: PendingTrial) -> bool:
     step.change(names={**state.names, **{node.id: node.name for node in nodes}})
     needed = Processes.of(plan, state.settings.device, placement)
     present = step.state.groups[name].processes
-    reason = present and reason_to_replace(needed, present, fresh=trial.request.validation)
+    reason = present and reason_to_replace(needed, present, fresh=trial.validation)
     if reason:
         step.note(GroupReplaced(reason=reason))
     start_seconds = 60 * state.sweep.spec.cluster.start_minutes
@@ -308,14 +333,14 @@ def _run(step: Step, trial: PendingTrial) -> bool:
         start_seconds += _GROUP_START_SECONDS * len(state.groups)
     group = Group(
         processes=needed,
-        trial=trial.request.number,
+        trial=trial.number,
         overdue_at=step.now + start_seconds + trial.deadline_seconds + REPORT_SECONDS,
     )
     step.set_group(name, group)
     step.instruct(
         Run(
             group=name,
-            request=trial.request,
+            request=_request(state.sweep, trial),
             device=state.settings.device,
             folder=state.settings.folder,
             deadline_seconds=trial.deadline_seconds,
@@ -379,35 +404,40 @@ def _wait(step: Step) -> Next:
     busy = {trial.plan.accelerator for trial in step.state.sweep.running if trial.number in numbers}
     for kind, trial in step.state.pending.items():
         if kind not in busy and _has_timed_out(step, kind, trial):
-            step.change(pending=_without(step.state.pending, kind))
+            _forget_pending(step, kind)
             _leave_out(step, trial)
             return Next.STARTED
     return Next.LATER
 
 
-def _has_timed_out(step: Step, kind: str, trial: PendingTrial) -> bool:
-    if trial.since is None:
-        trial = replace(trial, since=step.now)
-        step.change(pending={**step.state.pending, kind: trial})
-        nodes = step.state.usable_nodes(step.now)
-        room = missing_room(trial.request.plan, nodes, step.state.wait_seconds)
-        step.note(TrialWaits(trial=trial.request.number, room=room))
-    assert trial.since is not None
-    return step.now - trial.since >= step.state.wait_seconds
+def _has_timed_out(step: Step, kind: str, trial: TrialStarted) -> bool:
+    if kind not in step.state.out_of_room_since:
+        step.change(out_of_room_since={**step.state.out_of_room_since, kind: step.now})
+        if step.state.wait_seconds:
+            nodes = step.state.usable_nodes(step.now)
+            room = missing_room(trial.plan, nodes, step.state.wait_seconds)
+            step.note(TrialWaits(trial=trial.number, room=room))
+    return step.now - step.state.out_of_room_since[kind] >= step.state.wait_seconds
 
 
-def _leave_out(step: Step, pending: PendingTrial) -> None:
-    plan, state = pending.request.plan, step.state
+def _leave_out(step: Step, trial: TrialStarted) -> None:
+    plan, state = trial.plan, step.state
     room = missing_room(plan, state.usable_nodes(step.now), state.wait_seconds)
-    trial = state.running(pending.request.number)
-    assert trial is not None
     step.change(left_out=state.left_out | {plan.accelerator})
-    if pending.request.validation or step.state.left_out == state.settings.requests.keys():
+    step.close_suspects()
+    if trial.validation or step.state.left_out == state.settings.requests.keys():
         step.give_up(trial, room)
     else:
         step.note(PlansLeftOut(room=room))
         step.interrupt(trial, room, retry=False)
 
 
-def _without(pending: Mapping[str, PendingTrial], kind: str) -> Mapping[str, PendingTrial]:
-    return {other: trial for other, trial in pending.items() if other != kind}
+def _forget_pending(step: Step, kind: str) -> None:
+    """Takes a trial from those that wait for room."""
+    state = step.state
+    step.change(
+        pending={other: trial for other, trial in state.pending.items() if other != kind},
+        out_of_room_since={
+            other: at for other, at in state.out_of_room_since.items() if other != kind
+        },
+    )

@@ -26,6 +26,7 @@ from orchestrator.core.validation import (
     counts_as_validation,
     failures,
 )
+from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint
@@ -56,6 +57,7 @@ class SweepState:
     notes: tuple[Noted, ...] = ()
     ended: SweepEnded | None = None
     validations: tuple[Record, ...] = ()
+    model: ModelFacts | None = None  # of a stored sweep, if its study records them
 
     @property
     def objective(self) -> Objective:
@@ -110,7 +112,7 @@ class SweepState:
     @property
     def failed_validations(self) -> Mapping[int, ValidationFailure]:
         """Reasons of failed validations, by trial number."""
-        return _failed(self.records, self.validations, self.space.baseline, self.spec)
+        return _failed(self.validations, self.records, self.space.baseline, self.spec)
 
     @property
     def next_to_validate(self) -> Record | None:
@@ -139,18 +141,14 @@ def _last_result(compute: Callable[..., Result]) -> Callable[..., Result]:
     return computed
 
 
-@_last_result
-def _failed(
-    records: tuple[Record, ...], validations: tuple[Record, ...], baseline: Plan, spec: SweepSpec
-) -> Mapping[int, ValidationFailure]:
-    return failures(validations, records, baseline, spec)
+_failed = _last_result(failures)
 
 
 @_last_result
 def _ties(
     records: tuple[Record, ...], validations: tuple[Record, ...], baseline: Plan, spec: SweepSpec
 ) -> list[Record]:
-    failed = _failed(records, validations, baseline, spec)
+    failed = _failed(validations, records, baseline, spec)
     return leaders(records, validations, failed, spec)
 
 
@@ -174,6 +172,7 @@ def begin(event: SweepStarted) -> SweepState:
         resumed=len(event.records),
         memory_limit_bytes=event.memory_limit_bytes,
         validations=event.validations,
+        model=event.model,
     )
 
 

@@ -18,10 +18,10 @@ from orchestrator.core.instructions import (
     Store,
 )
 from orchestrator.core.notes import Note
-from orchestrator.core.reasons import Retry, StopReason
+from orchestrator.core.reasons import MachineFailed, Retry, StopReason
 from orchestrator.core.records import Record, closed_record
 from orchestrator.core.state import advance
-from search_spaces.trial import Cancelled, Interruption, NoRoom
+from search_spaces.trial import Cancelled, Crashed, Interruption, NoRoom, WorkersFailed
 
 
 class Step:
@@ -74,7 +74,8 @@ class Step:
         if retry and not trial.validation and not trial.is_repeat:
             again = (trial.plan, Retry(trial=trial.number, cause=cause))
             self.change(retries=(*self.state.retries, again))
-        self.change(stop_reason=None)  # the reason may have counted on this trial
+        if not isinstance(self.state.stop_reason, MachineFailed):
+            self.change(stop_reason=None)  # the reason may have counted on this trial
         self.close(trial, cause)
 
     def close(self, trial: TrialStarted, cause: Interruption) -> None:
@@ -84,6 +85,15 @@ class Step:
         self.abandon(replace(record, validation=trial.validation))
         if not trial.validation and not trial.is_repeat:
             self.count_untried(trial.plan.accelerator, 1)
+
+    def close_suspects(self) -> None:
+        """Closes the trials whose plans are suspected, without a result."""
+        suspects = self.state.suspects
+        self.change(suspects=())
+        for suspect in suspects:
+            trial, outcome = self.state.running(suspect.record.number), suspect.record.outcome
+            if trial is not None and isinstance(outcome, Crashed):
+                self.close(trial, WorkersFailed(outcome=outcome))
 
     def abandon(self, record: Record) -> None:
         """Ends a trial that has no group any more."""
@@ -121,3 +131,5 @@ class Step:
 
     def _advance(self, event: Event) -> None:
         self.change(sweep=advance(self.state.sweep, event))
+        if isinstance(event, TrialEnded) and not event.record.validation:
+            self.change(repeats_done=False)  # other plans may lead now

@@ -9,7 +9,13 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from orchestrator.core.objective import PEAK_NOISE_SHARE, outcome_counts, quotient, speedup
+from orchestrator.core.objective import (
+    PEAK_NOISE_SHARE,
+    outcome_counts,
+    quotient,
+    speedup,
+    throughput,
+)
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import trial_named
@@ -295,7 +301,7 @@ def _pairs(first: SweepState, second: SweepState) -> Iterator[Pair]:
     """Yields plans that both tried, by speed in the first study; unmeasured ones come last."""
     first_records, second_records = _by_plan(first.records), _by_plan(second.records)
     common = [plan for plan in first_records if plan in second_records]
-    for plan in sorted(common, key=lambda plan: -_rate(first_records[plan])):
+    for plan in sorted(common, key=lambda plan: -throughput(first_records[plan])):
         one, other = first_records[plan], second_records[plan]
         yield Pair(
             plan=plan,
@@ -311,11 +317,6 @@ def _by_plan(records: Sequence[Record]) -> dict[Plan, Record]:
     # the last one wins: of the measured records, or of all if none measured the plan
     measured_last = sorted(records, key=lambda record: isinstance(record.outcome, Measured))
     return {record.plan: record for record in measured_last}
-
-
-def _rate(record: Record) -> float:
-    outcome = record.outcome
-    return outcome.samples_per_second.value if isinstance(outcome, Measured) else 0.0
 
 
 def _agreement(pairs: Sequence[Pair]) -> Agreement | None:

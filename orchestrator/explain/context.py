@@ -9,12 +9,11 @@ from typing import Any
 from orchestrator.core.objective import memory_limit_of
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.forecast.calibration import Footprints, calibrated, study_device
+from orchestrator.forecast.calibration import MOST_RECORDS, Footprints, calibrated, study_device
 from orchestrator.forecast.request import PlanningRequest, TraceVariants, planning_request
 from orchestrator.forecast.table import (
-    DetailedForecast,
+    ForecastRow,
     ForecastTable,
-    expected,
     forecast_table,
     single_plan_table,
 )
@@ -26,9 +25,8 @@ from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, NAMES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
-from search_spaces.trial import Estimate, Refused
+from search_spaces.trial import Refused
 
-MOST_RECORDS = 200  # more improve forecasts little and slow the calibration down
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _DERIVED = "accumulation"
 
@@ -58,14 +56,14 @@ class ForecastContext:
         """Returns the first rule that forbids a plan; None if the plan is legal."""
         return refusal(plan, self.around)
 
-    def expected(self, plan: Plan) -> DetailedForecast | None:
+    def expected(self, plan: Plan) -> ForecastRow | None:
         """Returns the forecast of a plan, inside or outside the space; None if it is not legal."""
         rows = self.sized.table.rows_of(plan)
         if len(rows):
-            return expected(self.sized, int(rows[0]))
+            return self.sized.row(int(rows[0]))
         if self.refusal(plan) is not None:
             return None
-        return expected(single_plan_table(self.question, plan, self.trace, self.calibration), 0)
+        return single_plan_table(self.question, plan, self.trace, self.calibration).row(0)
 
     def record_of(self, plan: Plan) -> Record | None:
         """Returns the last record of a plan; None if it was not tried."""
@@ -75,13 +73,13 @@ class ForecastContext:
 def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContext:
     """Builds the context of a study, for one accelerator kind if its plans name kinds.
 
-    The model is described and traced; no data is read.
+    No data is read, and no code of a user's model runs.
 
     Raises:
         UserError: If the model cannot be found or traced, the study's device is unknown, or no
             plan is legal.
     """
-    from workers.models.facts import model_facts
+    from orchestrator.study.reader import model_of
 
     spec = state.spec.on(accelerator)
     records = tuple(
@@ -93,11 +91,11 @@ def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContex
     accelerator_spec = spec.cluster.accelerators.get(accelerator)
     if accelerator_spec is not None and accelerator_spec.gpu is not None:
         device = find_device(accelerator_spec.gpu)
-    model = model_facts(spec.model, spec.train)
+    model = model_of(state)
     request = planning_request(spec, model, device, ranks=(_ranks(state),))
     limits = (limit for record in reversed(records) if (limit := memory_limit_of(record)))
     request = request.limited_to(next(limits, request.limit_bytes))
-    trace = Footprints(spec, request.kind)
+    trace = Footprints(spec, request.kind, run_code=False)
     calibration = calibrated(
         shipped_calibration(), records[-MOST_RECORDS:], model=model, device=device, trace=trace
     )
@@ -116,15 +114,7 @@ def without_accelerator(plan: Plan) -> Plan:
     return replace(plan, accelerator="")
 
 
-def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """Returns an estimate multiplied by a factor."""
-    return Estimate(
-        value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor
-    )
-
-
 def _ranks(state: SweepState) -> int:
-
     workers = state.spec.cluster.workers
     tried = max(record.plan.world_size for record in state.records)
     return tried if workers == "auto" else max(workers, tried)

@@ -139,16 +139,17 @@ def _effect(
             trial=tried.number,
             outcome_kind=other_outcome.kind,
         )
-    forecast = None if context is None else context.expected(without_accelerator(record.plan))
-    other_forecast = None if context is None else context.expected(other)
-    if forecast is None or other_forecast is None:
+    expected = None if context is None else context.expected(without_accelerator(record.plan))
+    other_expected = None if context is None else context.expected(other)
+    if expected is None or other_expected is None:
         return KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
+    forecast, other_forecast = expected.forecast, other_expected.forecast
     return KnobEffect(
         change=change,
         ratio=quotient(forecast.samples_per_second, other_forecast.samples_per_second),
         peak_bytes=forecast.peak_bytes.value - other_forecast.peak_bytes.value,
         trial=None,
-        keeps_headroom=other_forecast.keeps_headroom,
+        keeps_headroom=other_expected.keeps_headroom,
     )
 
 
@@ -167,10 +168,10 @@ def term_seconds(
 
     Yields nothing if one of the plans is not legal in this context.
     """
-    forecast = context.expected(without_accelerator(plan))
-    other_forecast = context.expected(without_accelerator(other))
-    if forecast is not None and other_forecast is not None:
-        other_seconds = dict(other_forecast.seconds)
-        for name, seconds in forecast.seconds:
+    expected = context.expected(without_accelerator(plan))
+    other_expected = context.expected(without_accelerator(other))
+    if expected is not None and other_expected is not None:
+        other_seconds = dict(other_expected.seconds)
+        for name, seconds in expected.seconds:
             if seconds or other_seconds[name]:
                 yield name, seconds, other_seconds[name]

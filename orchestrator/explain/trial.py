@@ -10,9 +10,8 @@ import numpy as np
 from orchestrator.core.objective import ranked, speedup
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import ForecastContext, scaled, without_accelerator
+from orchestrator.explain.context import ForecastContext, without_accelerator
 from orchestrator.explain.effects import Change, changes
-from orchestrator.forecast.table import expected
 from orchestrator.search.base import dominated_rows
 from orchestrator.workspace import memory_snapshot_path
 from search_spaces.costs.calibration import Z_95, probability_below
@@ -82,10 +81,10 @@ class Shortage:
 def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> Shortage:
     """Explains why a trial ran out of device memory, and which changes of one knob fit."""
     limit = outcome.limit_bytes or context.question.limit_bytes
-    forecast = context.expected(record.plan)
+    expected = context.expected(record.plan)
     wanted = outcome.wanted_bytes
-    peak = None if forecast is None else forecast.peak_bytes.value
-    factor = max(wanted / peak, 1.0) if wanted and peak else 1.0
+    peak = None if expected is None else expected.forecast.peak_bytes
+    factor = max(wanted / peak.value, 1.0) if wanted and peak else 1.0
     table = context.sized.table
     near = {neighbour.row: neighbour.knob for neighbour in neighbours(record.plan, table)}
     dominated = {int(row) for trial in context.records for row in dominated_rows(table, trial)}
@@ -99,8 +98,8 @@ def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> 
         wanted_bytes=wanted,
         limit_bytes=limit,
         usable_bytes=limit * (1 - context.state.spec.objective.headroom),
-        forecast=None if forecast is None else forecast.peak_bytes,
-        held_bytes=() if forecast is None else forecast.held_bytes,
+        forecast=peak,
+        held_bytes=() if expected is None else expected.held_bytes,
         factor=factor,
         tried=len(near),
         ran_out=len(near.keys() & dominated),
@@ -112,34 +111,35 @@ def _oom_fix(
     plan: Plan, knob: str, row: int, context: ForecastContext, limit: int, factor: float
 ) -> OomFix | None:
     """Returns the plan in a row if it was measured to fit or is likely to fit."""
-    forecast = expected(context.sized, row)
-    change = Change(knob=knob, value=getattr(plan, knob), other_value=getattr(forecast.plan, knob))
+    expected = context.sized.row(row)
+    other, speed = expected.plan, expected.forecast.samples_per_second
+    change = Change(knob=knob, value=getattr(plan, knob), other_value=getattr(other, knob))
     line = limit * (1 - context.state.spec.objective.headroom)
-    tried = context.record_of(forecast.plan)
+    tried = context.record_of(other)
     if tried is not None:
         if not isinstance(tried.outcome, Measured):
             return None
         peak = tried.outcome.memory.peak_bytes
         return OomFix(
             change=change,
-            plan=forecast.plan,
+            plan=other,
             trial=tried.number,
-            samples_per_second=forecast.samples_per_second,
+            samples_per_second=speed,
             measured=tried.outcome.samples_per_second,
             peak_bytes=float(peak),
             fits=1.0,
             keeps_headroom=peak <= line,
         )
-    raised_peak = scaled(forecast.peak_bytes, factor)
+    raised_peak = expected.forecast.peak_bytes.times(factor)
     fits = _fits(raised_peak, limit)
     fits_host = bool(context.sized.hosted[row])
     if fits < LIKELY or not fits_host:
         return None
     return OomFix(
         change=change,
-        plan=forecast.plan,
+        plan=other,
         trial=None,
-        samples_per_second=forecast.samples_per_second,
+        samples_per_second=speed,
         measured=None,
         peak_bytes=raised_peak.value,
         fits=fits,

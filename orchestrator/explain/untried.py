@@ -12,13 +12,12 @@ from orchestrator.core.records import Record
 from orchestrator.explain.context import ForecastContext, complete_plan, without_accelerator
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
-from orchestrator.forecast.table import DetailedForecast
+from orchestrator.forecast.table import ForecastRow
 from orchestrator.search.base import dominated_rows
-from search_spaces.knobs.registry import lossy_knobs
+from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.space import build_space
 from search_spaces.trial import Estimate, Measured, OutOfMemory, Refused
 
 Verdict = Literal[
@@ -132,7 +131,7 @@ class UntriedExplanation:
     rule: str
     trial: int | None
     reasons: tuple[UntriedReason, ...]
-    expected: DetailedForecast | None
+    expected: ForecastRow | None
     ratio: Estimate | None
 
 
@@ -145,8 +144,8 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
     """
     best = context.state.best
     template = context.state.space.baseline if best is None else best.plan
-    space = build_space(context.around, context.question.ranks[0])
-    domains = dict(space.domains)
+    searched = context.sized.table.values
+    domains = {knob.name: searched[knob.name] for knob in KNOBS}
     values = {name: value for name, value in knobs.items() if name != "accelerator"}
     batch = context.state.spec.train.global_batch
     plan = complete_plan(values, without_accelerator(template), domains, batch)
@@ -170,7 +169,7 @@ def _untried(
 ) -> UntriedExplanation:
     best = context.state.best
     other = context.state.space.baseline if best is None else best.plan
-    forecast = None if plan is None else context.expected(plan)
+    expected = None if plan is None else context.expected(plan)
     return UntriedExplanation(
         study=context.state.study,
         plan=plan,
@@ -181,8 +180,8 @@ def _untried(
         rule=cause.rule,
         trial=cause.trial,
         reasons=cause.reasons,
-        expected=forecast,
-        ratio=_speed_ratio(forecast, best),
+        expected=expected,
+        ratio=_speed_ratio(expected, best),
     )
 
 
@@ -212,9 +211,9 @@ def _ruled_out(refused: Refused, *more: UntriedReason) -> _Cause:
 
 def _forecast_cause(plan: Plan, best: Record | None, context: ForecastContext) -> _Cause:
     """Returns the cause for a plan that the search could have proposed."""
-    forecast = context.expected(plan)
-    assert forecast is not None  # it is in the space
-    memory, ratio, end = _memory(forecast, context), _speed_ratio(forecast, best), _end(context)
+    expected = context.expected(plan)
+    assert expected is not None  # it is in the space
+    memory, ratio, end = _memory(expected, context), _speed_ratio(expected, best), _end(context)
     speed: tuple[UntriedReason, ...] = ()
     if best is not None and ratio is not None:
         speed = (ForecastSpeed(ratio=ratio, best=best.number),)
@@ -248,32 +247,28 @@ def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
     )
 
 
-def _memory(forecast: DetailedForecast, context: ForecastContext) -> MayNotFit | None:
+def _memory(expected: ForecastRow, context: ForecastContext) -> MayNotFit | None:
     """Returns the reason why a plan is not expected to fit, None if it is."""
-    question, peak = context.question, forecast.peak_bytes
-    host, host_limit = forecast.host_bytes, question.host_limit_bytes
+    question, peak, fits = context.question, expected.forecast.peak_bytes, expected.forecast.fits
+    host, host_limit = expected.host_bytes, question.host_limit_bytes
     if host > host_limit:
         needed = Estimate(value=host, low=host, high=host)
-        return MayNotFit(
-            bound="host", bound_bytes=host_limit, needed_bytes=needed, fits=forecast.fits
-        )
+        return MayNotFit(bound="host", bound_bytes=host_limit, needed_bytes=needed, fits=fits)
     limit = float(question.limit_bytes)
     if peak.value > limit:
-        return MayNotFit(bound="limit", bound_bytes=limit, needed_bytes=peak, fits=forecast.fits)
+        return MayNotFit(bound="limit", bound_bytes=limit, needed_bytes=peak, fits=fits)
     usable = question.line_bytes
     if peak.value > usable:
-        return MayNotFit(bound="usable", bound_bytes=usable, needed_bytes=peak, fits=forecast.fits)
-    if forecast.fits < RECOMMENDED_FIT_PROBABILITY:
-        return MayNotFit(
-            bound="certainty", bound_bytes=limit, needed_bytes=peak, fits=forecast.fits
-        )
+        return MayNotFit(bound="usable", bound_bytes=usable, needed_bytes=peak, fits=fits)
+    if fits < RECOMMENDED_FIT_PROBABILITY:
+        return MayNotFit(bound="certainty", bound_bytes=limit, needed_bytes=peak, fits=fits)
     return None
 
 
-def _speed_ratio(forecast: DetailedForecast | None, best: Record | None) -> Estimate | None:
-    if forecast is None or best is None or not isinstance(best.outcome, Measured):
+def _speed_ratio(expected: ForecastRow | None, best: Record | None) -> Estimate | None:
+    if expected is None or best is None or not isinstance(best.outcome, Measured):
         return None
-    return quotient(forecast.samples_per_second, best.outcome.samples_per_second)
+    return quotient(expected.forecast.samples_per_second, best.outcome.samples_per_second)
 
 
 def _end(context: ForecastContext) -> SweepOver:

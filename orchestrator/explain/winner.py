@@ -116,10 +116,11 @@ def _competitor(
     if plan.accelerator != best.plan.accelerator:
         context = None  # it forecasts the accelerator kind of the best plan only
     if context is not None and not measured:
-        best_forecast = context.expected(without_accelerator(best.plan))
-        forecast = context.expected(without_accelerator(plan))
-        if best_forecast is not None and forecast is not None:
-            ratio = quotient(best_forecast.samples_per_second, forecast.samples_per_second)
+        expected_best = context.expected(without_accelerator(best.plan))
+        expected = context.expected(without_accelerator(plan))
+        if expected_best is not None and expected is not None:
+            forecast = expected.forecast
+            ratio = quotient(expected_best.forecast.samples_per_second, forecast.samples_per_second)
             peak = peak or forecast.peak_bytes.value
     return Competitor(
         role=role,

@@ -8,13 +8,16 @@ from typing import Any
 import yaml
 
 from orchestrator.export.bundle import Bundle
+from orchestrator.export.expressed_knobs import ExpressedKnobs
 from orchestrator.export.scripts import (
     HEAD,
     SCRIPT,
-    fsdp2_refusals,
-    render_template,
+    SCRIPT_KNOBS,
+    SCRIPT_LIMITS,
+    USER_KNOBS,
+    pinning_caveats,
+    render_script,
     user_tasks,
-    wrapper_refusals,
 )
 from orchestrator.export.source import ExportSource
 from orchestrator.export.torchrun import torch_words
@@ -23,15 +26,26 @@ from search_spaces.plan import Plan
 from search_spaces.settings.render import render_environment
 
 CONFIG = "accelerate_config.yaml"
+EXPRESSED = ExpressedKnobs(
+    engine="torch",
+    written=(*SCRIPT_KNOBS, "replicas", "gradient_as_bucket_view", "ddp_static_graph"),
+    in_caveats=(*USER_KNOBS, "pin_memory"),
+    limits=SCRIPT_LIMITS,
+)
 _PORT = 29500
 
 
-def refusals(plan: Plan) -> Iterator[str]:
-    """Yields the reasons why Accelerate cannot express a plan."""
-    yield from wrapper_refusals(plan, "torch")
-    if plan.compression != "none":
-        yield f"compression is {plan.compression}, which only the torchrun script supports"
-    yield from fsdp2_refusals(plan)
+def cpu_refusals(plan: Plan) -> Iterator[str]:
+    """Yields the reasons why Accelerate would train another plan on a CPU.
+
+    Source:
+        accelerate/accelerator.py (1.15): `native_amp` stays False for fp16 on the CPU;
+        accelerate/state.py: FSDP is for ranks with an accelerator.
+    """
+    if plan.zero_stage:
+        yield f"zero_stage is {plan.zero_stage}: on a CPU accelerate silently replaces FSDP by DDP"
+    if plan.precision == "fp16":
+        yield "precision is fp16: on a CPU accelerate silently trains in fp32"
 
 
 def export(source: ExportSource) -> Bundle:
@@ -41,17 +55,17 @@ def export(source: ExportSource) -> Bundle:
         UserError: If Accelerate does not support the plan on the devices of the measurement.
     """
     plan = source.plan
-    if source.device == "cpu" and plan.zero_stage:
+    if source.device == "cpu" and (reasons := list(cpu_refusals(plan))):
         raise UserError(
-            f"accelerate cannot express the plan of trial {source.record.number}: on a CPU it"
-            " silently replaces FSDP by DDP"
+            f"accelerate cannot express the plan of trial {source.record.number}:"
+            f" {'; '.join(reasons)}"
         )
     command = _command(source)
-    words = torch_words(source)
+    words = torch_words(source) | {"wrapping": None}  # by Accelerate
     return Bundle(
         format="accelerate",
         files={
-            SCRIPT: render_template("accelerate.py.jinja", **words, command=command),
+            SCRIPT: render_script("accelerate.py.jinja", **words, command=command),
             CONFIG: yaml.safe_dump(configuration(source), sort_keys=False),
         },
         command=command,
@@ -122,6 +136,7 @@ def _distributed(source: ExportSource) -> str:
 def _caveats(source: ExportSource) -> Iterator[str]:
     plan = source.plan
     yield from user_tasks(source)
+    yield from pinning_caveats(plan, "Accelerate")
     if plan.checkpoint_ratio > 0:
         yield (
             f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"

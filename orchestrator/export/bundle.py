@@ -9,12 +9,12 @@ from pathlib import Path
 from shlex import quote
 from shutil import copyfile
 
-from orchestrator.core.validation import loss_tolerance
 from orchestrator.export.inputs import Inputs, collect_inputs
 from orchestrator.export.scripts import HEAD
 from orchestrator.export.source import ExportSource
 from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
+from orchestrator.report.terminal import without_controls
 from search_spaces.errors import UserError, written
 from search_spaces.settings.checkpointing import render_checkpoint
 from search_spaces.settings.export_manifest import (
@@ -25,9 +25,11 @@ from search_spaces.settings.export_manifest import (
     ExportManifest,
 )
 from search_spaces.settings.render import Environment
+from search_spaces.spec.files import write_durably
 from search_spaces.spec.load import spec_to_yaml
 
 README = "README.md"
+_MARKUP = frozenset("\\`*_[]<>#!|")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ def write_bundle(bundle: Bundle, source: ExportSource, folder: Path) -> None:
             raise UserError(f"{folder} is not empty: choose another folder with --out")
         inputs = collect_inputs(source.spec, carry=bundle.carries)
         for name, text in files_of(bundle, source, inputs).items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_durably(folder / name, text)
         for name, origin in inputs.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             copyfile(origin, folder / name)
@@ -105,7 +107,7 @@ def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportM
         step_seconds=measured.step_seconds,
         peak_bytes=measured.memory.peak_bytes,
         losses=source.outcome.losses,
-        loss_tolerance=loss_tolerance(source.plan, measured, source.spec),
+        loss_tolerance=source.loss_tolerance,
         blocks=source.model.blocks,
         local=bundle.local and source.hosts == 1,
         recomputed_blocks=len(render_checkpoint(source.plan, source.model.blocks).blocks),
@@ -124,7 +126,8 @@ def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
     rate = measured.samples_per_second
     how = "validated in fresh workers" if source.validation else "measured in one trial"
     lines = [
-        f"# {source.spec.model.name}: trial {source.record.number} of study {source.study}",
+        f"# {_name(source.spec.model.name)}: trial {source.record.number} of study"
+        f" {_name(source.study)}",
         "",
         f"{plan_words(plan)}, on {_ranks(source)}. Start it in this folder{_on_hosts(bundle)}:",
         "",
@@ -145,17 +148,32 @@ def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
     if bundle.caveats:
         lines += ["", "This format leaves to you:", ""]
         lines += [f"- {sentence}" for sentence in bundle.caveats]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(_on_one_line, lines)) + "\n"
+
+
+def _on_one_line(text: str) -> str:
+    """Returns a line of the README that stays one, whatever names and paths are in it."""
+    return without_controls(" ".join(text.splitlines()))
+
+
+def _name(text: str) -> str:
+    """Returns a name without Markdown's markup."""
+    return "".join(f"\\{one}" if one in _MARKUP else one for one in text)
+
+
+def _code(path: str) -> str:
+    """Returns a path for a code span, which it cannot end."""
+    return path.replace("`", "'")
 
 
 def _input_sentences(source: ExportSource, inputs: Inputs) -> Iterator[str]:
     for each in inputs.inputs:
         if each.carried:
-            yield f"`{each.path}`, a copy of `{each.source}`."
+            yield f"`{_code(each.path)}`, a copy of `{_code(each.source)}`."
         else:
             yield (
-                f"`{each.source}`, which is not in this folder. On a machine that has it elsewhere,"
-                f" set {INPUTS_VARIABLE} to a folder that contains `{each.name}`."
+                f"`{_code(each.source)}`, which is not in this folder. On a machine that has it"
+                f" elsewhere, set {INPUTS_VARIABLE} to a folder that contains `{_code(each.name)}`."
             )
     if any(each.name == CODE for each in inputs.inputs):
         module = source.spec.model.name.partition(":")[0]

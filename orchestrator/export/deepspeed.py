@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 from orchestrator.export.bundle import Bundle
+from orchestrator.export.expressed_knobs import ExpressedKnobs
 from orchestrator.export.scripts import (
     SCRIPT,
-    render_template,
+    SCRIPT_KNOBS,
+    SCRIPT_LIMITS,
+    USER_KNOBS,
+    render_script,
     start_command,
+    start_environment,
     template_values,
     user_tasks,
-    wrapper_refusals,
 )
 from orchestrator.export.source import ExportSource
-from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
-from search_spaces.settings.render import Environment, render_environment
 
 CONFIG = "ds_config.json"
-
-
-def refusals(plan: Plan) -> Iterator[str]:
-    """Yields the reasons why DeepSpeed's configuration cannot express a plan."""
-    yield from wrapper_refusals(plan, "deepspeed")
+CONFIG_KNOBS = ("pin_memory", "overlap", "contiguous_gradients", "prefetch_mib")
+EXPRESSED = ExpressedKnobs(
+    engine="deepspeed",
+    written=(*SCRIPT_KNOBS, *CONFIG_KNOBS, "aio_block_kib", "aio_queue_depth", "aio_threads"),
+    in_caveats=USER_KNOBS,
+    limits=SCRIPT_LIMITS,
+)
 
 
 def export(source: ExportSource) -> Bundle:
@@ -35,11 +38,11 @@ def export(source: ExportSource) -> Bundle:
     return Bundle(
         format="deepspeed",
         files={
-            SCRIPT: render_template("deepspeed.py.jinja", **words, command=command),
+            SCRIPT: render_script("deepspeed.py.jinja", **words, command=command),
             CONFIG: config_text(settings),
         },
         command=command,
-        environment=environment_of(source),
+        environment=start_environment(source.plan, source.device),
         caveats=(*user_tasks(source), optimizer_caveat(source)),
     )
 
@@ -52,14 +55,6 @@ def deepspeed_settings(source: ExportSource) -> DeepSpeedSettings:
 def config_text(settings: DeepSpeedSettings) -> str:
     """Returns DeepSpeed's configuration as readable JSON."""
     return json.dumps(settings.config, indent=2, sort_keys=True) + "\n"
-
-
-def environment_of(source: ExportSource) -> Environment:
-    """Returns the variables that each process needs before it starts."""
-    environment = dict(render_environment(source.plan, source.device))
-    if source.device == "cpu":
-        environment["DS_ACCELERATOR"] = "cpu"  # DeepSpeed reads it once, at import
-    return tuple(environment.items())
 
 
 def optimizer_caveat(source: ExportSource) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.core.records import Record
@@ -17,7 +17,9 @@ from orchestrator.export import (
     torchtitan,
 )
 from orchestrator.export.bundle import Bundle, files_of
+from orchestrator.export.expressed_knobs import ExpressedKnobs
 from orchestrator.export.inputs import collect_inputs
+from orchestrator.export.scripts import fsdp2_refusals
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
@@ -25,21 +27,42 @@ from search_spaces.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An export format; `refusals` yields the reasons why it cannot express a plan."""
+    """An export format.
 
-    refusals: Callable[[Plan], Iterator[str]]
+    Attributes:
+        export: Returns the files of a plan that the format expresses.
+        expressed: The knobs that it expresses, for each engine that it supports.
+        combinations: Yields the reasons why it cannot express values together that it expresses
+            one by one.
+    """
+
     export: Callable[[ExportSource], Bundle]
+    expressed: tuple[ExpressedKnobs, ...]
+    combinations: Callable[[Plan], Iterable[str]] = lambda _: ()
+
+    def refusals(self, plan: Plan) -> Iterator[str]:
+        """Yields the reasons why the format cannot express a plan; each names a knob."""
+        knobs = next((knobs for knobs in self.expressed if knobs.engine == plan.engine), None)
+        if knobs is None:
+            yield f"engine is {plan.engine}"
+            return
+        yield from knobs.refusals(plan)
+        yield from self.combinations(plan)
 
 
+_BOTH_ENGINES = (torchrun.EXPRESSED, deepspeed.EXPRESSED)
+_OWN_LOOP = "`load_best` applies every plan in a loop of your own"
 # in order of preference if the user names none
 FORMATS = {
-    "torchrun": Format(torchrun.refusals, torchrun.export),
-    "deepspeed": Format(deepspeed.refusals, deepspeed.export),
-    "accelerate": Format(accelerate.refusals, accelerate.export),
-    "hf-trainer": Format(hf_trainer.refusals, hf_trainer.export),
-    "ray-train": Format(ray_train.refusals, ray_train.export),
-    "rayjob": Format(rayjob.refusals, rayjob.export),
-    "torchtitan": Format(torchtitan.refusals, torchtitan.export),
+    "torchrun": Format(torchrun.export, (torchrun.EXPRESSED,)),
+    "deepspeed": Format(deepspeed.export, (deepspeed.EXPRESSED,)),
+    "accelerate": Format(accelerate.export, (accelerate.EXPRESSED,), fsdp2_refusals),
+    "hf-trainer": Format(
+        hf_trainer.export, (hf_trainer.TORCH, hf_trainer.DEEPSPEED), fsdp2_refusals
+    ),
+    "ray-train": Format(ray_train.export, _BOTH_ENGINES),
+    "rayjob": Format(rayjob.export, _BOTH_ENGINES),
+    "torchtitan": Format(torchtitan.export, (torchtitan.EXPRESSED,), torchtitan.refusals),
 }
 
 
@@ -58,15 +81,16 @@ def choose_format(name: str | None, record: Record) -> str:
             return able[0]
         each = (f"{format_name}: {'; '.join(reasons)}" for format_name, reasons in refusals.items())
         raise UserError(
-            f"no export format supports the plan of trial {record.number}: {'. '.join(each)}"
+            f"no export format supports the plan of trial {record.number}, but {_OWN_LOOP}:"
+            f" {'. '.join(each)}"
         )
     if name not in FORMATS:
         raise UserError(f"--format is {name!r}; the formats are {', '.join(FORMATS)}")
     if reasons := refusals[name]:
-        alternatives = f"; {', '.join(able)} can" if able else ""
+        alternatives = f"{', '.join(able)} can" if able else f"no format can, but {_OWN_LOOP}"
         raise UserError(
             f"{name} cannot express the plan of trial {record.number}:"
-            f" {'; '.join(reasons)}{alternatives}"
+            f" {'; '.join(reasons)}; {alternatives}"
         )
     return name
 

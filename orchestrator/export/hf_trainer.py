@@ -6,23 +6,27 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.export import deepspeed
+from orchestrator.export import accelerate, deepspeed
 from orchestrator.export.bundle import Bundle
+from orchestrator.export.expressed_knobs import ExpressedKnobs, Limit
 from orchestrator.export.scripts import (
     SCRIPT,
-    fsdp2_refusals,
-    render_template,
+    SCRIPT_KNOBS,
+    SCRIPT_LIMITS,
+    USER_KNOBS,
+    pinning_caveats,
+    render_script,
     start_command,
+    start_environment,
     template_values,
     user_tasks,
-    wrapper_refusals,
 )
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import render_deepspeed
-from search_spaces.settings.render import Environment, render_environment, render_torch
+from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import TrainSpec
 
@@ -33,26 +37,46 @@ _OPTIMIZERS = {
     "adamw_foreach": "adamw_torch",
     "adamw_8bit": "adamw_bnb_8bit",
 }
+_ENGINE_OF_NVME = "NVMe was measured with DeepSpeed's own optimizer, which Trainer lacks"
+_WRITTEN = (*SCRIPT_KNOBS, "loader_workers", "loader_pin_memory")
+_LIMITS = (
+    *SCRIPT_LIMITS,
+    Limit(
+        knob="batching",
+        values=("padded", "grouped"),
+        reason="Trainer needs the same number of micro-batches in every step",
+    ),
+    Limit(
+        knob="optimizer",
+        values=tuple(_OPTIMIZERS),
+        reason="Trainer's differs from torch's, which was measured",
+    ),
+)
+TORCH = ExpressedKnobs(
+    engine="torch",
+    written=(*_WRITTEN, "ddp_static_graph"),
+    in_caveats=(*USER_KNOBS, "pin_memory", "gradient_as_bucket_view"),
+    limits=(
+        *_LIMITS,
+        Limit(knob="replicas", values=(1,), reason="Trainer shards over all ranks"),
+        Limit(knob="compression", values=("none",), reason="Trainer does not compress gradients"),
+    ),
+)
+DEEPSPEED = ExpressedKnobs(
+    engine="deepspeed",
+    written=(*_WRITTEN, *deepspeed.CONFIG_KNOBS),
+    in_caveats=USER_KNOBS,
+    limits=(
+        *_LIMITS,
+        Limit(knob="offload_optimizer", values=("none", "cpu"), reason=_ENGINE_OF_NVME),
+        Limit(knob="offload_parameters", values=("none", "cpu"), reason=_ENGINE_OF_NVME),
+    ),
+)
 
 
-def refusals(plan: Plan) -> Iterator[str]:
-    """Yields the reasons why Trainer cannot train a plan."""
-    yield from wrapper_refusals(plan, plan.engine)
-    if plan.batching == "packed":
-        yield "batching is packed: Trainer needs the same number of micro-batches in every step"
-    if plan.replicas > 1:
-        yield f"replicas is {plan.replicas}: Trainer shards over all ranks"
-    if plan.compression != "none":
-        yield f"compression is {plan.compression}: Trainer does not compress gradients"
-    if plan.optimizer == "adafactor":
-        yield "optimizer is adafactor: Trainer's differs from torch's, which was measured"
-    if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
-        yield "offload to NVMe was measured with DeepSpeed's own optimizer, which Trainer lacks"
-    if plan.engine == "torch":
-        yield from fsdp2_refusals(plan)
-
-
-def training_arguments(plan: Plan, spec: SweepSpec, device: str) -> dict[str, Any]:
+def training_arguments(
+    plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
+) -> dict[str, Any]:
     """Returns the keyword arguments of `TrainingArguments`, which `HfArgumentParser` can read.
 
     For DeepSpeed, `deepspeed` is the name of its configuration file.
@@ -87,7 +111,7 @@ def training_arguments(plan: Plan, spec: SweepSpec, device: str) -> dict[str, An
             "gradient_checkpointing": True,
             "gradient_checkpointing_kwargs": {"use_reentrant": False},
         }
-    return arguments | _engine(plan, device)
+    return arguments | _engine(plan, model, device)
 
 
 def model_refusals(plan: Plan, model: ModelFacts, device: str) -> Iterator[str]:
@@ -97,11 +121,48 @@ def model_refusals(plan: Plan, model: ModelFacts, device: str) -> Iterator[str]:
             f"{model.name} is a function with its own batches, and Trainer trains models of"
             " transformers"
         )
-    if device == "cpu" and plan.engine == "torch" and plan.zero_stage:
-        yield "on a CPU accelerate silently replaces FSDP by DDP"
+    if device == "cpu" and plan.engine == "torch":
+        yield from accelerate.cpu_refusals(plan)
 
 
-def _engine(plan: Plan, device: str) -> dict[str, Any]:
+def decay_refusals(plan: Plan, train: TrainSpec, *, stock: bool) -> Iterator[str]:
+    """Yields why other weights would decay than did when the plan was measured.
+
+    Args:
+        plan: The plan.
+        train: Says which weights decay.
+        stock: The Trainer is the stock one, not the script's.
+    """
+    if not train.weight_decay:
+        return
+    by_deepspeed = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
+    if train.decay == "stock" and by_deepspeed:
+        yield "train.decay is stock: with an offloaded optimizer DeepSpeed's own decays all weights"
+    if train.decay == "all" and stock and not by_deepspeed:
+        yield (
+            "train.decay is all, and the stock Trainer leaves biases and norms without decay:"
+            " measure with train.decay: stock, or take the script of `plimsoll export --format"
+            " hf-trainer`"
+        )
+
+
+def stock_refusals(plan: Plan, model: ModelFacts) -> Iterator[str]:
+    """Yields why a Trainer without our script would take longer steps than were measured.
+
+    Args:
+        plan: The plan.
+        model: A model whose loss ignores how many labels Trainer counted.
+    """
+    parts = plan.data * plan.accumulation
+    if parts > 1:
+        yield (
+            f"{model.architecture} does not divide its loss by the number of labels that Trainer"
+            f" counts, so that gradients would be {parts} times too long; `plimsoll export --format"
+            " hf-trainer` writes a script whose Trainer weighs micro-batches as measured"
+        )
+
+
+def _engine(plan: Plan, model: ModelFacts, device: str) -> dict[str, Any]:
     if plan.engine == "deepspeed":
         return {"deepspeed": deepspeed.CONFIG}
     backend = {"ddp_backend": "gloo"} if device == "cpu" and plan.data > 1 else {}
@@ -116,7 +177,8 @@ def _engine(plan: Plan, device: str) -> dict[str, Any]:
     if plan.data > 1:
         return backend | {
             "ddp_bucket_cap_mb": plan.bucket_mib,
-            "ddp_find_unused_parameters": False,
+            "ddp_find_unused_parameters": model.has_unused_weights,
+            "ddp_static_graph": plan.ddp_static_graph,
             "ddp_broadcast_buffers": False,
         }
     return {}
@@ -138,7 +200,11 @@ def export(source: ExportSource) -> Bundle:
     Raises:
         UserError: If Trainer cannot train the model.
     """
-    if reasons := list(model_refusals(source.plan, source.model, source.device)):
+    reasons = [
+        *model_refusals(source.plan, source.model, source.device),
+        *decay_refusals(source.plan, source.spec.train, stock=False),
+    ]
+    if reasons:
         number = source.record.number
         raise UserError(
             f"hf-trainer cannot express the plan of trial {number}: {'; '.join(reasons)}"
@@ -149,9 +215,10 @@ def export(source: ExportSource) -> Bundle:
     words = template_values(source, settings)
     # the script must not recompute again what Trainer's own switch recomputes
     words["checkpointed"] = bool(words["checkpointed"]) and not all_recomputed(plan)
-    arguments = training_arguments(plan, source.spec, source.device)
+    words["fsdp"] = settings.fsdp2 is not None and plan.engine == "torch"
+    arguments = training_arguments(plan, source.model, source.spec, source.device)
     files = {
-        SCRIPT: render_template("hf_trainer.py.jinja", **words, command=command),
+        SCRIPT: render_script("hf_trainer.py.jinja", **words, command=command),
         ARGUMENTS: json.dumps(arguments, indent=2) + "\n",
     }
     if plan.engine == "deepspeed":
@@ -161,7 +228,7 @@ def export(source: ExportSource) -> Bundle:
         format="hf-trainer",
         files=files,
         command=command,
-        environment=_environment(source),
+        environment=start_environment(plan, source.device),
         caveats=tuple(_caveats(source)),
     )
 
@@ -176,15 +243,10 @@ def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
     return config
 
 
-def _environment(source: ExportSource) -> Environment:
-    if source.plan.engine == "deepspeed":
-        return deepspeed.environment_of(source)
-    return render_environment(source.plan, source.device)
-
-
 def _caveats(source: ExportSource) -> Iterator[str]:
     plan = source.plan
     yield from user_tasks(source, batches="make_batches")
+    yield from pinning_caveats(plan, "Trainer")
     if plan.checkpoint_ratio > 0 and not all_recomputed(plan):
         yield (
             f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"
@@ -198,9 +260,10 @@ def _caveats(source: ExportSource) -> Iterator[str]:
             "The measured gradients were views of DDP's buckets. Trainer keeps both, which takes"
             " the size of the gradients once more."
         )
-    yield (
-        "Trainer exempts biases and norms from weight decay; the script applies it to all weights,"
-        " as measured."
-    )
+    if source.spec.train.decay == "all":
+        yield (
+            "Trainer exempts biases and norms from weight decay; the script applies it to all"
+            " weights, as measured."
+        )
     if plan.optimizer == "adamw_foreach":
         yield "The foreach AdamW is in the script: `optim` has no value for it."

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from search_spaces.presets.catalogue import preset_names
 from search_spaces.settings.export_manifest import CODE, INPUTS, Input, with_paths
+from search_spaces.spec.files import with_home
 from search_spaces.spec.schema import DataSpec, SweepSpec
 from workers.models.user_code import importable_from_cwd
 
@@ -80,7 +81,7 @@ def _bytes(files: Mapping[str, Path]) -> float:
 
 def _absolute(path: str) -> Path:
     # do not resolve symbolic links: in the Hub's cache only the links have file names and suffixes
-    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100
+    return Path(os.path.abspath(with_home(str(path))))  # noqa: PTH100
 
 
 def _data(data: DataSpec) -> Iterator[_LocalInput]:

@@ -7,20 +7,19 @@ from collections.abc import Iterator
 
 from orchestrator.export import deepspeed, torchrun
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import SCRIPT, render_template, template_values, user_tasks
+from orchestrator.export.scripts import (
+    SCRIPT,
+    render_script,
+    start_environment,
+    template_values,
+    user_tasks,
+)
 from orchestrator.export.source import ExportSource
-from search_spaces.plan import Plan
 from search_spaces.settings.render import render_environment
 
 _COMMAND = f"python {SCRIPT}"
 _REPORT_SECONDS = 60.0  # a report waits up to 2 s for Ray Train's controller to poll
 _PRIORITY = ("RAY_worker_niceness", "0")  # as measured; Ray's default is 15
-
-
-def refusals(plan: Plan) -> Iterator[str]:
-    """Yields the reasons why the script of the plan's engine cannot express it."""
-    of_engine = deepspeed if plan.engine == "deepspeed" else torchrun
-    yield from of_engine.refusals(plan)
 
 
 def export(source: ExportSource) -> Bundle:
@@ -41,14 +40,15 @@ def files_of(source: ExportSource) -> dict[str, str]:
     plan, files = source.plan, {}
     if plan.engine == "deepspeed":
         settings = deepspeed.deepspeed_settings(source)
-        words, environment = template_values(source, settings), deepspeed.environment_of(source)
+        words = template_values(source, settings)
+        environment = start_environment(plan, source.device)
         files[deepspeed.CONFIG] = deepspeed.config_text(settings)
     else:
         words, environment = torchrun.torch_words(source), render_environment(plan, source.device)
     resources = {"CPU": source.spec.cluster.cpus_per_worker}
     if source.device == "cuda":
         resources["GPU"] = 1
-    script = render_template(
+    script = render_script(
         "ray_train.py.jinja",
         **words,
         command=_COMMAND,

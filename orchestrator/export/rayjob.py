@@ -26,11 +26,6 @@ _RAY_GIB = 2
 _WEIGHT_BYTES, _STATE_BYTES = 4, 16  # fp32 weights; weights, gradients and Adam's two moments
 
 
-def refusals(plan: Plan) -> Iterator[str]:
-    """Yields the reasons why the script of the job cannot express a plan."""
-    yield from ray_train.refusals(plan)
-
-
 def export(source: ExportSource) -> Bundle:
     """Returns the job, and a kustomization that mounts the script's files in its pods."""
     require("ray")  # the job's image has the version that is installed here

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from orchestrator.export.expressed_knobs import Limit
 from orchestrator.export.source import ExportSource
+from orchestrator.export.worker_code import complete_script
 from orchestrator.report.labels import plan_words
-from search_spaces.plan import Engine, Plan
+from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
-from search_spaces.settings.render import TorchSettings
+from search_spaces.settings.optimizer import (
+    OptimizerSettings,
+    ScheduleSettings,
+    render_optimizer,
+    render_schedule,
+)
+from search_spaces.settings.rank_layout import DRAW_STRIDE
+from search_spaces.settings.render import (
+    DdpSettings,
+    Fsdp2Settings,
+    TorchSettings,
+    render_environment,
+)
+from search_spaces.settings.render import Environment as EnvironmentVariables
 
 SCRIPT = "train.py"
 HEAD = "$HEAD"  # in commands that run on several hosts
+# knobs that every script sets, and those that `user_tasks` leaves to the user
+SCRIPT_KNOBS = (
+    "data",
+    "zero_stage",
+    "micro_batch",
+    "accumulation",
+    "checkpoint_ratio",
+    "checkpoint_offload",
+    "offload_optimizer",
+    "offload_parameters",
+    "precision",
+    "compile",
+    "optimizer",
+    "bucket_mib",
+    "allocator",
+)
+USER_KNOBS = ("accelerator", "attention", "batching", "loader_workers", "loader_pin_memory")
+SCRIPT_LIMITS = (
+    Limit(knob="tensor", values=(1,), reason="splitting blocks takes more than a wrapper"),
+    Limit(knob="pipeline", values=(1,), reason="stages take more than a wrapper"),
+    Limit(
+        knob="checkpoint_mode",
+        values=("full",),
+        reason="blocks modify in place what torch's own contexts save",
+    ),
+)
 _PORT = 29500  # torchrun's default
 _BATCHING = {
     "padded": "padded to the sequence length",
@@ -24,15 +68,33 @@ _BATCHING = {
 
 def render_template(template: str, **words: object) -> str:
     """Renders a template of `orchestrator/export/templates`."""
+    return _templates().get_template(template).render(words)
+
+
+@functools.cache  # each template is compiled once
+def _templates() -> Environment:
     # no HTML escapes: the templates are Python and YAML
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("orchestrator.export"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(template).render(words)
+
+
+def render_script(template: str, **words: object) -> str:
+    """Renders a script, with the worker's code that it uses and the imports that it needs."""
+    return complete_script(render_template(template, **words))
+
+
+def literal(settings: OptimizerSettings | ScheduleSettings | DdpSettings | Fsdp2Settings) -> str:
+    """Returns settings as a dict in Python, a line for each."""
+    lines = (
+        f"    {json.dumps(name)}: {json.dumps(value) if isinstance(value, str) else repr(value)},\n"
+        for name, value in asdict(settings).items()
+    )
+    return "{\n" + "".join(lines) + "}"
 
 
 def start_command(source: ExportSource, script: str = SCRIPT) -> str:
@@ -47,28 +109,22 @@ def start_command(source: ExportSource, script: str = SCRIPT) -> str:
     )
 
 
-def wrapper_refusals(plan: Plan, engine: Engine) -> Iterator[str]:
-    """Yields the reasons why a script that wraps the whole model cannot express a plan.
+def start_environment(plan: Plan, device: str) -> EnvironmentVariables:
+    """Returns the variables that each process of a plan needs before it starts.
 
     Args:
         plan: The plan.
-        engine: The engine that wraps the model.
+        device: "cpu" or "cuda".
     """
-    if plan.engine != engine:
-        yield f"its engine is {plan.engine}"
-    if plan.tensor > 1:
-        yield f"tensor is {plan.tensor}: splitting blocks takes more than a wrapper"
-    if plan.pipeline > 1:
-        yield f"pipeline is {plan.pipeline}: stages take more than a wrapper"
-    if plan.checkpoint_mode == "selective" and plan.checkpoint_ratio > 0:
-        yield (
-            "checkpoint_mode is selective: blocks modify in place what torch's own contexts save"
-        )
+    environment = render_environment(plan, device)
+    if plan.engine == "deepspeed" and device == "cpu":
+        return (*environment, ("DS_ACCELERATOR", "cpu"))  # DeepSpeed reads it once, at import
+    return environment
 
 
 def fsdp2_refusals(plan: Plan) -> Iterator[str]:
-    """Yields the knobs that a script with FSDP2 does not support."""
-    sharded = plan.zero_stage in (2, 3)
+    """Yields the knobs that Accelerate, and Trainer with it, do not support with FSDP2."""
+    sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
     if sharded and plan.optimizer == "adamw_8bit":
         yield "optimizer is adamw_8bit, which does not support FSDP2's shards"
     if sharded and plan.precision == "fp16":
@@ -80,18 +136,46 @@ def template_values(
 ) -> dict[str, object]:
     """Returns the values that the templates of both engines need."""
     plan, train = source.plan, source.spec.train
+    on_gpu = source.device == "cuda"
+    on_host = "cpu" in (plan.offload_parameters, plan.offload_optimizer)
+    backend, schedule = "nccl" if on_gpu else "gloo", render_schedule(train)
+    if on_gpu and plan.engine == "torch" and plan.offload_parameters == "cpu":
+        backend = "cpu:gloo,cuda:nccl"  # clipping sums the norms of gradients on the host
     return {
         "title": quotable_title(source),
         "plan": plan,
         "train": train,
         "settings": settings,
         "device": source.device,
+        "backend": backend,
+        "host_optimizer": on_gpu and on_host,
         "checkpointed": bool(settings.checkpoint.blocks),
-        "rates": f"lr={train.learning_rate!r}, weight_decay={train.weight_decay!r}",
-        "schedule": train.schedule != "constant" or train.warmup_steps > 0,
-        "falling": max(train.total_steps - train.warmup_steps, 1),
-        "batching_words": _BATCHING[plan.batching],
+        "stock_decay": train.decay == "stock",
+        "optimizer": literal(render_optimizer(settings.optimizer_kind, train)),
+        "wrapping": None,
+        "fsdp": False,
+        "draw_stride": DRAW_STRIDE,
+        "schedule": None if schedule is None else literal(schedule),
+        "batching_words": _batching_words(plan),
     }
+
+
+def _batching_words(plan: Plan) -> str:
+    # without them transformers mixes the samples of several rows
+    reads_bounds = plan.batching == "packed" and plan.attention.startswith("flash")
+    bounds = ", cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k"
+    return _BATCHING[plan.batching] + (bounds if reads_bounds else "")
+
+
+def pinning_caveats(plan: Plan, program: str) -> Iterator[str]:
+    """Yields a sentence if FSDP2 did not pin host memory: the program always does.
+
+    Source:
+        accelerate/utils/dataclasses.py (1.15), which Trainer uses, and torchtitan's `apply_fsdp`:
+        `CPUOffloadPolicy()`, whose default is to pin.
+    """
+    if plan.engine == "torch" and plan.offload_parameters == "cpu" and not plan.pin_memory:
+        yield f"{program} pins host memory for offload; the measured run did not."
 
 
 def quotable_title(source: ExportSource) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.core.losses import loss_tolerance
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from search_spaces.errors import StudyError
@@ -15,7 +16,11 @@ from search_spaces.trial import Measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSource:
-    """A measured plan of a study; `validation` is one that this plan passed, if any."""
+    """A measured plan of a study; `validation` is one that this plan passed, if any.
+
+    `loss_tolerance` is by how much losses of an export may differ from the trial's, as a share of
+    the largest.
+    """
 
     study: str
     spec: SweepSpec
@@ -25,6 +30,7 @@ class ExportSource:
     validation: Measured | None
     device: str  # "cpu" or "cuda"
     hosts: int  # number of hosts of its ranks
+    loss_tolerance: float
 
     @property
     def plan(self) -> Plan:
@@ -72,6 +78,8 @@ def export_source(state: SweepState, record: Record, model: ModelFacts) -> Expor
         if validation is not None and validation.number == record.number
         else None
     )
+    passed = validation if isinstance(validated, Measured) and validation is not None else record
+    tolerance = loss_tolerance(passed, state.records, state.spec, record.plan)
     fingerprint = record.fingerprint or state.fingerprint
     return ExportSource(
         study=state.study,
@@ -82,4 +90,5 @@ def export_source(state: SweepState, record: Record, model: ModelFacts) -> Expor
         validation=validated if isinstance(validated, Measured) else None,
         device=fingerprint.device if fingerprint is not None else "cpu",
         hosts=fingerprint.hosts if fingerprint is not None else 1,
+        loss_tolerance=tolerance.share,
     )

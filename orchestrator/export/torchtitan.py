@@ -6,7 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import quotable_title, render_template, start_command
+from orchestrator.export.expressed_knobs import ExpressedKnobs, Limit
+from orchestrator.export.scripts import (
+    pinning_caveats,
+    quotable_title,
+    render_template,
+    start_command,
+)
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.plan import Optimizer, Plan, Schedule
@@ -29,6 +35,60 @@ _SCHEDULES: dict[Schedule, str] = {
     "interleaved": "Interleaved1F1B",
 }
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+EXPRESSED = ExpressedKnobs(
+    engine="torch",
+    written=(
+        "tensor",
+        "sequence_parallel",
+        "pipeline",
+        "pipeline_schedule",
+        "data",
+        "zero_stage",
+        "replicas",
+        "micro_batch",
+        "accumulation",
+        "checkpoint_ratio",
+        "offload_optimizer",
+        "offload_parameters",
+        "precision",
+        "compile",
+        "optimizer",
+        "loader_workers",
+        "loader_pin_memory",
+        "allocator",
+    ),
+    in_caveats=(
+        "accelerator",
+        "attention",
+        "batching",
+        "pin_memory",
+        "bucket_mib",
+        "gradient_as_bucket_view",
+    ),
+    limits=(
+        Limit(knob="precision", values=tuple(_DTYPES), reason="torchtitan has no loss scaling"),
+        Limit(
+            knob="optimizer",
+            values=tuple(IMPLEMENTATIONS),
+            reason="torchtitan has AdamW, fused and foreach",
+        ),
+        Limit(
+            knob="compression",
+            values=("none",),
+            reason="torchtitan does not compress gradients",
+        ),
+        Limit(
+            knob="checkpoint_mode",
+            values=("full",),
+            reason="torchtitan's saves every other matmul's output",
+        ),
+        Limit(
+            knob="checkpoint_offload",
+            values=(False,),
+            reason="torchtitan does not offload activations",
+        ),
+    ),
+)
 VERSION = "0.2.2"  # its source is where the keys and their meaning come from
 CONFIG = "train.toml"
 
@@ -155,15 +215,7 @@ def _checkpoint(source: ExportSource) -> dict[str, Value]:
 
 
 def refusals(plan: Plan) -> Iterator[str]:
-    """Yields the reasons why torchtitan cannot train a plan."""
-    if plan.engine != "torch":
-        yield f"its engine is {plan.engine}"
-    if plan.precision == "fp16":
-        yield "precision is fp16: torchtitan has no loss scaling"
-    if plan.optimizer not in IMPLEMENTATIONS:
-        yield f"optimizer is {plan.optimizer}: torchtitan has AdamW, fused and foreach"
-    if plan.compression != "none":
-        yield f"compression is {plan.compression}: torchtitan does not compress gradients"
+    """Yields the combinations of knobs that torchtitan cannot train."""
     yield from _layout(plan)
     yield from _checkpointing(plan)
 
@@ -208,7 +260,7 @@ def _layout(plan: Plan) -> Iterator[str]:
     split = [name for name in ("tensor", "pipeline") if getattr(plan, name) > 1]
     sharded = plan.zero_stage in (2, 3) and plan.data > plan.replicas
     if plan.zero_stage in (2, 3) and not sharded:
-        yield "it shards over one rank: torchtitan shards over two or more"
+        yield (f"zero_stage is {plan.zero_stage} over one rank: torchtitan shards over two or more")
     if plan.zero_stage == 0 and plan.data > 1 and split:
         yield f"zero_stage is 0 with {' and '.join(split)}: torchtitan replicates whole models"
     if not sharded and split and plan.precision != "fp32":
@@ -227,10 +279,6 @@ def _checkpointing(plan: Plan) -> Iterator[str]:
     ratio = plan.checkpoint_ratio
     if not ratio:
         return
-    if plan.checkpoint_mode == "selective":
-        yield "checkpoint_mode is selective: torchtitan's saves every other matmul's output"
-    if plan.checkpoint_offload:
-        yield "checkpoint_offload is on: torchtitan does not offload activations"
     if abs(ratio * round(1 / ratio) - 1) > 0.02:
         yield f"checkpoint_ratio is {ratio:g}: torchtitan recomputes all blocks or every nth"
     elif ratio < 1 and plan.pipeline > 1:
@@ -242,8 +290,12 @@ def _checkpointing(plan: Plan) -> Iterator[str]:
 def _misfits(source: ExportSource) -> Iterator[str]:
     """Yields the reasons that follow from the model or the specification."""
     plan, train, blocks = source.plan, source.spec.train, source.model.blocks
+    if source.spec.model.task != "causal-lm":
+        yield f"model.task is {source.spec.model.task}: torchtitan trains the next token alone"
     if train.method != "full":
         yield f"train.method is {train.method}"
+    if train.decay == "stock" and train.weight_decay:
+        yield "train.decay is stock: torchtitan's weight decay is of all weights"
     if train.sequence_length % plan.tensor:
         yield f"train.sequence_length {train.sequence_length} is not a multiple of tensor"
     chosen = render_checkpoint(plan, blocks).blocks
@@ -290,8 +342,7 @@ def _caveats(source: ExportSource) -> Iterator[str]:
             "torchtitan sums the gradients of replicas in each pass; the measured run did so once"
             " per step."
         )
-    if plan.offload_parameters == "cpu" and not plan.pin_memory:
-        yield "torchtitan pins host memory for offload; the measured run did not."
+    yield from pinning_caveats(plan, "torchtitan")
     if source.device == "cpu":
         yield "It was measured on CPUs; torchtitan trains on accelerators only."
     if plan.accelerator:

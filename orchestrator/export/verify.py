@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -19,11 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import workers.run_recorder
-from orchestrator.core.validation import loss_difference
+from orchestrator.core.losses import loss_differences
+from orchestrator.export.scripts import start_environment
 from orchestrator.report.format import spread
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
-from search_spaces.settings.export_manifest import ExportManifest
+from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest
 from search_spaces.settings.observed_run import (
     FAILURE,
     FOLDER_VARIABLE,
@@ -49,6 +49,13 @@ _AGENT = re.compile(
 SLOWER = 0.10  # tolerated share below the record, for a few steps on a machine with other work
 UNSTEADY_STEPS = 3  # lazy setup in the first, hooks in the second, their removal in the third
 FEWEST_STEPS = UNSTEADY_STEPS + 2
+# how formats that train on one machine start their files
+_FILE = r"([A-Za-z]\w*\.(?:py|yaml))"
+_COMMANDS = (
+    re.compile(rf"python {_FILE}"),
+    re.compile(rf"torchrun --nproc-per-node \d+ {_FILE}"),
+    re.compile(rf"accelerate launch --config_file {_FILE} {_FILE}"),
+)
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _OPTIMIZERS = {
     "adamw_fused": "AdamW fused",
@@ -114,7 +121,7 @@ def _run(
     manifest: ExportManifest, folder: Path, steps: int, seconds: float, temporary: Path
 ) -> str:
     """Runs the command; returns how it failed, or an empty string."""
-    command = [*shlex.split(manifest.command), "--steps", str(steps)]
+    command = [*start_words(manifest), "--steps", str(steps)]
     with Path(temporary, "log").open("wb") as output:
         try:
             process = subprocess.Popen(
@@ -135,6 +142,26 @@ def _run(
             return f"took longer than {seconds:.0f} s"
         finally:
             _stop(process)
+
+
+def start_words(manifest: ExportManifest) -> list[str]:
+    """Returns the words of a manifest's command, if it starts a file of the folder as exports do.
+
+    The manifest may come from anybody, and `plimsoll verify` runs no more than the folder's script.
+
+    Raises:
+        UserError: If it is another command.
+    """
+    exported = {name for name, _ in manifest.files}
+    words = manifest.command.split()
+    for form in _COMMANDS:
+        matched = form.fullmatch(manifest.command)
+        if matched is not None and exported.issuperset(matched.groups()):
+            return words
+    raise UserError(
+        f"the command `{manifest.command}` in {EXPORTED_FILE} is not run: plimsoll export starts"
+        " files of the folder with python, torchrun or accelerate launch"
+    )
 
 
 def _keep_log(log: Path, folder: Path) -> Path:
@@ -186,6 +213,8 @@ def _signal_name(number: int) -> str:
 def environment_of(manifest: ExportManifest, folder: Path) -> dict[str, str]:
     """Returns the environment of a run: this process's and the plan's, with the recorder.
 
+    Variables that the manifest names are for people: they may name any library to load.
+
     This Python's programs come first on `PATH`, and the recorder first on `PYTHONPATH`.
 
     Args:
@@ -197,7 +226,7 @@ def environment_of(manifest: ExportManifest, folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "PET_LOG_DIR": str(folder),  # torchrun's --log-dir
-        **dict(manifest.environment),
+        **dict(start_environment(manifest.plan, manifest.device)),
         "PATH": os.pathsep.join(programs),
         "PYTHONPATH": os.pathsep.join(modules),
         FOLDER_VARIABLE: str(folder),
@@ -361,7 +390,8 @@ def _losses(
     manifest: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str]
 ) -> Finding:
     losses = observed_losses(ranks)[1:]  # the first step takes the longest samples
-    steps, difference = loss_difference(losses, manifest.losses)
+    differences = loss_differences(losses, manifest.losses)
+    steps, difference = len(differences), max(differences, default=0.0)
     reason = _not_compared(manifest, steps, changed)
     return Finding(
         check="losses",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
-from orchestrator.forecast.table import DetailedForecast, ForecastTable, expected
+from orchestrator.forecast.table import ForecastRow, ForecastTable
 from search_spaces.costs.calibration import limit_for_probability
 from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.plan_features import Numbers
@@ -26,7 +26,7 @@ class ClosestPlan:
     categories, in proportion to the peak.
     """
 
-    expected: DetailedForecast
+    expected: ForecastRow
     needed_bytes: float
     missing_bytes: float
     missing: tuple[tuple[str, float], ...]
@@ -38,9 +38,9 @@ def closest_plan(sized: ForecastTable, headroom: float) -> ClosestPlan:
     if sized.hosted.any():
         needed = np.where(sized.hosted, needed, np.inf)
     row = int(np.argmin(needed))
-    closest = expected(sized, row)
+    closest = sized.row(row)
     missing = float(needed[row]) - sized.limit_bytes
-    peak = closest.peak_bytes.value
+    peak = closest.forecast.peak_bytes.value
     return ClosestPlan(
         expected=closest,
         needed_bytes=float(needed[row]),
@@ -77,6 +77,7 @@ def smallest_suitable(
         for device in devices
         if device.memory_bytes >= needed
         and device.link_kind != "memory"
+        and (device.node_devices > 1 or device.link_kind != "pcie")  # else a part of a GPU: MIG
         and (device.bf16_flops_per_second > 0) >= (beside.bf16_flops_per_second > 0)
     ]
     smallest = min((device.memory_bytes for device in suitable), default=0)

@@ -8,12 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.forecast.table import DetailedForecast, ForecastTable, expected
+from orchestrator.forecast.table import ForecastRow, ForecastTable
 from search_spaces.costs.calibration import Calibration, Scales
 from search_spaces.costs.columns import PASSES
-from search_spaces.costs.forecast import Forecasts
+from search_spaces.costs.forecast import Forecasts, memory_deviation_factor
 from search_spaces.costs.memory import CATEGORIES, peak_bytes
-from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers
+from search_spaces.costs.plan_features import PRECISIONS, Flags, Numbers
 from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload
 from search_spaces.hardware.device import MatmulPrecision
@@ -276,7 +276,7 @@ class Breakdown:
     `provenance` names the source of the coefficients.
     """
 
-    expected: DetailedForecast
+    expected: ForecastRow
     time: tuple[Term, ...]
     memory: tuple[Term, ...]
     time_variance: tuple[tuple[str, float], ...]
@@ -290,11 +290,10 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
     work, forecasts = sized.work.take(rows), sized.forecasts.take(rows)
     steps, peak = step_terms(work, calibration.time), peak_bytes(work, calibration.memory)
     time_scales, memory_scales = calibration.time_scales.mean, calibration.memory_scales.mean
-    is_torch = bool(work.executions.stack[0] == STACKS.index("torch"))
     time_quantities = quantities_of_time(work, forecasts)
     memory_quantities = quantities_of_memory(work)
     return Breakdown(
-        expected=expected(sized, row),
+        expected=sized.row(row),
         time=tuple(
             Term(
                 name=name,
@@ -318,7 +317,7 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
             calibration.memory_scales,
             peak.bytes[0],
             CATEGORIES,
-            calibration.own_deviation_factor if is_torch else None,
+            float(memory_deviation_factor(work, calibration)[0]),
         ),
         provenance=calibration.provenance,
     )

@@ -8,34 +8,44 @@ from dataclasses import replace
 import numpy as np
 
 from orchestrator.core.records import Record
+from orchestrator.core.state import SweepState
 from orchestrator.forecast.request import TraceVariants
 from orchestrator.workspace import NamedStudy
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
 from search_spaces.costs.workload import workload_of
-from search_spaces.errors import StudyError
+from search_spaces.errors import ModelError, StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
-from workers.tracing.trace import trace
+from workers.models.trust import runs_user_code
+from workers.tracing.trace import cached_trace, trace_apart
+
+MOST_RECORDS = 200  # that calibrate: more of them cost more time than they improve it
 
 
 class Footprints:
-    """Footprint of a model that grows by the variants that are requested."""
+    """Footprint of a model that grows by the variants that are requested.
 
-    def __init__(self, spec: SweepSpec, device: str) -> None:
+    The code of a user's model runs in a process of its own, or not at all.
+    """
+
+    def __init__(self, spec: SweepSpec, device: str, *, run_code: bool) -> None:
         """Makes an empty footprint; nothing is traced before the first call.
 
         Args:
             spec: Specification with the model and training step.
             device: "cpu" or "cuda", which decides the kernels of the step.
+            run_code: Whether the code of a user's model may run; otherwise such a model's
+                footprint comes from the cache.
         """
         self._spec = spec
         self._device = device
+        self._run_code = run_code
         self._variants: dict[VariantKey, None] = {}
         self._footprint: Footprint | None = None
 
@@ -43,12 +53,24 @@ class Footprints:
         """Returns a footprint with at least these variants, tracing missing ones.
 
         Raises:
-            UserError: If the model cannot be traced; names the operator.
+            UserError: If the model cannot be traced, or not without its code; names the operator.
         """
         if self._footprint is None or not self._variants.keys() >= set(wanted):
             self._variants |= dict.fromkeys(wanted)
-            self._footprint = trace(self._spec, tuple(self._variants), device=self._device)
+            self._footprint = self._traced(tuple(self._variants))
         return self._footprint
+
+    def _traced(self, wanted: tuple[VariantKey, ...]) -> Footprint:
+        spec, device = self._spec, self._device
+        if self._run_code or not runs_user_code(spec.model):
+            return trace_apart(spec, wanted, device=device)
+        footprint = cached_trace(spec, wanted, device=device)
+        if footprint is None:
+            raise ModelError(
+                f"forecasts need a trace of {spec.model.name}, and this command does not run its"
+                " code: plimsoll tune and plimsoll plan trace it"
+            )
+        return footprint
 
 
 def calibrated(
@@ -83,23 +105,23 @@ def calibrated(
     )
 
 
-def calibrated_by_study(
-    calibration: Calibration, spec: SweepSpec, records: Sequence[Record], device: Device
-) -> Calibration:
-    """Returns the calibration updated by a study on a device, whose model it loads and traces.
+def calibrated_by_study(calibration: Calibration, state: SweepState, device: Device) -> Calibration:
+    """Returns the calibration updated by a stored sweep on a device, whose model it traces.
+
+    No code of a user's model runs.
 
     Raises:
         ModelError: If the model cannot be found or traced.
     """
-    from workers.models.facts import model_facts
+    from orchestrator.study.reader import model_of
 
     kind = "cpu" if device.link_kind == "memory" else "cuda"
     return calibrated(
         calibration,
-        records,
-        model=model_facts(spec.model, spec.train),
+        state.records,
+        model=model_of(state),
         device=device,
-        trace=Footprints(spec, kind),
+        trace=Footprints(state.spec, kind, run_code=False),
     )
 
 
@@ -134,11 +156,11 @@ def calibrated_for_sweep(
         UserError: If there is no such study, its device is unknown, or its model cannot be found
             or traced.
     """
-    from orchestrator.study.reader import load_records  # imports Optuna, which is slow
+    from orchestrator.study.reader import load_state  # imports Optuna, which is slow
     from orchestrator.study.storage import storage_url
 
     spec, name = study.spec, study.name
     if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):
         return calibration
-    records = load_records(spec, name)
-    return calibrated_by_study(calibration, spec, records, study_device(spec, records))
+    state = load_state(spec, name)
+    return calibrated_by_study(calibration, state, study_device(spec, state.records))

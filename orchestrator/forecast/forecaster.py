@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,15 +12,14 @@ import numpy as np
 
 from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.state import SweepState
-from orchestrator.forecast.calibration import calibrated
+from orchestrator.forecast.calibration import MOST_RECORDS, calibrated
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import (
-    Forecasts,
     SearchPrior,
-    estimate,
     forecast,
     join_priors,
+    plan_forecast,
     search_prior,
 )
 from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
@@ -33,9 +31,8 @@ from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Estimate, Fingerprint, Measured, PlanForecast
+from search_spaces.trial import Fingerprint, Measured, PlanForecast
 
-MOST_RECORDS = 200  # more of them cost more time than they improve the calibration
 CPU = "cpu"
 _Result = TypeVar("_Result")
 # Errors of the arithmetic on an unexpected footprint, device file or record: they end the forecasts
@@ -93,12 +90,11 @@ class Forecaster:
         executions = plan_features(table, self._model, self._footprint)
         work = workload_of(self._footprint, self._device, executions)
         uncalibrated = forecast(work, self._calibration, limit)
-        if calibration is self._calibration:
-            latest = uncalibrated
-        else:
-            latest = forecast(work, calibration, limit)
-        filled = float(executions.filled[0])
-        return _plan_forecast(latest, uncalibrated, len(measured), filled=filled)
+        latest = forecast(work, calibration, limit) if measured else uncalibrated
+        try:
+            return plan_forecast(work, 0, latest, uncalibrated, len(measured))
+        except FloatingPointError:
+            return None
 
     def prior(self, table: PlanTable, limit_bytes: int | None) -> SearchPrior | None:
         """Returns the prior of a search: forecasts of plans before any record.
@@ -128,40 +124,6 @@ class Forecaster:
 
     def _is_traced(self, plan: Plan) -> bool:
         return self._variants.issuperset(variants_of(PlanTable.of([plan])))
-
-
-def _plan_forecast(
-    forecasts: Forecasts, uncalibrated: Forecasts, calibration_trials: int, *, filled: float
-) -> PlanForecast | None:
-    """Converts the only row; None if a value is not finite, since records cannot store that."""
-    rate, step, peak = (
-        _finite_estimate(float(values[0]), float(deviations[0]))
-        for values, deviations in (
-            (forecasts.samples_per_second, forecasts.step_deviation),
-            (forecasts.step_seconds, forecasts.step_deviation),
-            (forecasts.peak_bytes, forecasts.peak_deviation),
-        )
-    )
-    speed_and_peak = float(uncalibrated.samples_per_second[0]), float(uncalibrated.peak_bytes[0])
-    fits = float(forecasts.fits[0])
-    if rate is None or step is None or peak is None or not all(map(math.isfinite, speed_and_peak)):
-        return None
-    return PlanForecast(
-        samples_per_second=rate,
-        step_seconds=step,
-        peak_bytes=peak,
-        fits=fits,
-        limited_by=forecasts.limited_by(0),
-        calibration_trials=calibration_trials,
-        uncalibrated_samples_per_second=speed_and_peak[0],
-        uncalibrated_peak_bytes=speed_and_peak[1],
-        filled=filled,
-    )
-
-
-def _finite_estimate(value: float, deviation: float) -> Estimate | None:
-    made = estimate(value, deviation) if math.isfinite(value + deviation) else None
-    return made if made is not None and math.isfinite(made.high) else None
 
 
 class AbstractForecasts(ABC):

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from orchestrator.forecast.request import PlanningRequest
-from orchestrator.forecast.table import (
-    DetailedForecast,
-    ForecastTable,
-    expected,
-    fastest,
-    recommendable,
-)
+from orchestrator.forecast.table import ForecastRow, ForecastTable, fastest
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.forecast import forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
@@ -65,7 +59,7 @@ class MemoryBudget:
     """
 
     limit_bytes: int
-    best: DetailedForecast | None
+    best: ForecastRow | None
     fitting: int
     saved_bytes: float = 0.0
     slowdown: float = 0.0
@@ -87,9 +81,8 @@ def memory_budgets(
     unlimited = _best_without_limit(sized)
     budgets = []
     for limit in sorted(question.memory_sizes):
-        line = limit * (1 - question.spec.objective.headroom)
-        fitting = sized.hosted & recommendable(forecasts, limit, line)
-        order = fastest(forecasts, fitting)
+        limited = sized.limited_to(limit)
+        order = fastest(forecasts, limited.keeps_headroom)
         if not len(order):
             budgets.append(MemoryBudget(limit_bytes=limit, best=None, fitting=0))
             continue
@@ -97,8 +90,8 @@ def memory_budgets(
         budgets.append(
             MemoryBudget(
                 limit_bytes=limit,
-                best=replace(expected(sized, best, limit), keeps_headroom=True),
-                fitting=int(fitting.sum()),
+                best=limited.row(best),
+                fitting=int(limited.keeps_headroom.sum()),
                 saved_bytes=float(forecasts.peak_bytes[unlimited] - forecasts.peak_bytes[best]),
                 slowdown=float(
                     forecasts.step_seconds[best] / forecasts.step_seconds[unlimited] - 1

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from orchestrator.core.pareto import front_rows, thin_front
 from orchestrator.forecast.alternatives import (
@@ -22,9 +21,8 @@ from orchestrator.forecast.memory_budgets import MemoryBudget, memory_budgets
 from orchestrator.forecast.planning_notes import PlanningNote, planning_notes
 from orchestrator.forecast.request import PlanningRequest, TraceVariants
 from orchestrator.forecast.table import (
-    DetailedForecast,
+    ForecastRow,
     ForecastTable,
-    expected,
     fastest,
     forecast_table,
     single_plan_table,
@@ -59,7 +57,7 @@ class ScaleResult:
     cannot_fit: int
     unhosted: int
     ruled_out: tuple[tuple[str, int], ...]
-    best: tuple[DetailedForecast, ...]
+    best: tuple[ForecastRow, ...]
     nearest: ClosestPlan | None
     refusals: tuple[str, ...]
     price_per_billion_tokens: float | None
@@ -89,7 +87,7 @@ class PlanningReport:
     recommendation: ScaleResult
     device_counts: tuple[ScaleResult, ...]
     fewest_ranks: int | None
-    front: tuple[DetailedForecast, ...]
+    front: tuple[ForecastRow, ...]
     scatter_points: tuple[tuple[float, float, float], ...]
     price_front: tuple[int, ...]
     memory_sizes: tuple[MemoryBudget, ...]
@@ -101,31 +99,18 @@ class PlanningReport:
     provenance: str
 
     @property
-    def best(self) -> DetailedForecast | None:
+    def best(self) -> ForecastRow | None:
         """The recommended plan, None if nothing fits."""
         return self.recommendation.best[0] if self.recommendation.best else None
 
 
-_ADAPTER: TypeAdapter[PlanningReport] = TypeAdapter(PlanningReport)
-
-
-def report_to_json(planned: PlanningReport) -> str:
-    """Converts a report to JSON."""
-    return _ADAPTER.dump_json(planned, indent=1).decode() + "\n"
-
-
-def report_from_json(text: str) -> PlanningReport:
-    """Reads a report from the JSON of `report_to_json`."""
-    return _ADAPTER.validate_json(text)
-
-
-def memory_front(sized: ForecastTable) -> tuple[DetailedForecast, ...]:
+def memory_front(sized: ForecastTable) -> tuple[ForecastRow, ...]:
     """Returns the Pareto front of speed and memory up to the limit, thinned to at most 10 plans."""
     forecasts = sized.forecasts
     within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.limit_bytes))
     rows = within[front_rows(forecasts.peak_bytes[within], forecasts.samples_per_second[within])]
     rows = thin_front(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
-    return tuple(expected(sized, int(row)) for row in rows)
+    return tuple(sized.row(int(row)) for row in rows)
 
 
 def scatter_points(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
@@ -155,7 +140,7 @@ def price_front(results: tuple[ScaleResult, ...]) -> tuple[int, ...]:
     if not priced:
         return ()
     cost = np.array([result.price_per_billion_tokens for result in priced], dtype=float)
-    speed = np.array([result.best[0].samples_per_second.value for result in priced])
+    speed = np.array([result.best[0].forecast.samples_per_second.value for result in priced])
     return tuple(sorted(priced[row].ranks for row in front_rows(cost, speed).tolist()))
 
 
@@ -267,7 +252,7 @@ class Planner:
     def _result_of(self, table: ForecastTable) -> ScaleResult:
         request, forecasts = self._request, table.forecasts
         order = fastest(forecasts, table.keeps_headroom)[: request.top]
-        best = tuple(expected(table, int(row)) for row in order)
+        best = tuple(table.row(int(row)) for row in order)
         headroom = request.spec.objective.headroom
         result = ScaleResult(
             ranks=table.ranks,
@@ -284,11 +269,11 @@ class Planner:
         self._results[table.ranks] = result
         return result
 
-    def _token_price(self, best: DetailedForecast) -> float | None:
+    def _token_price(self, best: ForecastRow) -> float | None:
         """Returns the price of a billion tokens, None without a price per hour."""
         if self._request.price_per_hour is None:
             return None
-        tokens_per_hour = best.samples_per_second.value * self._mean_tokens * 3600
+        tokens_per_hour = best.forecast.samples_per_second.value * self._mean_tokens * 3600
         return self._request.price_per_hour * best.world_size / tokens_per_hour * 1e9
 
     def _fewest(self) -> int | None:

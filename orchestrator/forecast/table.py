@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from orchestrator.forecast.request import (
     PlanningRequest,
     TraceVariants,
 )
-from search_spaces.costs.calibration import Calibration, probability_below
+from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.forecast import Forecasts, estimate, forecast
+from search_spaces.costs.forecast import Forecasts, forecast, plan_forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.workload import Workload, workload_of
@@ -24,7 +24,7 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.rules.registry import refusal
 from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Estimate
+from search_spaces.trial import PlanForecast
 
 _GRADIENT_BYTES = 4.0  # an optimizer on the host keeps gradients in fp32
 _DIGITS = 9  # forecasts that agree in these are equal
@@ -78,6 +78,32 @@ def _fullest_stage(work: Workload) -> tuple[Numbers, Numbers, Numbers]:
     return trained, parameters, blocks
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastRow:
+    """A plan with its forecast, and with the parts that the forecast is made of.
+
+    `seconds` splits an optimizer step into terms, and `held_bytes` the peak of the fullest rank
+    into categories; both add up to their totals. `equivalent_plans` counts the plans with an equal
+    forecast, itself included. `stage` is the fullest pipeline stage, None without a pipeline.
+    """
+
+    key: str
+    plan: Plan
+    world_size: int
+    forecast: PlanForecast
+    tokens_per_second_per_device: float
+    mfu: float
+    keeps_headroom: bool  # True if it can be recommended: see `ForecastTable`
+    stage: str | None
+    seconds: tuple[tuple[str, float], ...]
+    held_bytes: tuple[tuple[str, float], ...]
+    host_bytes: float  # offloaded by one rank
+    recomputed: float
+    hidden_seconds: float
+    equivalent_plans: int
+    lossy: tuple[str, ...]  # names of the knobs that change the numerics
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForecastTable:
     """The legal plans of a request on `ranks` devices, with their forecasts.
@@ -104,6 +130,39 @@ class ForecastTable:
     def plan(self, row: int) -> Plan:
         """Returns the plan in a row."""
         return self.table.plan(int(row))
+
+    def row(self, row: int) -> ForecastRow:
+        """Returns the plan in a row with its forecast."""
+        forecasts, plan = self.forecasts, self.plan(row)
+        return ForecastRow(
+            key=plan.key,
+            plan=plan,
+            world_size=plan.world_size,
+            forecast=plan_forecast(self.work, row, forecasts),
+            tokens_per_second_per_device=float(forecasts.tokens_per_second_per_device[row]),
+            mfu=float(forecasts.mfu[row]),
+            keeps_headroom=bool(self.keeps_headroom[row]),
+            stage=forecasts.fullest_stage(row) if plan.pipeline > 1 else None,
+            seconds=tuple(forecasts.by_term(row).items()),
+            held_bytes=tuple(forecasts.by_category(row).items()),
+            host_bytes=float(self.host_bytes[row]),
+            recomputed=float(forecasts.recomputed[row]),
+            hidden_seconds=float(forecasts.hidden_seconds[row]),
+            equivalent_plans=len(equal_rows(forecasts, row)),
+            lossy=lossy_knobs(plan, self.spec),
+        )
+
+    def limited_to(self, limit_bytes: int) -> ForecastTable:
+        """Returns the same plans with another memory limit."""
+        line = limit_bytes * (1 - self.spec.objective.headroom)
+        forecasts = self.forecasts.limited_to(limit_bytes)
+        return replace(
+            self,
+            limit_bytes=limit_bytes,
+            line_bytes=line,
+            forecasts=forecasts,
+            keeps_headroom=self.hosted & _recommendable(forecasts, line),
+        )
 
 
 def forecast_table(
@@ -157,21 +216,15 @@ def _table_of(
         ruled_out=ruled_out,
         host_bytes=host,
         hosted=hosted,
-        keeps_headroom=hosted & recommendable(forecasts, request.limit_bytes, request.line_bytes),
+        keeps_headroom=hosted & _recommendable(forecasts, request.line_bytes),
     )
 
 
-def recommendable(forecasts: Forecasts, limit_bytes: float, line_bytes: float) -> Flags:
+def _recommendable(forecasts: Forecasts, line_bytes: float) -> Flags:
     """Marks the plans within the headroom line that fit the limit with high probability."""
-    fits = fits_within(forecasts, limit_bytes)
-    within: Flags = (forecasts.peak_bytes <= line_bytes) & (fits >= RECOMMENDED_FIT_PROBABILITY)
+    likely = forecasts.fits >= RECOMMENDED_FIT_PROBABILITY
+    within: Flags = (forecasts.peak_bytes <= line_bytes) & likely
     return within
-
-
-def fits_within(forecasts: Forecasts, limit_bytes: float) -> Numbers:
-    """Returns the probability that each plan's peak stays below a limit."""
-    limits = np.full(len(forecasts), float(limit_bytes))
-    return probability_below(limits, forecasts.peak_bytes, forecasts.peak_deviation)
 
 
 def fastest(forecasts: Forecasts, among: Flags) -> Counts:
@@ -203,69 +256,3 @@ def _repeated(values: Numbers) -> Flags:
     previous = np.concatenate([[np.nan], values[:-1]])
     repeated: Flags = np.isclose(values, previous, rtol=10.0**-_DIGITS, atol=0)
     return repeated
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetailedForecast:
-    """Forecast of one plan, with 95 % intervals.
-
-    `seconds` splits an optimizer step into terms, and `held_bytes` the peak of the fullest rank
-    into categories; both add up to their totals. `equivalent_plans` counts the plans with an equal
-    forecast, itself included. `stage` is the fullest pipeline stage, None without a pipeline.
-    """
-
-    key: str
-    plan: Plan
-    world_size: int
-    samples_per_second: Estimate
-    tokens_per_second_per_device: float
-    mfu: float
-    step_seconds: Estimate
-    peak_bytes: Estimate
-    fits: float  # probability that the peak stays below the limit
-    keeps_headroom: bool  # True if it can be recommended: see `ForecastTable`
-    limited_by: str
-    stage: str | None
-    seconds: tuple[tuple[str, float], ...]
-    held_bytes: tuple[tuple[str, float], ...]
-    host_bytes: float  # offloaded by one rank
-    recomputed: float
-    hidden_seconds: float
-    equivalent_plans: int
-    lossy: tuple[str, ...] = ()  # names of the knobs that change the numerics
-
-
-def expected(sized: ForecastTable, row: int, limit_bytes: float | None = None) -> DetailedForecast:
-    """Returns the forecast of the plan in a row.
-
-    Args:
-        sized: The table.
-        row: The row.
-        limit_bytes: Memory limit for P(fits); that of the table if None.
-    """
-    forecasts, plan = sized.forecasts, sized.plan(row)
-    forecast_row = forecasts.take(np.array([row]))
-    limit = sized.limit_bytes if limit_bytes is None else limit_bytes
-    return DetailedForecast(
-        key=plan.key,
-        plan=plan,
-        world_size=plan.world_size,
-        samples_per_second=estimate(
-            forecast_row.samples_per_second[0], forecast_row.step_deviation[0]
-        ),
-        tokens_per_second_per_device=float(forecast_row.tokens_per_second_per_device[0]),
-        mfu=float(forecast_row.mfu[0]),
-        step_seconds=estimate(forecast_row.step_seconds[0], forecast_row.step_deviation[0]),
-        peak_bytes=estimate(forecast_row.peak_bytes[0], forecast_row.peak_deviation[0]),
-        fits=float(fits_within(forecast_row, limit)[0]),
-        keeps_headroom=bool(sized.keeps_headroom[row]),
-        limited_by=forecast_row.limited_by(0),
-        stage=forecast_row.fullest_stage(0) if plan.pipeline > 1 else None,
-        seconds=tuple(forecast_row.by_term(0).items()),
-        held_bytes=tuple(forecast_row.by_category(0).items()),
-        host_bytes=float(sized.host_bytes[row]),
-        recomputed=float(forecast_row.recomputed[0]),
-        hidden_seconds=float(forecast_row.hidden_seconds[0]),
-        equivalent_plans=len(equal_rows(forecasts, row)),
-        lossy=lossy_knobs(plan, sized.spec),
-    )

@@ -19,8 +19,8 @@ from orchestrator.explain.compare import (
     Side,
     StudyComparison,
 )
-from orchestrator.report.explain_text import ratio_words, value_words
-from orchestrator.report.format import gib, plural, spread
+from orchestrator.report.explain_text import ratio_words
+from orchestrator.report.format import gib, plural, spread, value_words
 from orchestrator.report.labels import (
     KIND_WORDS,
     counts_words,

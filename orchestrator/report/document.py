@@ -1,4 +1,4 @@
-"""JSON documents of reports, explanations and comparisons; docs/cli.md has their fields."""
+"""JSON documents of reports, explanations, comparisons and plans; docs/cli.md has their fields."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from orchestrator.explain.compare import PlanComparison, StudyComparison
 from orchestrator.explain.trial import TrialExplanation
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
+from orchestrator.forecast.planner import PlanningReport
+from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.explain_text import standing_sentences, untried_words
 from orchestrator.report.labels import failure_words, lossy_words, outcome_words, plan_words
 from orchestrator.report.reasons import reason_words, stop_words
@@ -23,6 +25,7 @@ from search_spaces.trial import Estimate, Measured, Outcome, OutOfMemory
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation
 Comparison = PlanComparison | StudyComparison
+_FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by")
 
 
 def explanation_document(explanation: Explanation, state: SweepState) -> dict[str, Any]:
@@ -45,6 +48,11 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
     return {"compares": kind, **_fields(comparison, None)}
 
 
+def planning_document(report: PlanningReport) -> dict[str, Any]:
+    """Converts a planning report."""
+    return _fields(report, None)
+
+
 def _fields(value: Any, spec: SweepSpec | None) -> dict[str, Any]:
     return {field.name: _json(getattr(value, field.name), spec) for field in fields(value)}
 
@@ -61,11 +69,20 @@ def _json(value: Any, spec: SweepSpec | None) -> Any:
         return _trial(value, spec)
     if isinstance(value, Plan):
         return value.as_dict()
+    if isinstance(value, ForecastRow):
+        return _forecast_row(value)
     if isinstance(value, get_args(Outcome)):
         return {"kind": value.kind, "detail": outcome_words(value)}
     if isinstance(value, tuple | list):
         return [_json(one, spec) for one in value]
     return _fields(value, spec) if is_dataclass(value) else value
+
+
+def _forecast_row(row: ForecastRow) -> dict[str, Any]:
+    """Puts the figures of the forecast beside the others, since the document is a flat row."""
+    values = _fields(row, None)
+    forecast = values.pop("forecast")
+    return values | {name: forecast[name] for name in _FORECAST}
 
 
 def report_document(state: SweepState) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from orchestrator.explain.untried import (
     ValueNotSearched,
 )
 from orchestrator.explain.winner import BestExplanation, Competitor, Seconds
-from orchestrator.report.format import gib, number, plural, spread
+from orchestrator.report.format import gib, number, plural, spread, value_words
 from orchestrator.report.labels import (
     KIND_WORDS,
     lossy_suffix,
@@ -43,11 +43,6 @@ from search_spaces.trial import Crashed, Estimate, Outcome, OutOfMemory
 
 _MOST_PARTS = 3  # terms or phases of a step, per direction
 _SMALLEST = 0.01  # share of a step from which on a change is listed
-
-
-def value_words(value: object) -> str:
-    """Formats the value of a knob as in a specification."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def change_words(changes: Sequence[Change]) -> str:
@@ -420,7 +415,8 @@ def render_untried(untried: UntriedExplanation) -> RenderableType:
         like = "the best plan" if untried.like is None else f"trial {untried.like}"
         parts.append(Text(f"{like} has {change_words(untried.changes)}"))
     parts += [Text(untried_words(reason)) for reason in untried.reasons]
-    if (forecast := untried.expected) is not None:
+    if untried.expected is not None:
+        forecast = untried.expected.forecast
         rate, peak = forecast.samples_per_second, forecast.peak_bytes
         parts.append(
             Text(

@@ -35,9 +35,14 @@ def number(value: float) -> str:
 
 
 def spread(estimate: Estimate) -> str:
-    """Formats an estimate as `41.2 ± 0.6`: the value and half the width of its interval."""
+    """Formats an estimate as `41.2 ± 0.6`: the value and half the width of its interval.
+
+    The interval of a few steps may have no end: one wider than the value has no number.
+    """
     half = (estimate.high - estimate.low) / 2
     decimals = max(decimals_of(estimate.value) - 1, 0)
+    if half >= abs(estimate.value) > 0:
+        return f"{estimate.value:,.{decimals}f} ± 100 % or more"
     return f"{estimate.value:,.{decimals}f} ± {half:,.{decimals}f}"
 
 
@@ -121,3 +126,13 @@ def _rate(bytes_per_second: float) -> str:
 def _scaled(value: float) -> str:
     scaled, prefix = si_scaled(value)
     return f"{scaled:.3g} {prefix}"
+
+
+def value_words(value: object) -> str:
+    """Formats the value of a knob as in a specification."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def times_words(count: int) -> str:
+    """Formats how often something was: `once`, `twice`, `3 times`."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -107,7 +107,10 @@ def _security_policy() -> str:
     texts = (_asset(_PLOTLY), _asset(_SCRIPT))
     hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in texts)
     scripts = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    return f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:"
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
 
 
 def _rounded(value: object) -> object:

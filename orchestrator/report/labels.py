@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from orchestrator.core.objective import Violation
+from orchestrator.core.losses import LossCheck, LossTolerance, loss_check
+from orchestrator.core.objective import Violation, thrashes
 from orchestrator.core.reasons import Promising, TrialReason
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.core.validation import LossCheck, ValidationFailure, loss_check
+from orchestrator.core.validation import ValidationFailure
 from orchestrator.report.format import gib, plural, rate, spread
 from orchestrator.report.reasons import outcome_sentence
+from search_spaces.facts import LossDependence
+from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
@@ -43,10 +46,15 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
 
 
 def outcome_words(outcome: Outcome) -> str:
-    """Describes an outcome on one line, with a label if the device lowered its clocks."""
+    """Describes an outcome on one line; labels one that thrashes or ran at lowered clocks."""
     words = " ".join(outcome_sentence(outcome).split())  # the reason of a crash may span lines
-    if isinstance(outcome, Measured) and outcome.conditions.throttled:
-        return f"{words} (throttled: {', '.join(outcome.conditions.throttled)})"
+    if not isinstance(outcome, Measured):
+        return words
+    if thrashes(outcome.memory):
+        retries = plural(outcome.memory.allocator_retries, "time")
+        words += f" (thrashes: the allocator tried again {retries})"
+    if outcome.conditions.throttled:
+        words += f" (throttled: {', '.join(outcome.conditions.throttled)})"
     return words
 
 
@@ -203,15 +211,19 @@ def _checkpointing(plan: Plan) -> str:
     return f"ckpt {100 * plan.checkpoint_ratio:.0f} %{mode}{where}"
 
 
-def _unless_default(name: str, word: str) -> tuple[tuple[str, ...], Callable[[Plan], str]]:
-    """Makes an entry of `_WORDS` for a knob; {} in the word stands for the knob's value."""
+def _labelled(knob: Knob) -> tuple[tuple[str, ...], Callable[[Plan], str]]:
+    """Makes an entry of `_WORDS` from a knob's label."""
 
     def word_of(plan: Plan) -> str:
-        value = getattr(plan, name)
-        return "" if value == DEFAULTS[name] else word.format(str(value).replace("_", " "))
+        value = getattr(plan, knob.name)
+        if value == DEFAULTS[knob.name]:
+            return ""
+        return knob.label.format(str(value).replace("_", " "))
 
-    return (name,), word_of
+    return (knob.name,), word_of
 
+
+_LABELLED = {knob.name: _labelled(knob) for knob in KNOBS if knob.label}
 
 # `data` has no word: the global batch is fixed, so the number of data ranks follows from
 # micro-batch and accumulation.
@@ -219,7 +231,7 @@ _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
     (("accelerator",), lambda plan: plan.accelerator),
     (("engine", "zero_stage", "replicas"), strategy),
     (("offload_optimizer", "offload_parameters"), _offload),
-    _unless_default("pin_memory", "pinned"),
+    _LABELLED.pop("pin_memory"),
     (("aio_block_kib", "aio_queue_depth", "aio_threads"), _aio),
     (("tensor", "sequence_parallel"), _tensor),
     (("pipeline", "pipeline_schedule"), _pipeline),
@@ -228,17 +240,7 @@ _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
     (("attention",), lambda plan: plan.attention.replace("_attention_", "")),
     (("batching",), lambda plan: plan.batching),
     (("precision",), lambda plan: plan.precision),
-    _unless_default("compile", "compile"),
-    _unless_default("optimizer", "{}"),
-    _unless_default("bucket_mib", "bucket {}"),
-    _unless_default("gradient_as_bucket_view", "own gradients"),
-    _unless_default("compression", "send {}"),
-    _unless_default("overlap", "no overlap"),
-    _unless_default("contiguous_gradients", "scattered gradients"),
-    _unless_default("prefetch_mib", "prefetch {}"),
-    _unless_default("loader_workers", "loaders {}"),
-    _unless_default("loader_pin_memory", "pinned batches"),
-    _unless_default("allocator", "{}"),
+    *_LABELLED.values(),
 )
 
 
@@ -249,6 +251,12 @@ def _short(value: float) -> str:
 def violation_words(violation: Violation) -> str:
     """Describes a constraint that a plan violates."""
     metric, value, bound = violation.metric, violation.value, violation.bound
+    if metric == "allocator_retries":
+        share = 100 * (violation.reserved_share or 0.0)
+        return (
+            f"it thrashes: with {share:.0f} % of the limit reserved, the allocator gave its cache"
+            f" back and tried again {value:g} times in the measured steps"
+        )
     if value is None:
         return f"its {METRIC_WORDS[metric]} are unknown, and at least {_short(bound)} are required"
     if metric == "headroom":
@@ -264,12 +272,67 @@ def failure_words(failure: ValidationFailure) -> str:
     if failure.violation is not None:
         return violation_words(failure.violation)
     if (check := failure.check) is not None:
-        difference, tolerance = 100 * check.difference, 100 * check.tolerance
         return (
-            f"its losses differ by up to {difference:.2g} % from those of trial {check.reference}"
-            f" over the first {check.steps} steps (tolerance {tolerance:g} %)"
+            f"its losses differ by up to {100 * check.difference:.2g} % from those of trial"
+            f" {check.reference} over the first {plural(check.steps, 'step')}"
+            f" ({_tolerance_words(check.tolerance)}, first exceeded in step {check.first_step});"
+            f" {_cause_words(check)}"
         )
     return " ".join(outcome_sentence(failure.outcome).split())
+
+
+def _tolerance_words(tolerance: LossTolerance) -> str:
+    words = f"tolerance {100 * tolerance.share:.2g} %"
+    match tolerance.basis:
+        case "fp32":
+            return f"{words} in fp32"
+        case "repeat":
+            return (
+                f"{words} from trial {tolerance.repeat}, a repeat with weights rounded otherwise,"
+                f" which changed losses by {100 * (tolerance.rounding or 0.0):.2g} %"
+            )
+        case "usual":
+            return f"{words} in 16 bits without a repeat that shows less"
+        case "lossy":
+            return f"{words} for a lossy plan"
+        case "draws":
+            return f"{words} since training draws random numbers"
+
+
+def _cause_words(check: LossCheck) -> str:
+    knobs = [name for name in check.changes if name != "accumulation"]  # it follows from others
+    differ = f"the plans differ in {', '.join(knobs)}"
+    if check.probed is not None:
+        return f"the probe of the model says why: {dependence_words(check.probed)}"
+    if check.unstable is not None:
+        return (
+            f"two runs of the plan of trial {check.unstable} differ by more than that from each"
+            " other, so that no knob has to be the cause: does the model or its data draw random"
+            " numbers that train.seed does not set?"
+        )
+    return differ
+
+
+def dependence_words(found: LossDependence) -> str:
+    """Describes what the probe of a model found, with its number."""
+    match found.on:
+        case "data":
+            return (
+                f"{found.share:.1%} of the values of a batch differ when the batch maker is asked"
+                " again for the same sample numbers, so that no two plans train on the same data"
+            )
+        case "batch":
+            return (
+                "the loss of two samples differs from the mean of theirs by"
+                f" {found.share:.1%}, and the plans differ in their micro-batches"
+            )
+        case "padding":
+            return (
+                f"outputs for a sample change by up to {found.share:.1%} beside a longer one, and"
+                " the plans differ in what is padded"
+            )
+        case "attention":
+            return f"outputs differ by up to {found.share:.1%} between implementations of attention"
 
 
 def validation_words(validation: Record, state: SweepState) -> str:
@@ -309,7 +372,7 @@ def _losses(check: LossCheck | None) -> str:
     match = f"within {100 * check.difference:.2g} %" if check.difference else "exactly"
     return (
         f"losses match trial {check.reference} {match} over {plural(check.steps, 'step')}"
-        f" (tolerance {100 * check.tolerance:g} %)"
+        f" ({_tolerance_words(check.tolerance)})"
     )
 
 

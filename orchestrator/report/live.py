@@ -23,7 +23,14 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import outcome_counts, speedup, within_headroom
+from orchestrator.core.objective import (
+    memory_of,
+    outcome_counts,
+    speedup,
+    thrashes,
+    within_headroom,
+)
+from orchestrator.core.reasons import ChecksMachine
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat, repeats_at_the_end
 from orchestrator.core.state import AbstractCallback, SweepState
@@ -42,7 +49,8 @@ from orchestrator.report.labels import (
 )
 from orchestrator.report.reasons import note_words, reason_words, stop_words
 from orchestrator.report.sweep_tables import baseline_record, progress
-from search_spaces.trial import Measured, MemoryReading
+from orchestrator.report.terminal import SafeConsole, without_controls
+from search_spaces.trial import Measured
 
 _LONGEST_BAR = 60  # characters; a longer bar shows no more
 COLOURS: Mapping[str, str] = MappingProxyType(
@@ -192,16 +200,11 @@ def _memory(state: SweepState, width: int) -> Iterator[tuple[str, RenderableType
         records["last"] = last
     heading = "memory"
     for name, record in records.items():
-        memory = _reading(record)
+        memory = memory_of(record)
         limit = gib(memory.limit_bytes)
         label = f" {name} {gib(memory.peak_bytes)} of {limit} GiB, {100 * memory.share:.0f} %"
         yield heading, memory_bar(memory.share, 1 - headroom, width, label)
         heading = ""
-
-
-def _reading(record: Record) -> MemoryReading:
-    assert isinstance(record.outcome, Measured)
-    return record.outcome.memory
 
 
 def _counts(state: SweepState) -> RenderableType:
@@ -243,6 +246,8 @@ def _outcome(record: Record, headroom: float, wide: bool) -> Text:
     share = f"{100 * outcome.memory.share:.0f} %"
     if not within_headroom(outcome.memory, headroom):
         return text.append(f", peak {share}: over usable memory" if wide else " over", "bold red")
+    if thrashes(outcome.memory):
+        return text.append(f", peak {share}: thrashes" if wide else " thrashes", "bold red")
     if not wide:
         return text
     forecast = ""
@@ -308,7 +313,7 @@ class PlainView(AbstractCallback):
         stamp = _clock(event.at - state.started_at)
         for line in lines(event, state):
             # the reason of a crash may span lines, but a log is read line by line
-            text = " ".join(f"{stamp} {line}".split())
+            text = without_controls(" ".join(f"{stamp} {line}".split()))
             encoding = self._stream.encoding or "utf-8"
             # a plus-minus sign must not stop a sweep whose log is ASCII
             safe = text.encode(encoding, "replace").decode(encoding)
@@ -379,7 +384,9 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
     used = progress(state, now)
     left = "" if used.left_seconds is None else f", about {duration(used.left_seconds)} left"
     tally = f"{used.trials} of {used.trials_of}{left}"
-    if is_repeat(record):
+    if isinstance(record.reason, ChecksMachine):
+        tally = "a check of the machine"
+    elif is_repeat(record):
         repeats = len(repeats_at_the_end(state.records))
         tally = f"repeat {repeats} of at most {state.spec.validation.repeats}"
     return f"trial {record.number} ended: {'; '.join(parts)} [{tally}]"
@@ -414,7 +421,7 @@ def make_view(plain: bool = False) -> AbstractCallback:
     Args:
         plain: Writes lines even on a terminal.
     """
-    console = Console()
+    console = SafeConsole()
     if plain or not console.is_terminal or console.is_dumb_terminal:
         return PlainView(sys.stdout)
     return LiveView(console)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestrator.core.objective import speedup, within_headroom
+from orchestrator.core.objective import memory_of, speedup, thrashes, within_headroom
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, forecast_context, without_accelerator
@@ -16,7 +16,7 @@ from orchestrator.explain.effects import KnobEffect, single_changes
 from orchestrator.report.labels import KIND_WORDS, check_of
 from orchestrator.report.sweep_tables import baseline_record
 from search_spaces.errors import UserError
-from search_spaces.trial import Estimate, Measured, MemoryReading
+from search_spaces.trial import Estimate, Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,12 +91,6 @@ def _compare(best: Record, other: Record, role: str) -> SpeedComparison:
     )
 
 
-def memory_of(record: Record) -> MemoryReading:
-    """Returns the memory reading of a measured trial."""
-    assert isinstance(record.outcome, Measured)
-    return record.outcome.memory
-
-
 def ablation(data: ReportData) -> tuple[KnobEffect, ...]:
     """Returns the effect of each single-knob change to the best plan; empty if there is none."""
     if data.best is None:
@@ -148,6 +142,8 @@ def _status(record: Record, state: SweepState) -> tuple[str, str]:
         return "tried", KIND_WORDS[outcome.kind]
     if not within_headroom(outcome.memory, state.spec.objective.headroom):
         return "measured", "over usable memory"
+    if thrashes(outcome.memory):
+        return "measured", "thrashes"
     return "measured", "" if state.objective.feasible(record) else "below a minimum"
 
 
@@ -187,6 +183,6 @@ def loss_curves(state: SweepState) -> LossCurves | None:
         ours=validation.outcome.losses[: check.steps],
         theirs=reference.outcome.losses[: check.steps],
         reference=check.reference,
-        tolerance=check.tolerance,
+        tolerance=check.tolerance.share,
         difference=check.difference,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from orchestrator.forecast.planner import PlanningReport
-from orchestrator.forecast.table import DetailedForecast
+from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.charts import (
     BEST_COLOUR,
     COLOURS,
@@ -51,11 +51,11 @@ from search_spaces.spec.schema import GIB
 _FARTHEST = 10.0  # times the limit; the memory axis ends there
 
 
-def hover(forecast: DetailedForecast) -> str:
+def hover(row: ForecastRow) -> str:
     """Returns the tooltip of a plan."""
-    rate = forecast.samples_per_second
+    forecast, rate = row.forecast, row.forecast.samples_per_second
     return hover_text(
-        expected_words(forecast),
+        expected_words(row),
         f"{significant(rate.value)} samples/s ({interval(rate)})",
         f"{gib(forecast.peak_bytes.value)} GiB, {percent(forecast.fits)} likely to fit",
     )
@@ -66,10 +66,10 @@ def figures(report: PlanningReport) -> Mapping[str, Figure]:
     charts: dict[str, Figure] = {}
     if report.scatter_points:
         charts["speed-memory"] = _speed_memory(report)
-    forecasts = report.recommendation.best or _closest(report)
-    if forecasts:
-        charts["memory"] = _memory(report, forecasts)
-        charts["time"] = _time(forecasts)
+    rows = report.recommendation.best or _closest(report)
+    if rows:
+        charts["memory"] = _memory(report, rows)
+        charts["time"] = _time(rows)
     if sum(bool(size.best) for size in report.device_counts) > 1:
         charts["devices"] = _devices(report)
     if any(size.best for size in report.memory_sizes):
@@ -77,7 +77,7 @@ def figures(report: PlanningReport) -> Mapping[str, Figure]:
     return MappingProxyType(charts)
 
 
-def _closest(report: PlanningReport) -> tuple[DetailedForecast, ...]:
+def _closest(report: PlanningReport) -> tuple[ForecastRow, ...]:
     closest = report.recommendation.nearest
     return () if closest is None else (closest.expected,)
 
@@ -133,11 +133,11 @@ def _front(report: PlanningReport) -> list[Scatter]:
             "type": "scatter",
             "mode": "lines+markers",
             "name": "Pareto front",
-            "x": [forecast.peak_bytes.value / GIB for forecast in report.front],
-            "y": [forecast.samples_per_second.value for forecast in report.front],
+            "x": [row.forecast.peak_bytes.value / GIB for row in report.front],
+            "y": [row.forecast.samples_per_second.value for row in report.front],
             "line": {"color": BEST_COLOUR, "width": 2, "shape": "hv"},
             "marker": {"size": 7},
-            "text": [hover(forecast) for forecast in report.front],
+            "text": [hover(row) for row in report.front],
             "hovertemplate": "%{text}<extra></extra>",
         }
     ]
@@ -152,8 +152,8 @@ def _star(report: PlanningReport) -> list[Scatter]:
             "type": "scatter",
             "mode": "markers",
             "name": "recommended",
-            "x": [best.peak_bytes.value / GIB],
-            "y": [best.samples_per_second.value],
+            "x": [best.forecast.peak_bytes.value / GIB],
+            "y": [best.forecast.samples_per_second.value],
             "marker": {"symbol": "star", "size": 16, "color": BEST_COLOUR},
             "text": [hover(best)],
             "hovertemplate": "%{text}<extra></extra>",
@@ -161,13 +161,13 @@ def _star(report: PlanningReport) -> list[Scatter]:
     ]
 
 
-def _memory(report: PlanningReport, forecasts: Sequence[DetailedForecast]) -> Figure:
-    parts = [dict(forecast.held_bytes) for forecast in forecasts]
+def _memory(report: PlanningReport, rows: Sequence[ForecastRow]) -> Figure:
+    parts = [dict(row.held_bytes) for row in rows]
     data = [
         part_of_bars(
             category_words(name),
             colour,
-            _labels(forecasts),
+            _labels(rows),
             [part[name] / GIB for part in parts],
             "GiB",
         )
@@ -175,31 +175,29 @@ def _memory(report: PlanningReport, forecasts: Sequence[DetailedForecast]) -> Fi
         if any(part[name] for part in parts)
     ]
     layout: Layout = {
-        **stacked("peak memory per device, GiB", len(forecasts)),
+        **stacked("peak memory per device, GiB", len(rows)),
         "shapes": _lines(report),
     }
     return {"data": data, "layout": layout}
 
 
-def _time(forecasts: Sequence[DetailedForecast]) -> Figure:
-    parts = [dict(forecast.seconds) for forecast in forecasts]
+def _time(rows: Sequence[ForecastRow]) -> Figure:
+    parts = [dict(row.seconds) for row in rows]
     data = [
-        part_of_bars(
-            term_words(name), colour, _labels(forecasts), [part[name] for part in parts], "s"
-        )
+        part_of_bars(term_words(name), colour, _labels(rows), [part[name] for part in parts], "s")
         for name, colour in zip(TERMS, COLOURS, strict=False)
         if any(part[name] > 0.001 * sum(part.values()) for part in parts)
     ]
-    return {"data": data, "layout": stacked("seconds per step", len(forecasts))}
+    return {"data": data, "layout": stacked("seconds per step", len(rows))}
 
 
-def _labels(forecasts: Sequence[DetailedForecast]) -> list[str]:
-    return [f"plan {number}" for number in range(1, len(forecasts) + 1)]  # as in the table
+def _labels(rows: Sequence[ForecastRow]) -> list[str]:
+    return [f"plan {number}" for number in range(1, len(rows) + 1)]  # as in the table
 
 
 def _devices(report: PlanningReport) -> Figure:
     sizes = [size for size in report.device_counts if size.best]
-    rates = [size.best[0].samples_per_second for size in sizes]
+    rates = [size.best[0].forecast.samples_per_second for size in sizes]
     ranks = [size.ranks for size in sizes]
     per_device = rates[0].value / ranks[0]
     data: list[Trace] = [
@@ -250,7 +248,7 @@ def _sizes(report: PlanningReport) -> Figure:
         {
             "type": "bar",
             "x": [gib(size.limit_bytes) for size, _ in sizes],
-            "y": [best.samples_per_second.value for _, best in sizes],
+            "y": [best.forecast.samples_per_second.value for _, best in sizes],
             "marker": {"color": "#0072b2"},
             "text": [hover(best) for _, best in sizes],
             "textposition": "none",
@@ -295,15 +293,15 @@ def _shortfall(report: PlanningReport) -> tuple[str, ...]:
     return tuple(filter(None, (shortfall_sentence(closest), smallest_setup_sentence(report))))
 
 
-def _tiles(report: PlanningReport, best: DetailedForecast) -> Iterator[Tile]:
-    rate = best.samples_per_second
+def _tiles(report: PlanningReport, best: ForecastRow) -> Iterator[Tile]:
+    forecast, rate = best.forecast, best.forecast.samples_per_second
     usable = f"usable: {gib(report.line_bytes)} of {gib(report.limit_bytes)}"
     yield Tile(name="samples/s", value=significant(rate.value), detail=interval(rate))
     yield Tile(name="tokens/s/device", value=f"{best.tokens_per_second_per_device:,.0f}")
     yield Tile(name="MFU", value=percent(best.mfu))
-    yield Tile(name="peak memory, GiB", value=gib(best.peak_bytes.value), detail=usable)
-    yield Tile(name="fits", value=percent(best.fits))
-    yield Tile(name="limited by", value=term_words(best.limited_by))
+    yield Tile(name="peak memory, GiB", value=gib(forecast.peak_bytes.value), detail=usable)
+    yield Tile(name="fits", value=percent(forecast.fits))
+    yield Tile(name="limited by", value=term_words(forecast.limited_by))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,23 +312,23 @@ class _Listing:
     table: Table
 
 
-def _listing(forecasts: Sequence[DetailedForecast]) -> _Listing | None:
-    if not forecasts:
+def _listing(rows: Sequence[ForecastRow]) -> _Listing | None:
+    if not rows:
         return None
-    plans = [forecast.plan for forecast in forecasts]
+    plans = [row.plan for row in rows]
     omit = common_knobs(plans)
-    rows = tuple(
+    cells = tuple(
         (
             str(place),
-            expected_words(forecast, omit=omit),
-            _speed(forecast),
-            f"{forecast.tokens_per_second_per_device:,.0f}",
-            percent(forecast.mfu),
-            gib(forecast.peak_bytes.value),
-            percent(forecast.fits),
-            term_words(forecast.limited_by),
+            expected_words(row, omit=omit),
+            _speed(row),
+            f"{row.tokens_per_second_per_device:,.0f}",
+            percent(row.mfu),
+            gib(row.forecast.peak_bytes.value),
+            percent(row.forecast.fits),
+            term_words(row.forecast.limited_by),
         )
-        for place, forecast in enumerate(forecasts, 1)
+        for place, row in enumerate(rows, 1)
     )
     table = Table(
         columns={
@@ -343,13 +341,13 @@ def _listing(forecasts: Sequence[DetailedForecast]) -> _Listing | None:
             "fits": "number",
             "limited by": "words",
         },
-        rows=rows,
+        rows=cells,
     )
     return _Listing(common=common_words(plans), table=table)
 
 
-def _speed(forecast: DetailedForecast) -> str:
-    rate = forecast.samples_per_second
+def _speed(row: ForecastRow) -> str:
+    rate = row.forecast.samples_per_second
     return f"{significant(rate.value)} ({interval(rate)})"
 
 

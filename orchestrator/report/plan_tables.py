@@ -14,7 +14,7 @@ from rich.text import Text
 from orchestrator.forecast.breakdown import Breakdown, Quantity, Term
 from orchestrator.forecast.memory_budgets import MemoryBudget
 from orchestrator.forecast.planner import PlanningReport
-from orchestrator.forecast.table import DetailedForecast
+from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.format import gib, si_scaled
 from orchestrator.report.plan_text import (
     QUANTITY_WORDS,
@@ -99,10 +99,8 @@ def table(*headers: tuple[str, bool]) -> Table:
     return grid
 
 
-def best_table(
-    report: PlanningReport, forecasts: Sequence[DetailedForecast], *, numbered: bool
-) -> Table:
-    """Lists plans with their forecasts, in the order of `forecasts`."""
+def best_table(report: PlanningReport, rows: Sequence[ForecastRow], *, numbered: bool) -> Table:
+    """Lists plans with their forecasts, in the order of `rows`."""
     grid = table(
         *((("#", True),) if numbered else ()),
         ("plan", False),
@@ -114,24 +112,21 @@ def best_table(
         ("fits", True),
         ("limited by", False),
     )
-    omit = common_knobs([forecast.plan for forecast in forecasts])
-    for number, forecast in enumerate(forecasts, 1):
-        more = (
-            f" (and {forecast.equivalent_plans - 1:,} equivalent)"
-            if forecast.equivalent_plans > 1
-            else ""
-        )
+    omit = common_knobs([row.plan for row in rows])
+    for number, row in enumerate(rows, 1):
+        forecast, equivalent = row.forecast, row.equivalent_plans - 1
+        more = f" (and {equivalent:,} equivalent)" if equivalent else ""
         grid.add_row(
             *([str(number)] if numbered else []),
-            Text(expected_words(forecast, omit=omit) + more),
+            Text(expected_words(row, omit=omit) + more),
             _speed(forecast.samples_per_second),
-            f"{forecast.tokens_per_second_per_device:,.0f}",
-            _tight(forecast.mfu),
-            category_bar(forecast.held_bytes, report.limit_bytes, report.line_bytes, _BAR),
+            f"{row.tokens_per_second_per_device:,.0f}",
+            _tight(row.mfu),
+            category_bar(row.held_bytes, report.limit_bytes, report.line_bytes, _BAR),
             gib(forecast.peak_bytes.value),
             _tight(forecast.fits),
             Text(brief_term(forecast.limited_by)),
-            style="bold" if forecast == report.best else "",
+            style="bold" if row == report.best else "",
         )
     return grid
 
@@ -171,11 +166,11 @@ def sizes_table(report: PlanningReport) -> Table:
         mark = " *" if size.ranks in report.price_front else ""
         grid.add_row(
             f"{size.ranks:,}",
-            _speed(best.samples_per_second),
+            _speed(best.forecast.samples_per_second),
             f"{best.tokens_per_second_per_device:,.0f}",
             _tight(share),
             _tight(best.mfu),
-            gib(best.peak_bytes.value),
+            gib(best.forecast.peak_bytes.value),
             *([] if price is None else [f"{price:,.2f}{mark}"]),
             Text(expected_words(best)),
         )
@@ -199,8 +194,8 @@ def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
             continue
         grid.add_row(
             limit,
-            significant(size.best.samples_per_second.value),
-            gib(size.best.peak_bytes.value),
+            significant(size.best.forecast.samples_per_second.value),
+            gib(size.best.forecast.peak_bytes.value),
             gib(size.saved_bytes),
             slowdown_words(size.slowdown),
             _changes(size),
@@ -282,7 +277,7 @@ def render_plan_report(report: PlanningReport) -> RenderableType:
 def _plans(report: PlanningReport) -> Iterator[RenderableType]:
     best = report.recommendation.best
     parts: list[RenderableType] = [best_table(report, best, numbered=True), legend()]
-    if len(best) > 1 and (common := common_words([forecast.plan for forecast in best])):
+    if len(best) > 1 and (common := common_words([row.plan for row in best])):
         parts.append(Text(f"all plans: {common}"))
     usable, limit = gib(report.line_bytes), gib(report.limit_bytes)
     parts += [
@@ -310,21 +305,21 @@ def _footer(report: PlanningReport) -> str:
 
 def render_breakdown(breakdown: Breakdown) -> RenderableType:
     """Renders the forecast of one plan term by term."""
-    forecast = breakdown.expected
-    stage = f" on the {forecast.stage} pipeline stage" if forecast.stage else ""
+    row, forecast = breakdown.expected, breakdown.expected.forecast
+    stage = f" on the {row.stage} pipeline stage" if row.stage else ""
     parts: list[RenderableType] = [
-        Rule(Text(expected_words(forecast)), align="left"),
+        Rule(Text(expected_words(row)), align="left"),
         Text(
             f"{significant(forecast.samples_per_second.value)} samples/s"
-            f" ({interval(forecast.samples_per_second)}), MFU {percent(forecast.mfu)};"
+            f" ({interval(forecast.samples_per_second)}), MFU {percent(row.mfu)};"
             f" peak {gib(forecast.peak_bytes.value)} GiB ({gib(forecast.peak_bytes.low)} to"
             f" {gib(forecast.peak_bytes.high)}){stage}; {percent(forecast.fits)} likely to fit",
             "bold",
         ),
     ]
     parts += section("Time per step", terms_table(breakdown.time, seconds=True))
-    if forecast.recomputed:
-        parts.append(Text(f"  recomputation is {percent(forecast.recomputed)} of the compute"))
+    if row.recomputed:
+        parts.append(Text(f"  recomputation is {percent(row.recomputed)} of the compute"))
     parts += section("Memory at the peak", terms_table(breakdown.memory, seconds=False))
     uncertainty = [
         Text(f"speed: {_largest(breakdown.time_variance, term_words)}"),

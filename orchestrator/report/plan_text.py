@@ -14,7 +14,7 @@ from orchestrator.forecast.planning_notes import (
     UnsupportedPrecision,
     VaryingLengths,
 )
-from orchestrator.forecast.table import DetailedForecast
+from orchestrator.forecast.table import ForecastRow
 from orchestrator.forecast.tiling import (
     Misaligned,
     PartialWave,
@@ -170,9 +170,9 @@ def devices(report: PlanningReport, ranks: int) -> str:
     return f"{ranks:,} x {report.device}"
 
 
-def expected_words(forecast: DetailedForecast, *, omit: Collection[str] = ()) -> str:
+def expected_words(row: ForecastRow, *, omit: Collection[str] = ()) -> str:
     """Returns the short name of a plan, with a label if it is lossy."""
-    return plan_words(forecast.plan, omit=omit) + lossy_suffix(forecast.plan, forecast.lossy)
+    return plan_words(row.plan, omit=omit) + lossy_suffix(row.plan, row.lossy)
 
 
 def answer_sentence(report: PlanningReport) -> str:
@@ -182,11 +182,12 @@ def answer_sentence(report: PlanningReport) -> str:
     if best is None:
         assert recommendation.nearest is not None
         return f"{where}: no plan fits; {_closest(recommendation.nearest, report)}"
-    memory = f"{gib(best.peak_bytes.value)} of {gib(report.limit_bytes)} GiB"
+    rate = best.forecast.samples_per_second
+    memory = f"{gib(best.forecast.peak_bytes.value)} of {gib(report.limit_bytes)} GiB"
     return (
-        f"{where}: yes, about {significant(best.samples_per_second.value)} samples/s"
-        f" ({interval(best.samples_per_second)}) with {expected_words(best)}; {memory};"
-        f" limited by {term_words(best.limited_by)}"
+        f"{where}: yes, about {significant(rate.value)} samples/s"
+        f" ({interval(rate)}) with {expected_words(best)}; {memory};"
+        f" limited by {term_words(best.forecast.limited_by)}"
     )
 
 
@@ -228,9 +229,10 @@ def fewest_sentence(report: PlanningReport) -> str:
         return ""
     (size,) = (size for size in report.device_counts if size.ranks == fewest)
     best = size.best[0]
+    rate = best.forecast.samples_per_second.value
     return (
         f"smallest count that fits: {devices(report, fewest)}, at about"
-        f" {significant(best.samples_per_second.value)} samples/s with {expected_words(best)}"
+        f" {significant(rate)} samples/s with {expected_words(best)}"
     )
 
 
@@ -298,7 +300,7 @@ def memory_sentence(size: MemoryBudget) -> str:
     where = f"{gib(size.limit_bytes)} GiB per device"
     if size.best is None:
         return f"{where}: no plan fits"
-    speed = significant(size.best.samples_per_second.value)
+    speed = significant(size.best.forecast.samples_per_second.value)
     words = f"{where}: {speed} samples/s with {expected_words(size.best)}"
     if not size.knob_steps:
         return f"{words}; no memory has to be saved"

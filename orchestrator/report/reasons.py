@@ -18,9 +18,12 @@ from orchestrator.core.notes import (
 from orchestrator.core.reasons import (
     AllTried,
     BudgetSpent,
+    ChecksMachine,
+    ClusterSilent,
     DeadlineMissed,
     FreshWorkers,
     IsBaseline,
+    MachineFailed,
     MemoryNotReleased,
     NoImprovement,
     NoPlanForNodes,
@@ -45,6 +48,7 @@ from search_spaces.spec.sections import Metric
 from search_spaces.trial import (
     Cancelled,
     Crashed,
+    CrashKind,
     Diverged,
     DriverDied,
     Interruption,
@@ -53,6 +57,7 @@ from search_spaces.trial import (
     NoRoom,
     Outcome,
     OutOfMemory,
+    QueuesLost,
     Refused,
     Stopped,
     TimedOut,
@@ -71,6 +76,21 @@ _COMPARATIVES = (
     ("faster than", "slower than"),
     ("more samples per price than", "fewer samples per price than"),
 )
+_PLAIN: Mapping[type[StopReason], str] = MappingProxyType(
+    {
+        NoPlanForNodes: "no untried plan is left for the available nodes",
+        ClusterSilent: "the cluster does not answer",
+    }
+)
+_MACHINE_FAILURES: Mapping[CrashKind, str] = MappingProxyType(
+    {
+        "start_failed": "workers do not start, whatever the plan",
+        "disk_full": "a disk is full, whatever the plan",
+        "worker_died": "workers die even with a plan that was measured before",
+        "collective": "ranks lose each other even with a plan that was measured before",
+        "device_error": "a device fails even with a plan that was measured before",
+    }
+)
 _NAMED_KNOBS = 2  # of those that a proposal changes
 
 
@@ -87,6 +107,8 @@ def reason_words(reason: TrialReason) -> str:
             return f"validation of trial {trial}"
         case Remeasures(trial=trial):
             return f"measures trial {trial} again"
+        case ChecksMachine(trial=trial, suspect=suspect):
+            return f"repeats trial {trial} to see if the machine or trial {suspect}'s plan failed"
         case Promising():
             return "; ".join(_promise(reason))
 
@@ -94,9 +116,10 @@ def reason_words(reason: TrialReason) -> str:
 def _retry(reason: Retry) -> str:
     trial, cause = reason.trial, reason.cause
     match cause:
-        case DriverDied():
-            return f"trial {trial} was running when its driver died"
-        case NodesLost():
+        case DriverDied(times=times):
+            again = "" if times == 1 else f", and {times - 1} before it"
+            return f"trial {trial} was running when its driver died{again}"
+        case NodesLost() | QueuesLost():
             return f"{interruption_words(cause)} during trial {trial}"
         case WorkersFailed(outcome=outcome):
             return f"trial {trial} {outcome_sentence(outcome)}"
@@ -144,11 +167,12 @@ def interruption_words(cause: Interruption) -> str:
         case NodesLost(nodes=nodes):
             lost = "was lost" if len(nodes) == 1 else "were lost"
             return f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)} {lost}"
+        case QueuesLost():
+            return "the actor that hands trials to worker groups was lost"
         case NoRoom():
-            return (
-                f"no room for {_ranks(cause)} for {cause.minutes:g} minutes"
-                f" (cluster.wait_minutes); available: {capacity_words(cause.available)}"
-            )
+            minutes, available = cause.minutes, capacity_words(cause.available)
+            waited = f" for {minutes:g} minutes (cluster.wait_minutes)" if minutes else ""
+            return f"no room for {_ranks(cause)}{waited}; available: {available}"
 
 
 def _ranks(room: NoRoom) -> str:
@@ -184,15 +208,15 @@ def stop_words(reason: StopReason) -> str:
             return f"the last {trials} trials found no better plan"
         case SameFailure():
             return _same_failure(reason)
-        case NoPlanForNodes():
-            return "no untried plan is left for the available nodes"
+        case MachineFailed(cause=cause, error=error):
+            return f"{_MACHINE_FAILURES[cause]}: {error}"
+        case NoPlanForNodes() | ClusterSilent():
+            return _PLAIN[type(reason)]
         case NoRoom() | Stopped():
             return interruption_words(reason)
 
 
 def _same_failure(failure: SameFailure) -> str:
-    if failure.cause == "disk_full":
-        return f"the last {failure.trials} trials ran out of disk space: {failure.error}"
     return f"all {failure.trials} trials so far failed with the same error: {failure.error}"
 
 

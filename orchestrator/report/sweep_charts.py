@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from orchestrator.core.objective import memory_of
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
@@ -27,7 +28,7 @@ from orchestrator.report.charts import (
     stacked,
 )
 from orchestrator.report.labels import KIND_WORDS, plan_words, record_words
-from orchestrator.report.page_data import LossCurves, ReportData, ablation, loss_curves, memory_of
+from orchestrator.report.page_data import LossCurves, ReportData, ablation, loss_curves
 from orchestrator.report.plan_text import term_words
 from orchestrator.report.sweep_tables import anatomy_rows
 from search_spaces.costs.time import TERMS
@@ -118,7 +119,7 @@ def _forecast_points(data: ReportData) -> Iterator[Scatter]:
 
 
 def _front(state: SweepState) -> Iterator[Scatter]:
-    front = pareto_front(state.records, state.objective, ("samples_per_second", "headroom"))[::-1]
+    front = pareto_front(state.by_plan, state.objective, ("samples_per_second", "headroom"))[::-1]
     if len(front) > 1:
         yield {
             "type": "scatter",
@@ -337,20 +338,20 @@ def terms_chart(data: ReportData, records: Sequence[Record]) -> Figure:
     context, best = data.context, data.best
     assert context is not None
     assert best is not None
-    forecasts = [
-        (record, forecast)
+    rows = [
+        (record, row)
         for record in records
         if record.plan.accelerator == best.plan.accelerator
-        and (forecast := context.expected(without_accelerator(record.plan))) is not None
+        and (row := context.expected(without_accelerator(record.plan))) is not None
     ]
-    parts = [dict(forecast.seconds) for _, forecast in forecasts]
-    labels = _labels([record for record, _ in forecasts])
+    parts = [dict(row.seconds) for _, row in rows]
+    labels = _labels([record for record, _ in rows])
     bars = [
         part_of_bars(term_words(name), colour, labels, [part[name] for part in parts], "s")
         for name, colour in zip(TERMS, COLOURS, strict=False)
         if any(part[name] > 0.001 * sum(part.values()) for part in parts)
     ]
-    layout = stacked("forecast seconds per optimizer step", len(forecasts))
+    layout = stacked("forecast seconds per optimizer step", len(rows))
     return {"data": bars, "layout": layout}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.core.objective import memory_of
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.effects import KnobEffect
@@ -14,7 +15,6 @@ from orchestrator.report.labels import (
     fixed_knobs,
     labelled_plan,
     record_words,
-    validation_sentences,
 )
 from orchestrator.report.page_data import (
     ReportData,
@@ -22,18 +22,16 @@ from orchestrator.report.page_data import (
     ablation,
     accounting,
     comparisons,
-    memory_of,
 )
 from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sweep_charts import change_words, figures, speed_change
 from orchestrator.report.sweep_text import (
     best_sentence,
     budget_sentence,
-    contention_sentence,
     equals_sentence,
+    evidence_sentences,
     forecast_sentence,
     lossy_sentence,
-    regret_sentence,
     speedup_sentence,
 )
 from search_spaces.spec.load import spec_to_yaml
@@ -142,12 +140,12 @@ def _tiles(best: Record) -> Iterator[Tile]:
 
 
 def _evidence(state: SweepState) -> Iterator[str]:
-    yield from validation_sentences(state)
-    yield speedup_sentence(state)
+    warned = lossy_sentence(state)
+    yield from (sentence for sentence in evidence_sentences(state) if sentence != warned)
     if equal := equals_sentence(state):
         yield equal.removeprefix("= ")  # this mark belongs to the table of the terminal
-    sentences = (contention_sentence, regret_sentence, forecast_sentence)
-    yield from filter(None, (sentence(state) for sentence in sentences))
+    if forecasts := forecast_sentence(state):
+        yield forecasts
 
 
 def _comparison(data: ReportData) -> Table | None:

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.objective import ranked, record_of, within_headroom
+from orchestrator.core.objective import ranked, record_of, thrashes, within_headroom
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
@@ -167,7 +167,7 @@ def front_table(state: SweepState) -> Table | None:
     metrics: tuple[Metric, ...] = ("samples_per_second", "headroom")
     if priced:
         metrics = (*metrics, "samples_per_price")
-    front = pareto_front(state.records, state.objective, metrics)
+    front = pareto_front(state.by_plan, state.objective, metrics)
     if len(front) < 2:
         return None
     columns = ("trial", "plan", "samples/s", "free memory", *(["samples/price"] if priced else []))
@@ -211,6 +211,8 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
     if isinstance(outcome, Measured):
         if not within_headroom(outcome.memory, state.spec.objective.headroom):
             yield "over usable memory"
+        elif thrashes(outcome.memory):
+            yield "thrashes"
         elif not state.objective.feasible(record):
             yield "below a minimum"
         if outcome.conditions.throttled:
@@ -268,12 +270,17 @@ def outcomes_table(state: SweepState) -> Table:
     def over(record: Record) -> bool:
         return record.outcome.kind == "measured" and not within(record)
 
+    def thrashing(record: Record) -> bool:
+        outcome = record.outcome
+        return isinstance(outcome, Measured) and within(record) and thrashes(outcome.memory)
+
     def below(record: Record) -> bool:
-        return within(record) and not state.objective.feasible(record)
+        return within(record) and not thrashing(record) and not state.objective.feasible(record)
 
     _add_outcome(table, "measured", state, state.objective.feasible, lambda _: "")
     _add_outcome(table, "measured, below a minimum", state, below, _violation(state))
     _add_outcome(table, "measured, over usable memory", state, over, _peak)
+    _add_outcome(table, "measured, but thrashes", state, thrashing, _violation(state))
     for kind, words in KIND_WORDS.items():
         if kind != "measured":
             ended = partial(_ended_as, kind)

@@ -14,6 +14,7 @@ from rich.text import Text
 from orchestrator.core.objective import (
     PEAK_NOISE_SHARE,
     best,
+    memory_of,
     score,
     speedup,
     throughput,
@@ -22,7 +23,7 @@ from orchestrator.core.objective import (
 from orchestrator.core.records import Record, forecast_errors
 from orchestrator.core.repeats import infeasible_plans
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import duration, gib, plural, spread
+from orchestrator.report.format import duration, gib, plural, spread, times_words
 from orchestrator.report.labels import (
     METRIC_WORDS,
     failure_words,
@@ -93,6 +94,12 @@ def _nothing_feasible(state: SweepState) -> str:
     if shortfall := shortfall_sentence(state):
         return f"no plan is feasible; {shortfall}"
     excess = memory_excess(closest, headroom) or 0.0
+    violation = next(state.objective.violations(closest), None)
+    if violation is not None and violation.metric == "allocator_retries":
+        return (
+            f"no plan is feasible; the closest is trial {closest.number}"
+            f" ({plan_words(closest.plan)}), but {violation_words(violation)}"
+        )
     return (
         f"no plan is feasible; the closest is trial {closest.number}, {100 * excess:.0f} % over"
         f" usable memory ({plan_words(closest.plan)}): {outcome_words(closest.outcome)}"
@@ -146,6 +153,11 @@ def regret_sentence(state: SweepState) -> str:
     if ended is None or ended.regret_bound is None or state.best is None or not ended.untried:
         return ""
     ratio, metric = ended.regret_bound, state.objective.metric
+    if ratio > _LARGEST_BOUND:
+        return (
+            "regret bound: none yet, too little is known of what the"
+            f" {ended.untried:,} untried plans could reach"
+        )
     if ratio - 1 < measurable_difference(state.best, metric):
         bound = f"{_BETTER[metric]} than the best by more than measurements can tell"
     else:
@@ -155,6 +167,9 @@ def regret_sentence(state: SweepState) -> str:
         f" ({ended.untried:,} untried, 95 % confidence, model-based)"
     )
 
+
+# Beyond it a bound says how little the search knows and nothing about the plans
+_LARGEST_BOUND = 3.0
 
 _BETTER: dict[Metric, str] = {
     "samples_per_second": "is faster",
@@ -204,17 +219,14 @@ def equals_sentence(state: SweepState) -> str:
         return words
     if state.objective.metric == "headroom":
         return f"{words}; trial {first.number} is the fastest, {throughput(first):.4g} samples/s"
-    used = 100 * _share(first)
     fastest = max(throughput(record) for record in equal)
-    cost = 100 * (1 - throughput(first) / fastest)
-    return (
-        f"{words}; trial {first.number} leaves the most memory free, {used:.0f} % of the limit"
-        f" used, and is {cost:.1f} % slower than the fastest of them"
-    )
-
-
-def _share(record: Record) -> float:
-    return record.outcome.memory.share if isinstance(record.outcome, Measured) else 1.0
+    cost = f"{100 * (1 - throughput(first) / fastest):.1f} % slower than the fastest of them"
+    if state.spec.objective.prefer == "headroom":
+        used = 100 * memory_of(first).share
+        room = f"leaves the most memory free, {used:.0f} % of the limit used"
+        return f"{words}; trial {first.number} {room}, and is {cost}"
+    count = times_words(state.speeds.by_plan[first.plan].count)
+    return f"{words}; trial {first.number}, measured {count}, is the surest of them, though {cost}"
 
 
 def repeats_sentence(state: SweepState) -> str:
@@ -227,7 +239,7 @@ def repeats_sentence(state: SweepState) -> str:
         return ""
     if not speeds.degrees:
         return "measured once: its interval is that of one trial, and trials differ by more"
-    words = f"measured {_times(speeds.by_plan[top.plan].count)}"
+    words = f"measured {times_words(speeds.by_plan[top.plan].count)}"
     infeasible = infeasible_plans(state.records, state.objective)
     competitors = [
         record
@@ -243,7 +255,7 @@ def repeats_sentence(state: SweepState) -> str:
         half = math.expm1(speeds.margin(top.plan, competitor.plan))
         words += (
             f", {100 * ahead:+.1f} % (± {100 * half:.1f}) against trial {competitor.number},"
-            f" measured {_times(speeds.by_plan[competitor.plan].count)}"
+            f" measured {times_words(speeds.by_plan[competitor.plan].count)}"
         )
     return f"{words}; trials of the same plan differ by {100 * speeds.deviation:.1f} %"
 
@@ -261,10 +273,6 @@ def drift_sentence(state: SweepState) -> str:
     change = throughput(trials[-1]) / throughput(trials[0]) - 1
     elapsed = duration(trials[-1].started_at - trials[0].started_at)
     return f"the baseline measured again after {elapsed}: {100 * change:+.1f} %"
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def lossy_sentence(state: SweepState) -> str:
@@ -438,19 +446,23 @@ def _heading(state: SweepState) -> Iterator[str]:
 
 def _answer(state: SweepState) -> Iterator[str]:
     yield best_sentence(state)
-    if state.best is not None:
-        if repeats := repeats_sentence(state):
-            yield repeats
-        yield from validation_sentences(state)
-        yield speedup_sentence(state)
-        if drift := drift_sentence(state):
-            yield drift
-        if lossy := lossy_sentence(state):
-            yield lossy
-        if contention := contention_sentence(state):
-            yield contention
-        if regret := regret_sentence(state):
-            yield regret
+    yield from evidence_sentences(state)
+
+
+def evidence_sentences(state: SweepState) -> Iterator[str]:
+    """Yields the evidence for the best plan; nothing without one."""
+    if state.best is None:
+        return
+    sentences = (
+        repeats_sentence(state),
+        *validation_sentences(state),
+        speedup_sentence(state),
+        drift_sentence(state),
+        lossy_sentence(state),
+        contention_sentence(state),
+        regret_sentence(state),
+    )
+    yield from filter(None, sentences)
 
 
 def _legend(state: SweepState) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.reasons import TrialReason
+from orchestrator.core.inputs import PlanProposed
 from orchestrator.core.records import Record
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
@@ -34,25 +34,11 @@ class SearchState:
     prior: SearchPrior | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """The plan to try next, and the reason.
-
-    `saving` is the share of a training run's time that the trial is expected to save, `seconds`
-    its expected duration. Each is None if the sampler has no estimate.
-    """
-
-    plan: Plan
-    reason: TrialReason
-    saving: float | None = None
-    seconds: float | None = None
-
-
 class AbstractProposer(ABC):
     """Proposes plans of one space."""
 
     @abstractmethod
-    def propose(self, known: SearchState) -> Proposal:
+    def propose(self, known: SearchState) -> PlanProposed:
         """Chooses one of the free plans."""
 
     def regret_bound(self, known: SearchState) -> float | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from orchestrator.core.failures import failure_decision
-from orchestrator.core.objective import Objective
+from orchestrator.core.objective import Objective, thrashes
 from orchestrator.core.records import Record
 from orchestrator.search.gaussian import Numbers, Observations
 from search_spaces.spec.schema import SweepSpec
@@ -58,6 +58,19 @@ class Observation:
     def measured(self) -> bool:
         """True if the throughput is a value and not a bound."""
         return self.log_rate is not None and not self.too_slow
+
+
+def with_deviation(observations: Iterable[Observation], deviation: float) -> list[Observation]:
+    """Returns the observations, each as uncertain as trials of the same plan differ at least.
+
+    Args:
+        observations: Whose noise is what the steps within a trial show.
+        deviation: Standard deviation between trials of a plan, in logarithms.
+    """
+    return [
+        replace(one, rate_noise=max(one.rate_noise, deviation)) if one.measured else one
+        for one in observations
+    ]
 
 
 def subsample(observations: Sequence[Observation]) -> list[Observation]:
@@ -190,13 +203,17 @@ def _log_rate_bound(spec: SweepSpec, seconds: float) -> float | None:
 def constraints_of(record: Record, objective: Objective) -> Mapping[str, float]:
     """Returns the constraint violations of a trial as shares; at most 0 if a constraint holds.
 
-    `memory` is by how much the peak, or the memory needed, exceeds the limit minus the headroom.
+    `memory` is by how much the peak, or the memory needed, exceeds the limit minus the headroom;
+    just above 0 for a plan that thrashes below that.
     The others are the bounds of `Objective.lower_bounds`; a plan that ran out of memory misses them
     entirely. Empty for outcomes that say nothing about constraints.
     """
     match record.outcome:
         case Measured(memory=memory):
-            violations = {CONSTRAINT: memory.share / (1 - objective.headroom) - 1}
+            violation = memory.share / (1 - objective.headroom) - 1
+            if thrashes(memory):
+                violation = max(violation, _MIN_EXCESS)
+            violations = {CONSTRAINT: violation}
             for metric, bound in objective.lower_bounds:
                 reached = objective.value(record, metric)
                 violations[metric] = 1.0 if reached is None else 1 - reached.value / bound

@@ -15,10 +15,11 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from orchestrator.core.inputs import PlanProposed
 from orchestrator.core.objective import Objective, is_measured, score
 from orchestrator.core.reasons import Sampled
 from orchestrator.core.records import Record
-from orchestrator.search.base import AbstractProposer, Proposal, SearchState, drop_dominated
+from orchestrator.search.base import AbstractProposer, SearchState, drop_dominated
 from orchestrator.search.encoding import distributions, parameters, position
 from orchestrator.search.observations import constraints_of
 from search_spaces.plan import Plan
@@ -69,8 +70,8 @@ class OptunaProposer(AbstractProposer):
         self._worst = 0.0
         self._reset_mirror()
 
-    def propose(self, known: SearchState) -> Proposal:
-        return Proposal(plan=self._choose(known), reason=Sampled(sampler=self._name))
+    def propose(self, known: SearchState) -> PlanProposed:
+        return PlanProposed(plan=self._choose(known), reason=Sampled(sampler=self._name))
 
     def _choose(self, state: SearchState) -> Plan:
         untried = Candidates(self._table.take(state.free))

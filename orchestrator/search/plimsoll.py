@@ -11,14 +11,16 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.inputs import PlanProposed
 from orchestrator.core.objective import Objective, memory_limit_of
 from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
+from orchestrator.core.repeats import Speeds, is_repeat
 from orchestrator.search.acquisition import SearchObjective
-from orchestrator.search.base import AbstractProposer, Proposal, SearchState, dominated_rows
+from orchestrator.search.base import AbstractProposer, SearchState, dominated_rows
 from orchestrator.search.encoding import Distributions, distributions, position, table_features
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.observations import Observation, observation_of
+from orchestrator.search.observations import Observation, observation_of, with_deviation
 from orchestrator.search.search import CandidatePool, Search, Suggestion
 from orchestrator.search.transfer import EarlierStudy, TransferredTrial, transferred_trials
 from search_spaces.costs.forecast import SearchPrior
@@ -140,11 +142,11 @@ class PlimsollProposer(AbstractProposer):
         self._undominated = np.ones(len(space.table), dtype=bool)
         self._checked = 0  # records that `_undominated` accounts for
 
-    def propose(self, known: SearchState) -> Proposal:
+    def propose(self, known: SearchState) -> PlanProposed:
         candidates, free = self._current(known)
         choice, seconds = candidates.ready(free) or candidates.choose(known, free)
         plan = candidates.table.plan(choice.row)
-        return Proposal(
+        return PlanProposed(
             plan=plan,
             reason=self._reason(choice, plan, candidates),
             saving=choice.saving,
@@ -266,13 +268,15 @@ class _CandidateSet:
         self._transferred_to: set[str] = set()  # accelerators whose fingerprint was compared
         self.measured_by: dict[int, str] = {}  # name of another study, by candidate
         self._numbers: set[int] = set()  # of the records that are observed
+        self._deviation = 0.0  # between trials of a plan, as repeats show it; 0.0 before any
         self._rows: dict[Plan, list[int]] = {}
         self._batch: list[tuple[Suggestion, float]] = []  # the rest of the last batch
 
     @property
     def observations(self) -> list[Observation]:
         """Transferred observations, then this study's, the latest last."""
-        return self._transferred + self._own
+        observations = self._transferred + self._own
+        return with_deviation(observations, self._deviation) if self._deviation else observations
 
     def ready(self, free: Flags) -> tuple[Suggestion, float] | None:
         """Takes the next choice of the last batch that is still free, with its expected seconds.
@@ -307,6 +311,9 @@ class _CandidateSet:
             if record.number not in self._numbers:
                 self._numbers.add(record.number)
                 self._own += self._observations_of(record, spec)
+                if is_repeat(record):
+                    speeds = Speeds.of(records, (), Objective.of(spec))
+                    self._deviation = speeds.deviation if speeds.degrees else 0.0
         for accelerator in self.table.values["accelerator"]:
             latest = _latest(records, accelerator)
             if accelerator in self._transferred_to or latest is None or latest.fingerprint is None:

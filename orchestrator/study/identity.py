@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import optuna
+from pydantic import TypeAdapter
 
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
@@ -16,6 +17,7 @@ _SUBJECT = "subject"
 
 # jobs that agree in these sections can learn from each other's measurements
 _TRANSFERABLE = ("model", "data", "train")
+_ADAPTER = TypeAdapter(dict[str, Any])
 
 
 def job_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,10 +31,25 @@ def job_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return dict(attributes.get(_SUBJECT, {}))
 
 
+def _stored(
+    attributes: Mapping[str, Any], spec: SweepSpec, job: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Returns the job of a study; keys of `job` that are newer than it have their defaults."""
+    stored: dict[str, dict[str, Any]] = dict(attributes.get(_SUBJECT, {}))
+    for section in stored.keys() & job.keys():
+        fields = type(getattr(spec, section)).model_fields
+        newer = [
+            name for name in job[section].keys() & fields.keys() if name not in stored[section]
+        ]
+        defaults = {name: fields[name].get_default(call_default_factory=True) for name in newer}
+        stored[section] = _ADAPTER.dump_python(defaults, mode="json") | stored[section]
+    return stored
+
+
 def is_same_job(attributes: Mapping[str, Any], spec: SweepSpec) -> bool:
     """Returns True if the study with these attributes measures the spec's job, on any cluster."""
     job = spec.model_dump(mode="json", include=set(_TRANSFERABLE))
-    stored = attributes.get(_SUBJECT, {})
+    stored = _stored(attributes, spec, job)
     return all(stored.get(section) == job[section] for section in _TRANSFERABLE)
 
 
@@ -56,10 +73,10 @@ def check_same_job(study: optuna.Study, spec: SweepSpec, name: str, *, measured:
     if kinds:
         limits = {kind: settings["memory_gib"] for kind, settings in kinds.items()}
         job["cluster"]["accelerators"] = limits
-    stored = study.user_attrs.get(_SUBJECT)
-    if stored is None or not measured:
+    if _SUBJECT not in study.user_attrs or not measured:
         study.set_user_attr(_SUBJECT, job)
         return
+    stored = _stored(study.user_attrs, spec, job)
     changed = [
         f"{section}.{key}"
         for section in job

@@ -1,71 +1,75 @@
-"""Locks that let one driver at a time write a study, and that end with its process."""
+"""Lock that lets one driver at a time write a study: a row of its database that each write checks.
+
+The row holds a fencing token and the process that it belongs to. A driver that was paused, cut off
+or declared dead finds another token there, whenever it comes back. No clock of any machine is
+trusted: whoever wants the study of a process that may be dead watches its heartbeat.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import os
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from pathlib import Path
-from typing import final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
 
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, Engine, Select, Update, insert, select, text, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from orchestrator.study.fence import guard
+from orchestrator.study.holder import Holder, Life, this_process
+from orchestrator.study.lockable import refuse_unlockable
+from orchestrator.study.optuna_private import STUDIES, STUDY_ATTRIBUTES
 from orchestrator.study.retry import Unavailable
 from orchestrator.study.storage import (
-    is_postgres,
-    is_unavailable,
+    created_study,
     open_engine,
-    process_name,
-    reason,
+    opened_storage,
     sqlite_path,
     storage_errors,
     storage_url,
 )
 from search_spaces.errors import StudyError
+from search_spaces.spec.failpoints import Step, step
+from search_spaces.spec.files import real_path
 from search_spaces.spec.schema import SweepSpec
 
 _WAIT_SECONDS = 120.0  # while another process creates tables
-_NOBODY = 0  # no session has this id
-_HOLDER = """
-SELECT pid, replace(application_name, 'plimsoll ', '') AS name
-FROM pg_locks JOIN pg_stat_activity USING (pid)
-WHERE locktype = 'advisory' AND granted AND classid = :high AND objid = :low AND objsubid = 1
-AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
+_DRIVER, _BEAT = "driver", "driver_beat"  # keys of the study's attributes
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Interval at which a driver shows that it lives, and the longest wait of another to see it."""
+
+    beat_seconds: float = 5.0
+    silent_seconds: float = 60.0
 
 
 class AbstractLock(ABC):
-    """Lock of a driver that writes a study. Readers need none.
-
-    Attributes:
-        times_taken: How often it was taken; more than once if it was lost in between.
-    """
-
-    times_taken = 0
+    """Lock of a driver that writes a study. Readers need none."""
 
     @abstractmethod
     def take(self) -> bool:
         """Takes the lock; returns False if another process has it."""
 
     @abstractmethod
-    def holder(self) -> str:
-        """Returns the name of the process that has the lock; empty if unknown."""
-
-    @abstractmethod
-    def hold(self) -> bool:
-        """Checks that this process has the lock, and takes it again if it was lost.
-
-        Returns:
-            False if another process has it.
+    def check(self) -> None:
+        """Checks ahead of a write that this process still has the lock.
 
         Raises:
-            Unavailable: If the database does not answer.
+            StudyError: If another process has taken the study.
+            Unavailable: If the database is not where it was.
         """
+
+    @abstractmethod
+    def guard(self, engine: Engine) -> None:
+        """Lets no transaction of an engine write once another process has taken the study."""
 
     @abstractmethod
     def release(self) -> None:
@@ -73,161 +77,192 @@ class AbstractLock(ABC):
 
 
 @final
-class NoLock(AbstractLock):
-    """Lock that does nothing, for other kinds of databases."""
+class DriverLock(AbstractLock):
+    """Row of the study's attributes with the token of the driver that may write.
 
-    def take(self) -> bool:
-        return True
-
-    def holder(self) -> str:
-        return ""
-
-    def hold(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        """Does nothing."""
-
-
-@final
-class FileLock(AbstractLock):
-    """Locked file. The kernel releases the lock when the process ends, in whatever way."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: int | None = None
-
-    def take(self) -> bool:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # child processes must not inherit the lock: Ray outlives a driver that is killed
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            return False
-        os.ftruncate(file, 0)
-        os.write(file, process_name().encode())
-        self._file = file
-        return True
-
-    def holder(self) -> str:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return self._path.read_text(encoding="utf-8")
-        return ""
-
-    def hold(self) -> bool:
-        return self._file is not None
-
-    def release(self) -> None:
-        if self._file is not None:
-            os.ftruncate(self._file, 0)
-            os.close(self._file)
-            self._file = None
-
-
-@final
-class PostgresLock(AbstractLock):
-    """Advisory lock of a database session, on a connection that does nothing else.
-
-    PostgreSQL releases it when the connection ends: at once if the process is killed, and within a
-    minute if its machine fails.
+    SQLite and PostgreSQL alike: whoever writes changes the row of the token first, so that the
+    database orders it and a driver that takes the study.
     """
 
-    def __init__(self, url: str, name: str) -> None:
-        self._engine = open_engine(url)
+    def __init__(
+        self, url: str, name: str, lease: Lease | None = None, say: Say | None = None
+    ) -> None:
+        """Prepares the lock of a study that exists.
+
+        Args:
+            url: The storage.
+            name: The study's name.
+            lease: Intervals of the heartbeat.
+            say: Receives a sentence if the lock waits for a sign of life.
+        """
         self._name = name
-        self._connection: Connection | None = None
-        self._sessions: set[int] = set()  # those of this lock that the server may not have ended
+        self._lease = lease or Lease()
+        self._say = say or (lambda _: None)
+        path = sqlite_path(url)
+        self._path = None if path is None else real_path(path)
+        self._file = self._identity()
+        self._engine = open_engine(url)
+        with self._engine.connect() as connection:
+            query = select(STUDIES.c.study_id).where(STUDIES.c.study_name == name)
+            self._study = int(connection.execute(query).scalar_one())
+        self._mine = this_process(None if self._file is None else self._file[1])
+        self._content = self._mine.to_json()
+        self._stop = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="plimsoll-driver", daemon=True)
 
     def take(self) -> bool:
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        try:
-            for setting in ("idle = 30", "interval = 10", "count = 3"):
-                connection.execute(text(f"SET tcp_keepalives_{setting}"))
-            session: int = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-            self._sessions.add(session)  # before the next query, whose answer may be lost
-            key = {"key": self._key(connection)}
-            has_lock = connection.execute(text("SELECT pg_try_advisory_lock(:key)"), key).scalar()
-        except SQLAlchemyError:
-            connection.close()
-            raise
-        if has_lock:
-            self._connection, self._sessions = connection, {session}
-            self.times_taken += 1
-        else:
-            connection.close()
-            self._sessions.discard(session)
-        return bool(has_lock)
+        while True:
+            content = self._stored(_DRIVER)
+            holder = Holder.from_json(content)
+            if holder is not None and holder.locks(self._mine.inode) and self._lives(holder):
+                return False
+            with step(Step.LOCK_TAKE):
+                taken = self._replace(content)
+            if taken:
+                break
+        guard(self._engine, self._confirm)
+        self._heart.start()
+        return True
 
     def holder(self) -> str:
-        return self._holding_session()[1]
+        """Returns the name of the process that has the lock, or had it last; empty if unknown."""
+        holder = Holder.from_json(self._stored(_DRIVER))
+        return "" if holder is None else holder.name
 
-    def hold(self) -> bool:
+    def check(self) -> None:
         try:
-            if self._connection is not None:
-                self._connection.execute(text("SELECT 1"))
-                return True
-        except SQLAlchemyError:
-            self.release()
-        try:
-            if self.take():
-                return True
-            holder, _ = self._holding_session()
-        except SQLAlchemyError as error:
-            if is_unavailable(error):
-                raise Unavailable(reason(error)) from error
-            raise
-        if holder in self._sessions:  # the server hung, or the network was cut: it has not noticed
-            raise Unavailable("it has not ended the session of the lost connection yet")
-        if holder == _NOBODY:  # that session has ended meanwhile
-            raise Unavailable("the lock was released a moment ago")
-        return False
+            if self._identity() == self._file:
+                return
+        except OSError as error:
+            raise Unavailable(f"{self._path}: {error.strerror}") from None
+        there = Holder.from_json(self._stored(_DRIVER))
+        if there is not None and there.token != self._mine.token:
+            raise displaced_error(self._name, there.name)
+        raise Unavailable(f"another file has taken the place of {self._path}")
+
+    def guard(self, engine: Engine) -> None:
+        guard(engine, self._confirm)
 
     def release(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(SQLAlchemyError):
-                # explicitly, since the server ends the session only some time after the connection
-                self._connection.execute(text("SELECT pg_advisory_unlock_all()"))
-            with contextlib.suppress(SQLAlchemyError):
-                self._connection.close()  # ends the session: nothing is pooled
-            self._connection = None
+        self._stop.set()
+        if self._heart.is_alive():
+            self._heart.join(self._lease.beat_seconds)
+        with contextlib.suppress(SQLAlchemyError, StudyError, Unavailable):
+            self.check()
+            with step(Step.LOCK_RELEASE), self._engine.begin() as connection:
+                row = self._row(_DRIVER, self._content)
+                connection.execute(row.values(value_json=replace(self._mine, token="").to_json()))
+        self._engine.dispose()
 
-    def _holding_session(self) -> tuple[int, str]:
-        """Returns id and name of the session that has the lock; `_NOBODY` if none has."""
+    def _identity(self) -> tuple[int, int] | None:
+        """Returns device and inode of the SQLite file; None for a server."""
+        if self._path is None:
+            return None
+        found = self._path.stat()
+        return found.st_dev, found.st_ino
+
+    def _confirm(self, connection: Connection) -> None:
+        """Writes the token over itself, which fails if another one stands there.
+
+        Raises:
+            StudyError: If another driver has taken the study.
+        """
+        row = self._row(_DRIVER, self._content)
+        with step(Step.LOCK_CONFIRM):
+            confirmed = connection.execute(row.values(value_json=self._content)).rowcount == 1
+        if confirmed:
+            return
+        there = Holder.from_json(connection.execute(self._query(_DRIVER)).scalar())
+        raise displaced_error(self._name, "" if there is None else there.name)
+
+    def _beat(self) -> None:
+        """Changes a number in the database until the lock is released or taken by another."""
+        count = 0
+        while not self._stop.wait(self._lease.beat_seconds):
+            count += 1
+            try:
+                self.check()
+                self._store_beat(str(count))
+            except (SQLAlchemyError, Unavailable):
+                continue  # it comes back, or the next write waits for it
+            except StudyError:
+                return  # the next write says so
+
+    def _store_beat(self, count: str) -> None:
+        with step(Step.LOCK_BEAT), self._engine.begin() as connection:
+            if not connection.execute(self._row(_BEAT).values(value_json=count)).rowcount:
+                row = {"study_id": self._study, "key": _BEAT, "value_json": count}
+                connection.execute(insert(STUDY_ATTRIBUTES).values(row))
+
+    def _lives(self, holder: Holder) -> bool:
+        """Returns True if a holder lives; watches one that this machine cannot see running."""
+        match holder.life():
+            case Life.RUNNING:
+                return True
+            case Life.ENDED:
+                return False
+        self._say(
+            f"study {self._name} was being tuned by {holder.name}: waiting up to"
+            f" {self._lease.silent_seconds:.0f} s for a sign of life"
+        )
+        before = self._stored(_DRIVER), self._stored(_BEAT)
+        until = time.monotonic() + self._lease.silent_seconds
+        while time.monotonic() < until:
+            time.sleep(self._lease.beat_seconds / 5)
+            if (self._stored(_DRIVER), self._stored(_BEAT)) != before:
+                there = Holder.from_json(self._stored(_DRIVER))
+                return there is not None and there.locks(self._mine.inode)
+        return False
+
+    def _stored(self, key: str) -> str | None:
         with self._engine.connect() as connection:
-            key = self._key(connection) % 2**64
-            halves = {"high": key >> 32, "low": key % 2**32}
-            row = connection.execute(text(_HOLDER), halves).first()
-            return (_NOBODY, "") if row is None else (row.pid, str(row.name))
+            content: str | None = connection.execute(self._query(key)).scalar()
+        return content
 
-    def _key(self, connection: Connection) -> int:
-        """Returns the lock's key, from schema and study: locks belong to the whole database."""
-        schema = connection.execute(text("SELECT current_schema()")).scalar()
-        digest = hashlib.sha256(f"plimsoll study {schema} {self._name}".encode()).digest()
-        return int.from_bytes(digest[:8], signed=True)
+    def _replace(self, content: str | None) -> bool:
+        """Puts this process in the place of a content; returns False if that has changed."""
+        with contextlib.suppress(IntegrityError), self._engine.begin() as connection:
+            if content is not None:
+                row = self._row(_DRIVER, content).values(value_json=self._content)
+                return connection.execute(row).rowcount == 1
+            new = {"study_id": self._study, "key": _DRIVER, "value_json": self._content}
+            connection.execute(insert(STUDY_ATTRIBUTES).values(new))
+            return True
+        return False
 
+    def _row(self, key: str, content: str | None = None) -> Update:
+        columns = STUDY_ATTRIBUTES.c
+        row = update(STUDY_ATTRIBUTES).where(columns.study_id == self._study, columns.key == key)
+        return row if content is None else row.where(columns.value_json == content)
 
-def lock_of(url: str, name: str) -> AbstractLock:
-    """Returns the lock of a study in a storage, not yet taken."""
-    if is_postgres(url):
-        return PostgresLock(url, name)
-    path = sqlite_path(url)
-    return NoLock() if path is None else FileLock(path.with_name(f"{name}.lock"))
+    def _query(self, key: str) -> Select[Any]:
+        columns = STUDY_ATTRIBUTES.c
+        return select(columns.value_json).where(columns.study_id == self._study, columns.key == key)
 
 
 @contextlib.contextmanager
-def exclusive_driver(spec: SweepSpec, name: str) -> Iterator[AbstractLock]:
-    """Holds the study's lock for the length of the block.
+def exclusive_driver(
+    spec: SweepSpec, name: str, say: Say | None = None, lease: Lease | None = None
+) -> Iterator[DriverLock]:
+    """Holds the study's lock for the length of the block; creates the study if there is none.
+
+    Args:
+        spec: The specification, which names the storage.
+        name: The study's name.
+        say: Receives a sentence if it waits for a driver that may be dead.
+        lease: Intervals of the heartbeat.
 
     Raises:
-        StudyError: If another driver has it, or the storage cannot be reached.
+        StudyError: If another driver has it, or the storage cannot be reached or cannot lock.
     """
     url = storage_url(spec, name)
     with storage_errors(url):
-        lock = lock_of(url, name)
+        refuse_unlockable(url)
+        with opened_storage(url) as storage:
+            created_study(storage, name)
+        lock = DriverLock(url, name, lease, say)
         if not lock.take():
-            raise locked_error(name, lock)
+            raise locked_error(name, lock.holder())
     try:
         yield lock
     finally:
@@ -236,38 +271,38 @@ def exclusive_driver(spec: SweepSpec, name: str) -> Iterator[AbstractLock]:
 
 @contextlib.contextmanager
 def waiting_lock(url: str, name: str, seconds: float = _WAIT_SECONDS) -> Iterator[None]:
-    """Holds a lock for the length of the block, after waiting for another process that has it.
+    """Holds an advisory lock of PostgreSQL for the length of the block.
 
     Args:
-        url: The storage.
+        url: The database.
         name: Name of the lock.
-        seconds: Longest wait; then the block runs without the lock.
+        seconds: Longest wait for another process that has it; then the block runs without it.
     """
-    lock = lock_of(url, name)
     until = time.monotonic() + seconds
-    while not lock.take() and time.monotonic() < until:
-        time.sleep(0.2)
-    try:
-        yield
-    finally:
-        lock.release()
+    engine = open_engine(url)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        schema = connection.execute(text("SELECT current_schema()")).scalar()
+        digest = hashlib.sha256(f"plimsoll {schema} {name}".encode()).digest()
+        key = {"key": int.from_bytes(digest[:8], signed=True)}
+        take = text("SELECT pg_try_advisory_lock(:key)")
+        while not connection.execute(take, key).scalar() and time.monotonic() < until:
+            time.sleep(0.2)
+        yield  # the lock ends with the connection, of which none is pooled
 
 
-def refuse_second_driver(spec: SweepSpec, name: str) -> None:
-    """Checks that no other driver has the study; does not keep the lock.
-
-    Raises:
-        StudyError: If another driver has it, or the storage cannot be reached.
-    """
-    with exclusive_driver(spec, name):
-        pass
-
-
-def locked_error(name: str, lock: AbstractLock) -> StudyError:
+def locked_error(name: str, holder: str) -> StudyError:
     """Returns the error for a study that another driver writes, with the driver's name."""
-    holder = lock.holder()
     who = f" ({holder})" if holder else ""
     return StudyError(
         f"study {name} is being tuned by another driver{who}: wait until it ends, stop it, or"
         " choose another study.name"
+    )
+
+
+def displaced_error(name: str, holder: str) -> StudyError:
+    """Returns the error of a driver whose study another one has taken in the meantime."""
+    who = f" ({holder})" if holder else ""
+    return StudyError(
+        f"study {name} was taken by another driver{who} while this one gave no sign of life:"
+        " nothing more is written here"
     )

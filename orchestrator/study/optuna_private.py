@@ -11,15 +11,35 @@ from optuna.distributions import distribution_to_json
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.models import (
     StudyModel,
+    StudyUserAttributeModel,
     TrialModel,
     TrialParamModel,
     TrialUserAttributeModel,
 )
 from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import insert, select
+from sqlalchemy import Table, event, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm.attributes import set_committed_value
+
+STUDIES: Table = StudyModel.__table__
+STUDY_ATTRIBUTES: Table = StudyUserAttributeModel.__table__
+
+
+def _mark_damage(attribute: Any, _: Any) -> None:
+    """Replaces the text of a damaged attribute by JSON, in memory alone: Optuna reads all or none.
+
+    What reads the attribute then finds another form, and can leave out this one.
+    """
+    try:
+        json.loads(attribute.value_json)
+    except (ValueError, TypeError):
+        set_committed_value(attribute, "value_json", json.dumps({"damaged": attribute.value_json}))
+
+
+for _model in (StudyUserAttributeModel, TrialUserAttributeModel):
+    event.listen(_model, "load", _mark_damage)
 
 
 def constraint_key(name: str) -> str:

@@ -1,7 +1,8 @@
-"""PostgreSQL through psycopg, with a timeout for answers.
+"""PostgreSQL through psycopg, with a timeout for answers, and one for clients that stop.
 
-libpq has none. `connect_timeout` covers the connection only, `tcp_user_timeout` what the server's
-kernel acknowledges, and `statement_timeout` is enforced by the server, which may be what hangs.
+libpq has none for answers. `connect_timeout` covers the connection only, `tcp_user_timeout` what
+the server's kernel acknowledges, and `statement_timeout` is enforced by the server, which may be
+what hangs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Any, TypeVar
 import psycopg
 
 ANSWER_SECONDS = 60.0  # for a statement or a commit; the longest take some seconds
+# until the server ends a transaction that its client has left open: a process that is stopped in
+# one would keep its locks, and with them everybody else from the study
+IDLE_SECONDS = 10.0
 
 Value = TypeVar("Value")
 
@@ -55,10 +59,19 @@ def _limited(
         return end.value  # type: ignore[no-any-return]
 
 
+def _connected(*arguments: Any, **options: Any) -> TimeoutConnection:
+    connection = TimeoutConnection.connect(*arguments, **options)
+    was = connection.autocommit
+    connection.autocommit = True  # outside of any transaction, so that it stays
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS:.0f}s'")
+    connection.autocommit = was
+    return connection
+
+
 class _Module(ModuleType):
     """Copy of psycopg with another `connect`: SQLAlchemy takes a module as its driver."""
 
-    connect = staticmethod(TimeoutConnection.connect)
+    connect = staticmethod(_connected)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(psycopg, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.study.identity import job_of
 from orchestrator.study.serialization import (
     kept_end,
+    kept_model,
     kept_provenances,
     kept_validations,
     records_of,
@@ -26,7 +28,7 @@ from orchestrator.study.storage import (
     storage_url,
 )
 from search_spaces.errors import StudyError
-from search_spaces.facts import Provenance
+from search_spaces.facts import ModelFacts, Provenance
 from search_spaces.spec.schema import SweepSpec
 
 Content = TypeVar("Content")
@@ -34,30 +36,12 @@ _MAX_NAMES = 20  # of studies in a message
 
 
 def load_records(spec: SweepSpec, name: str) -> tuple[Record, ...]:
-    """Returns the records of a study's trials.
+    """Returns the records of a study's trials; one that cannot be read is named on stderr.
 
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
     """
-    return _load(spec, name, records_of)
-
-
-def load_validations(spec: SweepSpec, name: str) -> tuple[Record, ...]:
-    """Returns the records of a study's validations.
-
-    Raises:
-        StudyError: If there is no such study, or its storage cannot be opened.
-    """
-    return _load(spec, name, kept_validations)
-
-
-def load_end(spec: SweepSpec, name: str) -> SweepEnded | None:
-    """Returns how the last sweep of a study ended; None if it did not, or if that is unknown.
-
-    Raises:
-        StudyError: If there is no such study, or its storage cannot be opened.
-    """
-    return _load(spec, name, kept_end)
+    return _load(spec, name, lambda study: records_of(study, _say))
 
 
 def load_provenances(spec: SweepSpec, name: str) -> tuple[Provenance, ...]:
@@ -95,6 +79,23 @@ def stored_studies(url: str) -> dict[str, dict[str, Any]]:
             }
 
 
+def _say(notice: str) -> None:
+    sys.stderr.write(f"{notice}\n")
+
+
+def stored_job(spec: SweepSpec, name: str) -> dict[str, Any]:
+    """Returns the job that a study measures, by section; empty without a study.
+
+    Raises:
+        StudyError: If the storage cannot be opened.
+    """
+    url = storage_url(spec, name)
+    with storage_errors(url):
+        if not holds_studies(url):
+            return {}
+    return stored_studies(url).get(name, {})
+
+
 def _load(spec: SweepSpec, name: str, read: Callable[[optuna.Study], Content]) -> Content:
     url = storage_url(spec, name)
     address = safe_url(url)
@@ -127,6 +128,7 @@ def stored_state(
     records: tuple[Record, ...],
     validations: tuple[Record, ...] = (),
     ended: SweepEnded | None = None,
+    model: ModelFacts | None = None,
 ) -> SweepState:
     """Returns the state of a sweep with these results. Its space holds the tried plans only.
 
@@ -136,6 +138,7 @@ def stored_state(
         records: Of trials.
         validations: Records of validations.
         ended: The sweep's end, if it ended.
+        model: Facts of the model, if the study records them.
 
     Raises:
         StudyError: If there are no records.
@@ -151,6 +154,7 @@ def stored_state(
         records=(),
         memory_limit_bytes=spec.memory_limit_bytes,
         at=min(record.started_at for record in records),
+        model=model,
     )
     state = begin(started)
     for record in (*records, *validations):
@@ -164,5 +168,31 @@ def load_state(spec: SweepSpec, name: str) -> SweepState:
     Raises:
         StudyError: If there is no such study, or it has no records.
     """
-    records, validations = load_records(spec, name), load_validations(spec, name)
-    return stored_state(spec, name, records, validations, load_end(spec, name))
+
+    def read(study: optuna.Study) -> SweepState:
+        validations = kept_validations(study, _say)
+        records, ended, model = records_of(study, _say), kept_end(study), kept_model(study)
+        return stored_state(spec, name, records, validations, ended, model)
+
+    return _load(spec, name, read)
+
+
+def model_of(state: SweepState) -> ModelFacts:
+    """Returns the facts of a stored sweep's model, without running a user's code.
+
+    Raises:
+        StudyError: If the study does not record them, and the model's code would have to run.
+        ModelError: If the model cannot be found.
+    """
+    if state.model is not None:
+        return state.model
+    from workers.models.facts import model_facts
+    from workers.models.trust import runs_user_code
+
+    model, train = state.spec.model, state.spec.train
+    if runs_user_code(model):
+        raise StudyError(
+            f"study {state.study} does not record what model {model.name} is, and only plimsoll"
+            " tune runs its code: resume the sweep once"
+        )
+    return model_facts(model, train)

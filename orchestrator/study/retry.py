@@ -47,6 +47,7 @@ class RetryPolicy:
         self._since: float | None = None  # time of the first failure in a row
         self._reported = False
         self.say: Callable[[str], None] = lambda _: None
+        self.waiting: Callable[[], None] = lambda: None
 
     def stop_retrying(self) -> None:
         """Stops retrying: from now on the first failure of a call is final."""
@@ -89,6 +90,7 @@ class RetryPolicy:
             self.say(
                 f"{self._server} is unavailable ({reason}); retrying for up to {_length(remaining)}"
             )
+        self.waiting()
         self._clock.sleep(pause)
         return True
 

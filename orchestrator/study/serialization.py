@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.records import Record
 from search_spaces.errors import StudyError
-from search_spaces.facts import Provenance
+from search_spaces.facts import ModelFacts, Provenance
 
 RECORD = "record"
 _RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
@@ -20,6 +21,9 @@ _ENDS: TypeAdapter[SweepEnded] = TypeAdapter(SweepEnded)
 _PREFIX = "validation of trial "
 _ENDED, _TRIALS = "ended", "trials"
 _PROVENANCE = "provenance"
+_TAKEN_BACK = "taken back"
+_MODEL = "model"
+_MODELS: TypeAdapter[ModelFacts] = TypeAdapter(ModelFacts)
 _PROVENANCES: TypeAdapter[tuple[Provenance, ...]] = TypeAdapter(tuple[Provenance, ...])
 
 
@@ -28,39 +32,78 @@ def record_to_json(record: Record) -> Any:
     return _RECORDS.dump_python(record, mode="json")
 
 
+class UnreadableRecord(StudyError):
+    """A record in another form, of another version or damaged."""
+
+
 def record_from_json(kept: Any) -> Record:
     """Returns the record that `record_to_json` converted.
 
     Raises:
-        StudyError: If another version of Plimsoll wrote it in another form.
+        UnreadableRecord: If another version of Plimsoll wrote it in another form.
     """
     try:
         return _RECORDS.validate_python(kept)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise StudyError(
+        raise UnreadableRecord(
             "another version of Plimsoll wrote the study's records: this one cannot read"
             f" {where}; choose another study.name, or use the version that wrote it"
         ) from error
 
 
 def record_of(trial: FrozenTrial) -> Record:
-    """Returns the record of a trial that has one."""
-    return record_from_json(trial.user_attrs[RECORD])
+    """Returns the record of a trial that has one.
+
+    Raises:
+        UnreadableRecord: If it is in another form, or of another trial.
+    """
+    record = record_from_json(trial.user_attrs[RECORD])
+    if record.number != trial.number:
+        raise UnreadableRecord(f"trial {trial.number} has the record of trial {record.number}")
+    return record
 
 
-def records_of(study: optuna.Study) -> tuple[Record, ...]:
-    """Returns the records of all trials that ended with one."""
-    return tuple(record_of(trial) for trial in ended_trials(study))
+def records_of(study: optuna.Study, say: Callable[[str], None] | None = None) -> tuple[Record, ...]:
+    """Returns the records of all trials that ended with one, except those that cannot be read.
+
+    Args:
+        study: The study; what cannot be read stays in it.
+        say: Receives a sentence for each record that is left out.
+
+    Raises:
+        UnreadableRecord: If there are records, and none can be read.
+    """
+    records, unreadable = [], dict[int, UnreadableRecord]()
+    for trial in ended_trials(study):
+        try:
+            records.append(record_of(trial))
+        except UnreadableRecord as error:
+            unreadable[trial.number] = error
+    if unreadable and not records:
+        raise next(iter(unreadable.values()))
+    if say is not None:
+        for number, reason in unreadable.items():
+            say(f"study {study.study_name}: the record of trial {number} is left out ({reason})")
+    return tuple(records)
 
 
 def ended_trials(study: optuna.Study) -> tuple[FrozenTrial, ...]:
-    """Returns the trials of a study that ended with a record."""
+    """Returns the trials of a study that ended with a record, without those taken back."""
+    taken_back = set(study.user_attrs.get(_TAKEN_BACK, ()))
     return tuple(
         trial
         for trial in study.get_trials(deepcopy=False)
-        if trial.state.is_finished() and RECORD in trial.user_attrs
+        if trial.state.is_finished()
+        and RECORD in trial.user_attrs
+        and trial.number not in taken_back
     )
+
+
+def keep_taken_back(study: optuna.Study, numbers: Collection[int]) -> None:
+    """Stores that the results of these trials do not count any more. One commit."""
+    earlier = study.user_attrs.get(_TAKEN_BACK, ())
+    study.set_user_attr(_TAKEN_BACK, sorted({*earlier, *numbers}))
 
 
 def keep_validation(study: optuna.Study, validation: Record) -> None:
@@ -69,13 +112,18 @@ def keep_validation(study: optuna.Study, validation: Record) -> None:
     study.set_user_attr(name, record_to_json(validation))
 
 
-def kept_validations(study: optuna.Study) -> tuple[Record, ...]:
-    """Returns all validations of a study, in the order in which they ended."""
-    validations = (
-        record_from_json(value)
-        for name, value in study.user_attrs.items()
-        if name.startswith(_PREFIX)
-    )
+def kept_validations(
+    study: optuna.Study, say: Callable[[str], None] | None = None
+) -> tuple[Record, ...]:
+    """Returns all validations of a study that can be read, in the order in which they ended."""
+    validations = []
+    for name, value in study.user_attrs.items():
+        if name.startswith(_PREFIX):
+            try:
+                validations.append(record_from_json(value))
+            except UnreadableRecord as error:
+                if say is not None:
+                    say(f"study {study.study_name}: the {name} is left out ({error})")
     return tuple(sorted(validations, key=lambda validation: validation.ended_at))
 
 
@@ -101,14 +149,35 @@ def kept_end(study: optuna.Study) -> SweepEnded | None:
         return None
 
 
+def keep_model(study: optuna.Study, model: ModelFacts) -> None:
+    """Stores the facts of the model, so that readers of the study need not run its code."""
+    study.set_user_attr(_MODEL, _MODELS.dump_python(model, mode="json"))
+
+
+def kept_model(study: optuna.Study) -> ModelFacts | None:
+    """Returns the stored facts of the model; None if there are none, or another version's."""
+    try:
+        return _MODELS.validate_python(study.user_attrs.get(_MODEL))
+    except ValidationError:
+        return None
+
+
 def keep_provenance(study: optuna.Study, provenance: Provenance) -> None:
     """Adds the provenance of a driver that starts, unless it equals that of the one before."""
     earlier = kept_provenances(study)
+    if not earlier and (unreadable := study.user_attrs.get(_PROVENANCE)):
+        study.set_user_attr(f"{_PROVENANCE} set aside", unreadable)
     if earlier and replace(provenance, at=earlier[-1].at) == earlier[-1]:
         return
     study.set_user_attr(_PROVENANCE, _PROVENANCES.dump_python((*earlier, provenance), mode="json"))
 
 
 def kept_provenances(study: optuna.Study) -> tuple[Provenance, ...]:
-    """Returns the provenances of a study's drivers, oldest first; equal neighbours count once."""
-    return _PROVENANCES.validate_python(study.user_attrs.get(_PROVENANCE, ()))
+    """Returns the provenances of a study's drivers, oldest first; equal neighbours count once.
+
+    Empty if they cannot be read.
+    """
+    try:
+        return _PROVENANCES.validate_python(study.user_attrs.get(_PROVENANCE, ()))
+    except ValidationError:
+        return ()

@@ -7,15 +7,19 @@ import getpass
 import os
 import re
 import socket
+import sqlite3
 import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, final
+from urllib.parse import unquote, urlsplit
 
 import optuna
 from alembic.runtime.migration import MigrationContext
 from optuna.exceptions import StorageInternalError
+from optuna.samplers import RandomSampler
+from optuna.storages import BaseStorage
 from sqlalchemy import Engine, create_engine, inspect, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -30,7 +34,8 @@ from sqlalchemy.pool import NullPool
 
 from orchestrator.study.optuna_private import StudyStorage
 from orchestrator.workspace import STORAGE_VARIABLE, study_storage, with_driver
-from search_spaces.errors import StudyError, require
+from search_spaces.errors import StudyError, StudyLost, require
+from search_spaces.spec.files import make_folder
 from search_spaces.spec.redaction import without_password, without_secrets
 from search_spaces.spec.schema import SweepSpec
 
@@ -49,7 +54,8 @@ _POSTGRES = {
 _PSYCOPG = ("postgresql", "postgresql+psycopg")
 _READ_ONLY = "25006"  # error code of a PostgreSQL standby that is about to take over
 STUDY_FILE = "study.db"  # in a study's folder, if no storage is named
-_SQLITE = "sqlite:///"
+_SQLITE, _FILE = "sqlite:///", "file:"
+_TRUE = ("true", "t", "1", "yes", "y", "on")  # as SQLAlchemy reads them
 _STUDIES = "studies"  # a table in every version of Optuna's schema
 _LAST = {"alembic_version"}  # the table that Optuna creates last
 _MLFLOW = "experiments"  # a table of MLflow
@@ -61,9 +67,32 @@ _OPENING_ERRORS = (
 )
 
 
+@final
+class _DurableConnection(sqlite3.Connection):
+    """Connection whose commits outlive a power loss.
+
+    By default SQLite does not sync the folder after it has removed a transaction's journal: after a
+    power loss the journal may be there again, and takes the transaction back.
+    Source: https://sqlite.org/pragma.html#pragma_synchronous
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.execute("PRAGMA synchronous = EXTRA").close()
+
+
 def is_postgres(url: str) -> bool:
     """Returns True if the URL names a PostgreSQL database."""
-    return url.partition(":")[0].partition("+")[0] == "postgresql"
+    return _backend(url) == "postgresql"
+
+
+def is_sqlite(url: str) -> bool:
+    """Returns True if the URL names a SQLite database, with whatever driver."""
+    return _backend(url) == "sqlite"
+
+
+def _backend(url: str) -> str:
+    return url.partition(":")[0].partition("+")[0]
 
 
 def engine_options(url: str) -> dict[str, Any]:
@@ -72,8 +101,8 @@ def engine_options(url: str) -> dict[str, Any]:
     Raises:
         MissingExtraError: If the database is PostgreSQL and psycopg is not installed.
     """
-    if url.startswith("sqlite:"):
-        return {"connect_args": {"timeout": _BUSY_SECONDS}}
+    if is_sqlite(url):
+        return {"connect_args": {"timeout": _BUSY_SECONDS, "factory": _DurableConnection}}
     if not is_postgres(url):
         return {"pool_pre_ping": True}
     options = {"pool_pre_ping": True, "pool_size": 2, "connect_args": _connect_arguments(url)}
@@ -97,7 +126,23 @@ def is_unavailable(error: BaseException | None) -> bool:
         return True
     if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == _READ_ONLY:
         return True
+    if isinstance(error, DBAPIError) and _sqlite_code(error) == sqlite3.SQLITE_ERROR:
+        return False  # such as a missing table
     return isinstance(error, OperationalError | InterfaceError)
+
+
+def _sqlite_code(error: DBAPIError) -> int | None:
+    code: int | None = getattr(error.orig, "sqlite_errorcode", None)
+    return code
+
+
+# libpq's and PostgreSQL's own words, those of `postgres.py`, and SQLite's about its disk
+_AWAY = (
+    *("disk I/O error", "database or disk is full", "database is locked"),
+    *("Connection refused", "timeout expired", "has not answered", "No route to host"),
+    *("closed the connection unexpectedly", "is starting up", "is shutting down"),
+    *("not yet accepting connections", "in recovery mode", "too many clients", "connection slots"),
+)
 
 
 def root_cause(error: BaseException) -> BaseException:
@@ -162,8 +207,18 @@ def storage_url(spec: SweepSpec, name: str) -> str:
 
 def sqlite_path(url: str) -> Path | None:
     """Returns the file of a SQLite storage; None for other storages and for one in memory."""
-    path = url.removeprefix(_SQLITE).partition("?")[0]
-    return Path(path) if url.startswith(_SQLITE) and path not in ("", ":memory:") else None
+    if not is_sqlite(url):
+        return None
+    try:
+        address = make_url(url)
+    except ArgumentError:  # which `create_engine` describes
+        return None
+    path, is_uri = address.database or "", str(address.query.get("uri", "")).lower() in _TRUE
+    if is_uri and path.startswith(_FILE):
+        path = unquote(urlsplit(path).path)
+        if address.query.get("mode") == "memory":
+            return None
+    return None if path in ("", ":memory:") else Path(path)
 
 
 def holds_studies(url: str) -> bool:
@@ -196,12 +251,13 @@ def open_storage(url: str) -> StudyStorage:
         StudyError: If another version of Optuna has written it.
     """
     if (path := sqlite_path(url)) is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     for attempt in range(_ATTEMPTS):
         existing = tables(url)
         _refuse_mlflow_database(url, existing)
         try:
-            storage = _storage(url, create=_STUDIES not in existing)
+            # SQLite creates table by table: two processes may each leave some to the other
+            storage = _storage(url, create=not existing >= _LAST)
         except (IntegrityError, ProgrammingError, OperationalError) as error:
             # another process may create the tables at the same time
             if existing >= _LAST or attempt + 1 == _ATTEMPTS or not _exists_already(error):
@@ -253,15 +309,45 @@ def _check_version(storage: StudyStorage, url: str) -> None:
     )
 
 
+def created_study(storage: BaseStorage, name: str) -> optuna.Study:
+    """Returns a study of a storage, which is created if it does not exist."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(
+        study_name=name,
+        storage=storage,
+        direction="maximize",
+        sampler=RandomSampler(),  # not used: proposers choose the plans
+        load_if_exists=True,
+    )
+
+
 @contextlib.contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Turns errors of a storage that cannot be opened into a StudyError without credentials."""
+    """Turns errors of a storage that cannot be opened into one without credentials.
+
+    Raises:
+        StudyLost: If its server does not answer now, or its disk fails or is full.
+        StudyError: If something else is wrong, which the same command would meet again.
+    """
     try:
         yield
     except _OPENING_ERRORS as error:
-        raise StudyError(
+        kind = StudyLost if is_server_away(error) else StudyError
+        raise kind(
             f"study.storage {safe_url(url)} cannot be opened: {storage_reason(error, url)}"
         ) from error
+
+
+def is_server_away(error: BaseException) -> bool:
+    """Returns True if a database server refuses connections for now, or a disk fails or is full.
+
+    A server that answers refuses with FATAL, for good unless it starts, stops or is full. A host
+    that nobody knows is taken for a typing error.
+    """
+    if not is_unavailable(error):
+        return False
+    text = str(root_cause(error))
+    return any(words in text for words in _AWAY)
 
 
 def storage_reason(error: BaseException, url: str) -> str:
@@ -270,7 +356,7 @@ def storage_reason(error: BaseException, url: str) -> str:
         return f"its driver, the Python package {root.name}, is not installed"
     line = without_secrets(reason(error).replace(url, safe_url(url)), url)
     if "no password supplied" in line:
-        return f"{line}; copies of a specification hold no password: set {STORAGE_VARIABLE}"
+        return f"{line}; copies of a specification hold no password, so set {STORAGE_VARIABLE}"
     return line
 
 

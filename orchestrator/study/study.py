@@ -8,35 +8,38 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial
+from pydantic import Field, TypeAdapter, ValidationError
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.core.inputs import DriverStarted, InterruptedTrial
+from orchestrator.core.inputs import DriverStarted, InterruptedTrial, PlanProposed
 from orchestrator.core.notes import TrialsTransferred
-from orchestrator.core.objective import Objective, score
+from orchestrator.core.objective import Objective
 from orchestrator.core.placement import CapacityRequest
-from orchestrator.core.reasons import Remeasures, TrialReason
+from orchestrator.core.reasons import TrialReason
 from orchestrator.core.records import Record
-from orchestrator.search.base import AbstractProposer, Proposal, SearchState
+from orchestrator.search.base import AbstractProposer, SearchState
 from orchestrator.search.encoding import distributions, parameters, storable
-from orchestrator.search.observations import constraints_of
 from orchestrator.search.optuna_samplers import OptunaProposer
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy, transfer_notes
 from orchestrator.study.identity import check_same_job
-from orchestrator.study.locks import AbstractLock, refuse_second_driver
+from orchestrator.study.locks import AbstractLock, DriverLock, exclusive_driver
+from orchestrator.study.optuna_private import StudyStorage
 from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 from orchestrator.study.serialization import (
     RECORD,
+    UnreadableRecord,
     keep_end,
+    keep_model,
     keep_provenance,
+    keep_taken_back,
     keep_validation,
     kept_provenances,
     kept_validations,
@@ -44,43 +47,51 @@ from orchestrator.study.serialization import (
     record_to_json,
     records_of,
 )
+from orchestrator.study.spool import Spool
 from orchestrator.study.storage import (
+    created_study,
     open_storage,
     opened_storage,
     safe_url,
     storage_errors,
     storage_url,
 )
-from orchestrator.study.writer import Entry, StudyWriter, read_spool, spool, spool_file
+from orchestrator.study.writer import StudyWriter
 from search_spaces.costs.forecast import SearchPrior
-from search_spaces.errors import StudyLost
-from search_spaces.facts import ClusterFacts, Provenance
+from search_spaces.errors import PlanError, StudyLost
+from search_spaces.facts import ClusterFacts, ModelFacts, Provenance
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Fingerprint, Measured, OutOfMemory
+from search_spaces.trial import Fingerprint
 
 VALUE_NAMES: Mapping[Metric, str] = {
     "samples_per_second": "samples per second",
     "samples_per_price": "samples per unit of price",
     "headroom": "share of memory left free",
 }
-_PLAN, _REASON, _RETRY = "plan", "reason", "retry_of"
-_REPEAT = Remeasures(trial=0)
+_PLAN, _REASON = "plan", "reason"
+_REASONS: TypeAdapter[TrialReason] = TypeAdapter(
+    Annotated[TrialReason, Field(discriminator="kind")]
+)
 
 
-def check_study(spec: SweepSpec, name: str) -> None:
+def check_study(spec: SweepSpec, name: str, say: Callable[[str], None] | None = None) -> None:
     """Checks the study before a sweep starts, and creates it if it does not exist.
+
+    Args:
+        spec: The sweep's specification.
+        name: The study's name.
+        say: Receives a sentence if it waits for a driver that may be dead.
 
     Raises:
         StudyError: If the storage cannot be opened, another driver tunes the study, or it
             measures another job.
     """
     url = storage_url(spec, name)
-    with storage_errors(url), opened_storage(url) as storage:
-        refuse_second_driver(spec, name)
+    with exclusive_driver(spec, name, say), storage_errors(url), opened_storage(url) as storage:
         study_in(storage, spec, name)
 
 
@@ -90,14 +101,7 @@ def study_in(storage: BaseStorage, spec: SweepSpec, name: str) -> optuna.Study:
     Raises:
         StudyError: If it measures another job.
     """
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        study_name=name,
-        storage=storage,
-        direction="maximize",
-        sampler=RandomSampler(),  # not used: proposers choose the plans
-        load_if_exists=True,
-    )
+    study = created_study(storage, name)
     measured = any(RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
     check_same_job(study, spec, name, measured=measured)
     _name_values(study, spec.objective.metric)
@@ -114,7 +118,7 @@ def _name_values(study: optuna.Study, metric: Metric) -> None:
 
 
 class Study:
-    """Trials of one sweep. One driver writes it at a time: see `sole_driver`.
+    """Trials of one sweep. One driver writes it at a time: see `exclusive_driver`.
 
     Raises:
         StudyLost: From any method that writes, if the storage is unavailable for too long.
@@ -146,20 +150,22 @@ class Study:
         """
         self._spec = spec
         self._space = space
-        self._objective = Objective.of(spec)
         self._distributions = storable(distributions(space))
         self._name, self._url = name, storage_url(spec, name)
         self._wait_minutes = spec.study.wait_minutes
-        self._spool_file = spool_file(spec, name)
+        self._spool = Spool(spec, name)
+        self._notices: list[str] = []  # until somebody listens
+        self._lock = lock
         self._retry = RetryPolicy("the study's storage", 60 * self._wait_minutes, clock)
         with storage_errors(self._url), self._storage_loss():
             storage = storage or open_storage(self._url)
+            if lock is not None and isinstance(storage, StudyStorage):
+                lock.guard(storage.engine)
             self._study = study_in(storage, spec, name)
-            self._writer = StudyWriter(storage, self._study, self._retry, lock)
-            self._writer.claim()
+            self._writer = StudyWriter(storage, self._study, Objective.of(spec), self._retry, lock)
             self._close_recorded()
             self._write_spooled()
-            self._records = list(records_of(self._study))
+            self._records = list(records_of(self._study, self._notices.append))
         self._free = np.ones(len(space.table), dtype=bool)  # candidates without a trial
         for record in self._records:
             self._mark_tried(record.plan)
@@ -167,11 +173,26 @@ class Study:
         # each driver of a study draws other random numbers, but a repeated sweep draws the same
         seed = (spec.study.seed + len(self._records)) % 2**32
         self._proposer = _proposer(space, spec, seed, earlier)
+        self._ranking = self._proposer if isinstance(self._proposer, PlimsollProposer) else None
         self._earlier = earlier
 
     def say_through(self, say: Callable[[str], None]) -> None:
-        """Sets the function that receives messages about an unavailable storage."""
+        """Sets the function that receives messages about the storage and what it holds."""
         self._retry.say = say
+
+    def say_notices(self) -> None:
+        """Says what was found as the study was opened, such as a damaged record."""
+        while self._notices:
+            self._retry.say(self._notices.pop(0))
+
+    def when_waiting(self, call: Callable[[], None]) -> None:
+        """Sets the function that is called now and then while the storage is unavailable."""
+        self._retry.waiting = call
+
+    def release(self) -> None:
+        """Lets other drivers have the study."""
+        if self._lock is not None:
+            self._lock.release()
 
     def stop_retrying(self) -> None:
         """Stops retrying while the storage is unavailable, so that the sweep can end."""
@@ -192,6 +213,8 @@ class Study:
         requests: Sequence[CapacityRequest],
         max_groups: int,
         at: float,
+        *,
+        nodes_may_come: bool = True,
     ) -> DriverStarted:
         """Returns the first input of the driver that has opened the study.
 
@@ -200,6 +223,7 @@ class Study:
             requests: The capacity to request for each accelerator that plans name.
             max_groups: Most worker groups at the same time.
             at: Seconds since the epoch.
+            nodes_may_come: Whether other nodes may take the place of those that go.
         """
         return DriverStarted(
             study=self._name,
@@ -214,13 +238,19 @@ class Study:
             folder=str(Path.cwd()),
             max_groups=max_groups,
             requests=tuple(requests),
+            nodes_may_come=nodes_may_come,
             at=at,
         )
 
     def keep_validation(self, validation: Record) -> None:
         """Stores a validation; its trial has ended and does not change."""
         with self._storage_loss(validation):
-            self._writer.call(lambda study: keep_validation(study, validation))
+            self._writer.keep(lambda study: keep_validation(study, validation))
+
+    def keep_model(self, model: ModelFacts) -> None:
+        """Stores the facts of the model, so that readers of the study need not run its code."""
+        with self._storage_loss():
+            self._writer.keep(lambda study: keep_model(study, model))
 
     def keep_provenance(self, provenance: Provenance) -> tuple[Provenance, ...]:
         """Stores user, code and data of a driver that starts.
@@ -229,13 +259,13 @@ class Study:
             The provenances of all drivers of the study, including this one.
         """
         with self._storage_loss():
-            self._writer.call(lambda study: keep_provenance(study, provenance))
+            self._writer.keep(lambda study: keep_provenance(study, provenance))
             return self._writer.call(kept_provenances)
 
     def keep_end(self, ended: SweepEnded) -> None:
         """Stores how the sweep ended."""
         with self._storage_loss():
-            self._writer.call(lambda study: keep_end(study, ended))
+            self._writer.keep(lambda study: keep_end(study, ended))
 
     def untried(self, kinds: Collection[str] | None = None) -> Candidates:
         """Returns the candidates without a finished or running trial, in the space's order.
@@ -255,7 +285,7 @@ class Study:
 
     def propose(
         self, prior: SearchPrior | None = None, kinds: Collection[str] | None = None
-    ) -> Proposal:
+    ) -> PlanProposed:
         """Returns the sampler's next proposal. There must be an untried candidate.
 
         Args:
@@ -289,16 +319,13 @@ class Study:
 
         Samplers of Optuna have no model of all plans; then Plimsoll's search answers.
         """
-        search = self._proposer
-        if not isinstance(search, PlimsollProposer):
-            search = PlimsollProposer(self._space, self._spec, self._spec.study.seed)
-        return search.leaders(self._search_state(prior), count)
+        if self._ranking is None:
+            self._ranking = PlimsollProposer(self._space, self._spec, self._spec.study.seed)
+        return self._ranking.leaders(self._search_state(prior), count)
 
-    def ask(self, plan: Plan, reason: TrialReason, retry_of: int | None = None) -> int:
+    def ask(self, plan: Plan, reason: TrialReason) -> int:
         """Opens a trial of a plan, and returns its number."""
         attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _REASON: asdict(reason)}
-        if retry_of is not None:
-            attributes[_RETRY] = retry_of
         params = parameters(plan, self._distributions)
         template = {
             "params": params,
@@ -311,14 +338,10 @@ class Study:
         return number
 
     def tell(self, record: Record) -> None:
-        """Closes a trial with its record.
-
-        A trial that ran out of memory has no value and a violated constraint: samplers ignore
-        failed trials. Outcomes that say nothing about the plan are failures.
-        """
+        """Closes a trial with its record."""
         trial_id, _ = self._open[record.number]
         with self._storage_loss(record):
-            self._writer.close(trial_id, self._entry(record))
+            self._writer.close(trial_id, record)
         del self._open[record.number]
         self._records.append(record)
 
@@ -327,15 +350,28 @@ class Study:
         with self._storage_loss():
             running = self._writer.running()
         return tuple(
-            InterruptedTrial(
-                number=trial.number,
-                plan=(plan := Plan.from_dict(trial.user_attrs[_PLAN])),
-                retry_of=trial.user_attrs.get(_RETRY),
-                is_repeat=trial.user_attrs[_REASON]["kind"] == _REPEAT.kind,
-                in_space=plan in self._space.candidates,
-            )
+            found
             for trial in running
-            if trial.number not in self._open and _PLAN in trial.user_attrs
+            if trial.number not in self._open
+            and _PLAN in trial.user_attrs
+            and (found := self._interrupted(trial)) is not None
+        )
+
+    def _interrupted(self, trial: FrozenTrial) -> InterruptedTrial | None:
+        """Returns a trial that was left running; None for one whose plan cannot be read."""
+        try:
+            plan = Plan.from_dict(trial.user_attrs[_PLAN])
+            reason = _REASONS.validate_python(trial.user_attrs[_REASON])
+        except (PlanError, KeyError, TypeError, ValidationError) as error:
+            self._notices.append(f"trial {trial.number} is given up: it cannot be read ({error})")
+            with self._storage_loss():
+                self._writer.fail(trial.number)
+            return None
+        return InterruptedTrial(
+            number=trial.number,
+            plan=plan,
+            reason=reason,
+            in_space=plan in self._space.candidates,
         )
 
     def abandon(self, number: int, record: Record | None = None) -> None:
@@ -365,34 +401,43 @@ class Study:
     def _mark_tried(self, plan: Plan) -> None:
         self._free[self._space.table.rows_of(plan)] = False
 
-    def _entry(self, record: Record) -> Entry:
-        states = {Measured: TrialState.COMPLETE, OutOfMemory: TrialState.PRUNED}
-        measured = isinstance(record.outcome, Measured)
-        return Entry(
-            record=record_to_json(record),
-            constraints=constraints_of(record, self._objective),
-            state=states.get(type(record.outcome), TrialState.FAIL),
-            value=score(record, self._objective) if measured else None,
-        )
-
     def _close_recorded(self) -> None:
         """Closes trials whose driver died after it wrote the record and before it ended them."""
         for trial in self._writer.running():
-            if RECORD in trial.user_attrs:
-                self._writer.close(trial._trial_id, self._entry(record_of(trial)))
+            if RECORD not in trial.user_attrs:
+                continue
+            try:
+                self._writer.close(trial._trial_id, record_of(trial))
+            except UnreadableRecord:  # `records_of` says so
+                self._writer.fail(trial.number)
 
     def _write_spooled(self) -> None:
-        """Writes the records that an earlier driver spooled, of trials that are still running."""
-        running = {trial.number: trial for trial in self._writer.running()}
-        for record in read_spool(self._spool_file):
-            if record.validation:
-                self._writer.call(partial(keep_validation, validation=record))
-                continue
-            trial = running.pop(record.number, None)
-            if trial is not None and trial.user_attrs.get(_PLAN) == record.plan.as_dict():
-                self._writer.close(trial._trial_id, self._entry(record))
-        with contextlib.suppress(OSError):
-            self._spool_file.unlink(missing_ok=True)
+        """Writes the records that an earlier driver spooled; sets aside those of other trials."""
+        try:
+            lines = self._spool.lines()
+            stored = set(records_of(self._study)) if lines else set()
+            running = {trial.number: trial for trial in self._writer.running()}
+            unused = [
+                line
+                for line, record in lines
+                if record is None or not (record in stored or self._takes(record, running))
+            ]
+            if notice := self._spool.clear(set_aside=unused):
+                self._notices.append(notice)
+        except OSError as error:
+            self._notices.append(f"{self._spool.file} is left as it is: {error.strerror}")
+
+    def _takes(self, record: Record, running: dict[int, FrozenTrial]) -> bool:
+        """Writes a spooled record; returns False if its trial is not under way."""
+        if record.validation:
+            self._writer.keep(partial(keep_validation, validation=record))
+            return True
+        trial = running.get(record.number)
+        if trial is None or trial.user_attrs.get(_PLAN) != record.plan.as_dict():
+            return False
+        self._writer.close(trial._trial_id, record)
+        del running[record.number]
+        return True
 
     @contextlib.contextmanager
     def _storage_loss(self, record: Record | None = None) -> Iterator[None]:
@@ -401,13 +446,31 @@ class Study:
             yield
         except Unavailable as error:
             spooled = ""
-            if record is not None and spool(self._spool_file, record):
-                spooled = f", and the result of trial {record.number} in {self._spool_file}"
+            if record is not None and self._spool.add(record):
+                spooled = f", and the result of trial {record.number} in {self._spool.file}"
             raise StudyLost(
                 f"study.storage {safe_url(self._url)} is unavailable ({error}) for longer than"
                 f" study.wait_minutes ({self._wait_minutes:g}): all earlier results are stored"
                 f" there{spooled}; the same command resumes the sweep"
             ) from error
+
+
+def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: DriverLock) -> None:
+    """Lets the results of trials count no more; their plans count as untried.
+
+    Args:
+        spec: The sweep's specification.
+        name: The study's name.
+        numbers: Of the trials.
+        lock: Of this process, which holds the study.
+
+    Raises:
+        StudyError: If the storage cannot be written.
+    """
+    url = storage_url(spec, name)
+    with storage_errors(url), opened_storage(url) as storage:
+        lock.guard(storage.engine)
+        keep_taken_back(optuna.load_study(study_name=name, storage=storage), numbers)
 
 
 def _proposer(

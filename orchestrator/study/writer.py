@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, final
 from uuid import uuid4
 
@@ -18,31 +15,22 @@ from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 
+from orchestrator.core.objective import Objective, score
 from orchestrator.core.records import Record
-from orchestrator.search.observations import CONSTRAINTS_LIST
-from orchestrator.study.locks import AbstractLock, NoLock, locked_error
+from orchestrator.search.observations import CONSTRAINTS_LIST, constraints_of
+from orchestrator.study.locks import AbstractLock
 from orchestrator.study.optuna_private import StudyStorage, constraint_key
 from orchestrator.study.retry import RetryPolicy, Unavailable
-from orchestrator.study.serialization import RECORD, record_from_json, record_to_json
+from orchestrator.study.serialization import RECORD, record_to_json
 from orchestrator.study.storage import is_unavailable, storage_reason
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.failpoints import Step, step
+from search_spaces.trial import Measured, OutOfMemory
 
 Answer = TypeVar("Answer")
 
-_DRIVER = "driver"  # key of a token that identifies the last driver that opened the study
 _ASKED = "asked"  # key of a token that identifies one call of `open` across its attempts
-SPOOL_FILE = "spool.jsonl"  # in the study's folder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """Final content of a trial."""
-
-    record: Any  # as JSON values
-    constraints: Mapping[str, float]
-    state: TrialState
-    value: float | None = None
+_STATES = {Measured: TrialState.COMPLETE, OutOfMemory: TrialState.PRUNED}
 
 
 @final
@@ -72,29 +60,30 @@ class StudyWriter:
         self,
         storage: BaseStorage,
         study: optuna.Study,
+        objective: Objective,
         patience: RetryPolicy,
         lock: AbstractLock | None = None,
     ) -> None:
         self._storage = storage
         self._study = study
+        self._objective = objective
         self._retry = patience
-        self._lock = lock or NoLock()
+        self._lock = lock
         self._id = storage.get_study_id_from_name(study.study_name)
         self._loss = _ConnectionLoss()
-        self._token = uuid4().hex
-        self._times_taken = self._lock.times_taken
         self._url = ""
         if isinstance(storage, RDBStorage):
             self._url = storage.url
             event.listen(storage.engine, "handle_error", self._loss.note)
 
-    def claim(self) -> None:
-        """Marks the study as this driver's, so that an earlier one cannot go on writing it."""
-        self.call(lambda study: study.set_user_attr(_DRIVER, self._token))
-
     def call(self, act: Callable[[optuna.Study], Answer]) -> Answer:
         """Returns the result of `act`, which may be called several times."""
         return self._retried(lambda _: act(self._study))
+
+    def keep(self, act: Callable[[optuna.Study], object]) -> None:
+        """Calls what stores something of the study itself; it may be called several times."""
+        with step(Step.STUDY_KEEP):
+            self.call(act)
 
     def open(self, attributes: Mapping[str, Any], template: Mapping[str, Any]) -> tuple[int, int]:
         """Creates a running trial, and returns its number and Optuna's id of it.
@@ -114,7 +103,8 @@ class StudyWriter:
         def create(attempt: int) -> int:
             if attempt and (created := self._trials_of(token)):
                 return created[0]._trial_id
-            return self._storage.create_new_trial(self._id, frozen)
+            with step(Step.STUDY_OPEN):
+                return self._storage.create_new_trial(self._id, frozen)
 
         trial_id = self._retried(create)
         if self._loss.occurred:  # Optuna retries as well, and may have created a second trial
@@ -122,17 +112,23 @@ class StudyWriter:
         number = self._retried(lambda _: self._storage.get_trial_number_from_id(trial_id))
         return number, trial_id
 
-    def close(self, trial_id: int, entry: Entry) -> None:
-        """Ends a trial with its record, unless an earlier attempt has."""
+    def close(self, trial_id: int, record: Record) -> None:
+        """Ends a trial with its record, unless an earlier attempt has.
+
+        A trial that ran out of memory has no value and a violated constraint: samplers ignore
+        failed trials. Outcomes that say nothing about the plan are failures.
+        """
+        state = _STATES.get(type(record.outcome), TrialState.FAIL)
+        measured = state is TrialState.COMPLETE
+        values = (score(record, self._objective),) if measured else None
 
         def write(attempt: int) -> None:
             if attempt and self._has_record(trial_id):
                 return
-            values = None if entry.value is None else (entry.value,)
-            with self._transaction():
-                self._storage.set_trial_user_attr(trial_id, RECORD, entry.record)
-                self._constrain(trial_id, entry.constraints)
-                self._storage.set_trial_state_values(trial_id, entry.state, values)
+            with step(Step.STUDY_CLOSE), self._transaction(), step(Step.STUDY_WRITE):
+                self._storage.set_trial_user_attr(trial_id, RECORD, record_to_json(record))
+                self._constrain(trial_id, constraints_of(record, self._objective))
+                self._storage.set_trial_state_values(trial_id, state, values)
 
         try:
             self._retried(write)
@@ -143,15 +139,16 @@ class StudyWriter:
             ) from None
 
     def fail(self, number: int, record: Any = None) -> None:
-        """Marks a trial as failed, with a record or without, unless it has ended."""
+        """Marks a trial as failed, with a record or without, unless it has ended. One commit."""
 
         def write(_: int) -> None:
             trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
             if self._has_ended(trial_id):
                 return
-            if record is not None:
-                self._storage.set_trial_user_attr(trial_id, RECORD, record)
-            self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
+            with step(Step.STUDY_FAIL), self._transaction():
+                if record is not None:
+                    self._storage.set_trial_user_attr(trial_id, RECORD, record)
+                self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
 
         self._retried(write)
 
@@ -161,16 +158,11 @@ class StudyWriter:
             lambda study: tuple(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
         )
 
-    def stop_retrying(self) -> None:
-        """Stops retrying while the database is unavailable."""
-        self._retry.stop_retrying()
-
     def _retried(self, act: Callable[[int], Answer]) -> Answer:
         def attempted(attempt: int) -> Answer:
-            if not self._lock.hold():
-                raise locked_error(self._study.study_name, self._lock)
             try:
-                self._check_claim()
+                if self._lock is not None:
+                    self._lock.check()
                 return act(attempt)
             except (StorageInternalError, SQLAlchemyError) as error:
                 fault = storage_reason(error, self._url)
@@ -179,15 +171,6 @@ class StudyWriter:
                 raise StudyError(f"the study cannot be written: {fault}") from error
 
         return self._retry.call(attempted)
-
-    def _check_claim(self) -> None:
-        """Raises if another driver wrote the study while this one had lost the lock."""
-        if self._lock.times_taken == self._times_taken:
-            return
-        if self._storage.get_study_user_attrs(self._id).get(_DRIVER, self._token) != self._token:
-            self._lock.release()  # for the driver that may write
-            raise locked_error(self._study.study_name, NoLock())
-        self._times_taken = self._lock.times_taken
 
     def _trials_of(self, token: str) -> list[FrozenTrial]:
         return [
@@ -225,29 +208,3 @@ class StudyWriter:
         if isinstance(self._storage, StudyStorage):
             return self._storage.transaction()
         return nullcontext()
-
-
-def spool_file(spec: SweepSpec, name: str) -> Path:
-    """Returns the file for records that a driver could not write to the study."""
-    return Path(spec.study.folder) / name / SPOOL_FILE
-
-
-def spool(file: Path, record: Record) -> bool:
-    """Appends a record to the file; returns False if that fails."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record_to_json(record)) + "\n")
-    except OSError:
-        return False
-    return True
-
-
-def read_spool(file: Path) -> tuple[Record, ...]:
-    """Returns the records of the file, oldest first, without a last line that was cut short."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ()
-    complete = text[: text.rfind("\n") + 1]
-    return tuple(record_from_json(json.loads(line)) for line in complete.splitlines())

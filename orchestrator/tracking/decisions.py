@@ -21,10 +21,11 @@ from orchestrator.core.controller_state import ControllerState
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import DriverStarted, Input
 from orchestrator.core.instructions import Instruction, Run
-from orchestrator.tracking.events import LineFile, without_secrets
+from orchestrator.tracking.events import LineFile
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.space import Space, space_of_plans
+from search_spaces.spec.files import LOG_BYTES, read_bounded
 from search_spaces.spec.schema import SweepSpec
 
 VERSION: Final = 1
@@ -56,7 +57,7 @@ class DecisionLog:
             "input": {"kind": type(given).__name__, **_input_to_json(given)},
             "instructions": [instruction_to_json(one) for one in instructions],
         }
-        self.lines.append(without_secrets(json.dumps(line, separators=(",", ":"))))
+        self.lines.append(json.dumps(line, separators=(",", ":")))
 
     def close(self) -> None:
         """Closes the file."""
@@ -178,14 +179,13 @@ def _dump(value: Any, leave_out: Sequence[str] = ()) -> Json:
 
 def _plain(values: Json) -> Json:
     """Returns values as they are after a round trip through a file."""
-    text = without_secrets(json.dumps(values))
-    plain: Json = json.loads(text)
+    plain: Json = json.loads(json.dumps(values))
     return plain
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Json]]:
     try:
-        texts = path.read_bytes().splitlines()
+        texts = read_bounded(path, LOG_BYTES).splitlines()
     except OSError as error:
         raise UserError(f"the log {path} cannot be read: {error.strerror}") from error
     for number, text in enumerate(texts, 1):

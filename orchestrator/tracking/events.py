@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from math import inf
@@ -30,6 +29,8 @@ from orchestrator.core.state import AbstractCallback, SweepState, validation_sta
 from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.report.reasons import note_words, reason_words, stop_words
 from search_spaces.errors import UserError
+from search_spaces.spec.failpoints import Step, step
+from search_spaces.spec.files import LOG_BYTES, read_bounded, sync_folder
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory
 
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
     from io import FileIO
 
 VERSION: Final = 2
-# secrets in messages of libraries: an address with a password, and `password=...`
-_IN_ADDRESS = re.compile(r"(://[^\s:/@]*):[^\s/]*@")
-_NAMED = re.compile(
-    r"(?i)\b((?:password|passwd|pwd|secret|token|api[_-]?key)\s*[=:]\s*)[^\s,;&'\"]+"
-)
 FILE = "events.jsonl"
 
 
@@ -86,11 +82,11 @@ def _fields(event: Event, state: SweepState) -> Line:
         case TrialEnded():
             return {"event": "trial_ended", **_trial_ended(event, state)}
         case Noted(note=note):
-            return {"event": "noted", "text": without_secrets(note_words(note))}
+            return {"event": "noted", "text": note_words(note)}
         case SweepEnded():
             return {
                 "event": "sweep_ended",
-                "reason": without_secrets(stop_words(event.reason)),
+                "reason": stop_words(event.reason),
                 "trials": len(state.records),
                 "untried": event.untried,
                 "regret_bound": event.regret_bound,
@@ -107,7 +103,7 @@ def _trial_started(event: TrialStarted) -> Line:
         "plan": plan_words(plan),
         "plan_key": plan.key,
         "ranks": plan.world_size,
-        "reason": without_secrets(reason_words(event.reason)),
+        "reason": reason_words(event.reason),
         "deadline_seconds": event.deadline_seconds,
         "ask_seconds": event.ask_seconds,
         "forecast_samples_per_second": forecast and forecast.samples_per_second.value,
@@ -124,7 +120,7 @@ def _trial_ended(event: TrialEnded, state: SweepState) -> Line:
         "validation": record.validation,
         "plan_key": record.plan.key,
         "outcome": outcome.kind,
-        "detail": without_secrets(outcome_words(outcome)),
+        "detail": outcome_words(outcome),
         "seconds": record.ended_at - record.started_at,
         "waited_seconds": event.waited_seconds,
         "samples_per_second": rate and rate.value,
@@ -148,11 +144,6 @@ def _best(state: SweepState) -> Line:
     }
 
 
-def without_secrets(text: str) -> str:
-    """Returns a message without passwords and tokens, which libraries put into theirs."""
-    return _NAMED.sub(r"\1***", _IN_ADDRESS.sub(r"\1:***@", text))
-
-
 def to_json(line: Line) -> str:
     """Returns the line as JSON in ASCII, which any log can store, without a newline."""
     finite = {name: None if value in (inf, -inf) else value for name, value in line.items()}
@@ -168,7 +159,7 @@ def read_events(path: Path) -> Iterator[Line]:
         UserError: If the file cannot be read, or a line has another version.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_bounded(path, LOG_BYTES).splitlines()
     except OSError as error:
         raise UserError(f"the event log {path} cannot be read: {error.strerror}") from error
     for number, text in enumerate(lines, 1):
@@ -219,15 +210,18 @@ class LineFile:
         self._file: FileIO | None = None
         self._problem: str | None = None
 
-    def append(self, line: str) -> None:
-        """Appends a line."""
+    def append(self, line: str, *, sync: bool = False) -> None:
+        """Appends a line; `sync`: it and all before it outlive a power loss."""
         text = line.encode() + b"\n"
         try:
-            if self._file is None:
-                self._file = _open(self._path)
-            # one unbuffered write, so that a killed driver leaves complete lines
-            if self._file.write(text) != len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with step(Step.EVENT_APPEND):
+                if self._file is None:
+                    self._file = _open(self._path)
+                # one unbuffered write, so that a killed driver leaves complete lines
+                if self._file.write(text) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if sync:
+                    os.fsync(self._file)
         except OSError as error:
             self._problem = error.strerror or str(error)
             self._close()  # the next line opens it again and ends an incomplete one
@@ -252,8 +246,9 @@ class EventFile(AbstractCallback):
         self._lines = LineFile(path, say)
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Appends an event."""
-        self._lines.append(to_json(line_of(event, state)))
+        """Appends an event; results and the end are synced, as they are in the study."""
+        told = isinstance(event, TrialEnded | SweepEnded)
+        self._lines.append(to_json(line_of(event, state)), sync=told)
 
     def close(self) -> None:
         """Closes the file; reports it if events are missing."""
@@ -268,4 +263,6 @@ def _open(path: Path) -> FileIO:
         file.seek(size - 1)
         if file.read(1) != b"\n":
             file.write(b"\n")
+    else:
+        sync_folder(path.parent)
     return file

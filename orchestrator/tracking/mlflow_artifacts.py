@@ -10,17 +10,16 @@ from orchestrator.core.state import SweepState
 from orchestrator.export.formats import all_exports
 from orchestrator.export.source import export_source
 from orchestrator.host import package_versions, system_facts
-from orchestrator.report.labels import counts_words, validation_sentences
+from orchestrator.report.labels import counts_words
 from orchestrator.report.page_data import ReportData
 from orchestrator.report.reasons import stop_words
 from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_text import (
     best_sentence,
-    contention_sentence,
     equals_sentence,
+    evidence_sentences,
     forecast_sentence,
     lossy_sentence,
-    regret_sentence,
     speedup_sentence,
 )
 from search_spaces.facts import ModelFacts
@@ -78,8 +77,8 @@ def answer_markdown(state: SweepState) -> str:
     sentences = [best_sentence(state)]
     if state.best is not None:
         sentences += [speedup_sentence(state), lossy_sentence(state)]
-        sentences += [*validation_sentences(state), equals_sentence(state)]
-        sentences += [contention_sentence(state), regret_sentence(state)]
+        sentences += [one for one in evidence_sentences(state) if one not in sentences]
+        sentences.append(equals_sentence(state))
     sentences.append(forecast_sentence(state))
     outcomes = counts_words(outcome_counts(state.records)) or "none"
     sentences.append(f"trials: {outcomes}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import cast
 
 import mlflow.artifacts
 from mlflow import MlflowClient
@@ -12,6 +13,7 @@ from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
 from requests.exceptions import RequestException, RetryError
 
 from orchestrator.study.storage import DATABASE_ERRORS
+from orchestrator.tracking.bounded import InTime, call_in_time
 from orchestrator.tracking.mlflow_store import create_once
 from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
@@ -50,9 +52,13 @@ def tracking_errors() -> tuple[type[Exception], ...]:
 
 
 def open_client(uri: str) -> MlflowClient:
-    """Returns a client of a store; creates the tables if the store is an empty database."""
+    """Returns a client of a store; creates the tables if the store is an empty database.
+
+    A call to a server has a bound: it raises an error of `tracking_errors` when it is late.
+    """
     driver_uri = with_driver(uri)
-    return create_once(driver_uri, lambda: MlflowClient(tracking_uri=driver_uri))
+    client = create_once(driver_uri, lambda: MlflowClient(tracking_uri=driver_uri))
+    return cast("MlflowClient", InTime(client)) if uri.startswith("http") else client
 
 
 def probe_store(uri: str) -> str | None:
@@ -64,7 +70,8 @@ def probe_store(uri: str) -> str | None:
     Raises:
         Exception: One of `tracking_errors`.
     """
-    experiments = MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+    client = MlflowClient(tracking_uri=uri)
+    experiments = call_in_time(lambda: client.search_experiments(max_results=1))
     return str(experiments[0].artifact_location) if experiments else None
 
 
@@ -74,7 +81,7 @@ def probe_artifacts(location: str, uri: str) -> None:
     Raises:
         Exception: One of `tracking_errors`.
     """
-    mlflow.artifacts.list_artifacts(artifact_uri=location, tracking_uri=uri)
+    call_in_time(lambda: mlflow.artifacts.list_artifacts(artifact_uri=location, tracking_uri=uri))
 
 
 def refusal(error: Exception, uri: str) -> str:

@@ -195,6 +195,8 @@ def _memory(memory: MemoryReading) -> Mapping[str, float | None]:
         "memory_limit_gib": _gib(memory.limit_bytes),
         "memory_share": memory.share,
         "reserved_gib": _gib(memory.reserved_bytes),
+        "reserved_share": memory.reserved_share,
+        "allocator_retries": float(memory.allocator_retries),
         "allocated_gib": _gib(memory.allocated_bytes),
         "weights_gib": _gib(parts.weights),
         "gradients_gib": _gib(parts.gradients),

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.workspace import tracking_uri
 from search_spaces.errors import StudyError, require
+from search_spaces.spec.files import real_path, with_home
 from search_spaces.spec.redaction import without_password, without_secrets
 from search_spaces.spec.schema import SweepSpec
 
@@ -25,7 +26,7 @@ _REVISION = re.compile(r"^(down_)?revision\s*(?::[^=]*)?=\s*[\"'](\w+)[\"']", re
 
 def study_folder(spec: SweepSpec) -> Path:
     """Returns the absolute path of the folder of studies."""
-    return Path(spec.study.folder).expanduser().resolve()
+    return real_path(with_home(spec.study.folder))
 
 
 def store_uri(spec: SweepSpec) -> str:

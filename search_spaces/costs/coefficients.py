@@ -5,15 +5,10 @@ All are positive; they are fitted as logarithms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
-
-import numpy as np
+from dataclasses import dataclass
 
 from search_spaces.costs.columns import ARCHITECTURES
-from search_spaces.costs.plan_features import STACKS, Numbers
-
-T = TypeVar("T")
+from search_spaces.costs.plan_features import STACKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +59,3 @@ class TimeCoefficients:
     node_jitter: float = 0.01  # share of a step, per doubling of nodes
     architectures: tuple[float, ...] = (1.0,) * len(ARCHITECTURES)  # factors for matmul_share
     stacks: tuple[float, ...] = (1.0,) * len(STACKS)  # factors for a step's seconds
-
-
-def to_vector(coefficients: Any) -> Numbers:
-    """Returns the logarithms of a dataclass's coefficients, in the order of its fields."""
-    values = [getattr(coefficients, field.name) for field in fields(coefficients)]
-    logarithms: Numbers = np.log(np.hstack(values))
-    return logarithms
-
-
-def from_vector(kind: type[T], vector: Numbers) -> T:
-    """Returns the value of a dataclass whose coefficients have these logarithms."""
-    values = iter(np.exp(vector).tolist())
-    coefficients: dict[str, Any] = {}
-    for field in fields(kind):  # type: ignore[arg-type]
-        if isinstance(field.default, tuple):
-            coefficients[field.name] = tuple(next(values) for _ in field.default)
-        else:
-            coefficients[field.name] = next(values)
-    return kind(**coefficients)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +16,7 @@ from search_spaces.costs.memory import CATEGORIES, STAGES, peak_bytes
 from search_spaces.costs.plan_features import STACKS, Counts, Numbers
 from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload
-from search_spaces.trial import Estimate
+from search_spaces.trial import Estimate, PlanForecast
 
 _THREADS = 2  # more would be limited by memory bandwidth
 _CHUNK = 1 << 16  # plans at a time: smaller chunks cost more calls, larger ones more memory
@@ -24,9 +24,16 @@ _TINY = 1e-30
 
 
 def estimate(value: float, deviation: float) -> Estimate:
-    """Returns a value with its 95 % interval, from the standard deviation of its logarithm."""
+    """Returns a value with its 95 % interval, from the standard deviation of its logarithm.
+
+    Raises:
+        FloatingPointError: If the interval is not finite.
+    """
     factor = float(np.exp(Z_95 * deviation))
-    return Estimate(value=float(value), low=float(value) / factor, high=float(value) * factor)
+    high = float(value) * factor
+    if not np.isfinite(high):
+        raise FloatingPointError(f"{value} with a deviation of {deviation} is not finite")
+    return Estimate(value=float(value), low=float(value) / factor, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +64,12 @@ class Forecasts:
     def take(self, rows: NDArray[Any]) -> Self:
         """Returns the forecasts of these rows."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def limited_to(self, limit_bytes: float) -> Self:
+        """Returns the same forecasts with another memory limit."""
+        limits = np.full(len(self), limit_bytes)
+        fits = probability_below(limits, self.peak_bytes, self.peak_deviation)
+        return replace(self, fits=fits)
 
     def by_term(self, row: int) -> dict[str, float]:
         """Returns the seconds of a plan's step by term."""
@@ -112,9 +125,7 @@ def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> F
     categories = calibration.memory_scales.scaled(peak.bytes)
     total = categories.sum(axis=1)
     features, rows = work.executions, work.rows
-    traced_stack = features.stack == STACKS.index("torch")
-    own, other = calibration.own_deviation_factor, calibration.memory_scales.deviation_factor
-    factor = np.where(traced_stack, own, other)
+    factor = memory_deviation_factor(work, calibration)
     deviation = calibration.memory_scales.deviation(peak.bytes, factor)
     samples = (features.micro_batch * features.accumulation * features.data).astype(float)
     devices = (features.tensor * features.pipeline * features.data).astype(float)
@@ -134,6 +145,50 @@ def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> F
         stage=peak.stage,
         fits=probability_below(np.full(len(work), limit_bytes), total, deviation),
     )
+
+
+def plan_forecast(
+    work: Workload,
+    row: int,
+    forecasts: Forecasts,
+    uncalibrated: Forecasts | None = None,
+    calibration_trials: int = 0,
+) -> PlanForecast:
+    """Returns the forecast of the plan in a row.
+
+    Args:
+        work: The plans.
+        row: Row of the plan.
+        forecasts: Forecasts of these plans.
+        uncalibrated: The same without the trials of a sweep; None if none corrects them.
+        calibration_trials: Number of these trials.
+
+    Raises:
+        FloatingPointError: If a value is not finite, since records cannot store it.
+    """
+    before = forecasts if uncalibrated is None else uncalibrated
+    rate_before, peak_before = float(before.samples_per_second[row]), float(before.peak_bytes[row])
+    if not np.isfinite(rate_before + peak_before):
+        raise FloatingPointError(f"{rate_before} samples/s or {peak_before} B is not finite")
+    step_deviation, peak_deviation = forecasts.step_deviation[row], forecasts.peak_deviation[row]
+    return PlanForecast(
+        samples_per_second=estimate(forecasts.samples_per_second[row], step_deviation),
+        step_seconds=estimate(forecasts.step_seconds[row], step_deviation),
+        peak_bytes=estimate(forecasts.peak_bytes[row], peak_deviation),
+        fits=float(forecasts.fits[row]),
+        limited_by=forecasts.limited_by(row),
+        calibration_trials=calibration_trials,
+        uncalibrated_samples_per_second=rate_before,
+        uncalibrated_peak_bytes=peak_before,
+        filled=float(work.executions.filled[row]),
+    )
+
+
+def memory_deviation_factor(work: Workload, calibration: Calibration) -> Numbers:
+    """Returns the factor of each plan's deviation: see `Calibration.own_deviation_factor`."""
+    traced = work.executions.stack == STACKS.index("torch")
+    own, other = calibration.own_deviation_factor, calibration.memory_scales.deviation_factor
+    return np.where(traced, own, other)
 
 
 def model_flops(work: Workload) -> Numbers:
@@ -210,9 +265,7 @@ def search_prior(work: Workload, calibration: Calibration, limit_bytes: float) -
     samples = (features.micro_batch * features.accumulation * features.data).astype(float)
     seconds = calibration.time_scales.scaled(terms).sum(axis=1)
     peak = calibration.memory_scales.scaled(categories).sum(axis=1)
-    traced_stack = features.stack == STACKS.index("torch")
-    own, other = calibration.own_deviation_factor, calibration.memory_scales.deviation_factor
-    factor = np.where(traced_stack, own, other)
+    factor = memory_deviation_factor(work, calibration)
     return SearchPrior(
         log_rate=np.log(samples / np.maximum(seconds, _TINY)),
         rate_parts=calibration.time_scales.parts(terms),

@@ -92,13 +92,3 @@ class PlanFeatures:
     def take(self, rows: NDArray[Any]) -> Self:
         """Returns these rows, in their order."""
         return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-
-def concatenate(parts: list[PlanFeatures]) -> PlanFeatures:
-    """Concatenates the rows of all parts."""
-    return PlanFeatures(
-        **{
-            f.name: np.concatenate([getattr(part, f.name) for part in parts])
-            for f in fields(PlanFeatures)
-        }
-    )

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.costs.columns import (
-    PASSES,
     CaseColumns,
     Kernels,
     PartBytes,
@@ -28,7 +27,7 @@ from search_spaces.costs.columns import (
     row_columns,
 )
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures, concatenate
+from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures
 from search_spaces.hardware.device import Device
 
 
@@ -91,28 +90,7 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
                 for variant, group in groups
             ],
         ),
-        kernels=_joined(Kernels, kernels),
-    )
-
-
-def concatenate_workloads(works: Sequence[Workload]) -> Workload:
-    """Concatenates workloads, with their plans in order."""
-    starts = np.cumsum([0, *(len(work.cases.tensor) for work in works)])
-    shifted = [
-        replace(work.kernels, slot=work.kernels.slot + start * len(PASSES))
-        for work, start in zip(works, starts, strict=False)
-    ]
-    rows = [
-        replace(work.rows, case=work.rows.case + start)
-        for work, start in zip(works, starts, strict=False)
-    ]
-    return Workload(
-        executions=concatenate([work.executions for work in works]),
-        rows=_joined(RowColumns, rows),
-        cases=_joined(CaseColumns, [work.cases for work in works]),
-        parts=_joined(PartBytes, [work.parts for work in works]),
-        sums=_joined(PassSums, [work.sums for work in works]),
-        kernels=_joined(Kernels, shifted),
+        kernels=joined(Kernels, kernels),
     )
 
 
@@ -146,7 +124,8 @@ def _scattered(kind: type[Any], count: int, parts: list[tuple[Counts, Any]]) -> 
     return kind(**columns)
 
 
-def _joined(kind: type[Any], values: Sequence[Any]) -> Any:
+def joined(kind: type[Any], values: Sequence[Any]) -> Any:
+    """Concatenates values of `kind`, column by column."""
     return kind(
         **{
             f.name: np.concatenate([getattr(value, f.name) for value in values])

@@ -9,12 +9,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from search_spaces.hardware.device import Device
-from search_spaces.hardware.files import device_file_text, read_devices
+from search_spaces.hardware.files import read_devices
 from search_spaces.hardware.names import DeviceError, unknown_device, words_of
 from search_spaces.plan import Precision
+from search_spaces.spec.yaml_reader import yaml_text
 
 # in this order: a device may be based on one in an earlier file
-_FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
+_FILES = ("nvidia_servers.yaml", "nvidia_mig.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
 
 
 def find_device(name: str, *, folder: Path | None = None) -> Device:
@@ -57,7 +58,8 @@ def load_device_file(path: Path) -> tuple[Device, ...]:
     Raises:
         SpecError: If the file cannot be read or has faults; holds all of them.
     """
-    return read_devices(device_file_text(path), source=str(path), lookup=known_device)
+    text = yaml_text(path, kind="a device file", command="plimsoll doctor --probe")
+    return read_devices(text, source=str(path), lookup=known_device)
 
 
 def dense_peak_flops(device_name: str, precision: Precision) -> float | None:

@@ -7,7 +7,6 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -19,7 +18,6 @@ from search_spaces.hardware.names import DeviceError
 from search_spaces.spec.error_messages import format_value, schema_faults
 from search_spaces.spec.yaml_reader import SpecDumper, read_tree
 
-MAX_FILE_BYTES = 2**20  # a device is a page of text; a larger file is the wrong one
 _LARGE = 1e6
 FIELDS = tuple(field.name for field in dataclasses.fields(Device))
 REQUIRED = tuple(
@@ -218,25 +216,3 @@ def _with_tuples(value: Entry) -> Entry:
     if not isinstance(sources, dict):
         return value
     return {**value, "sources": tuple(sources.items())}
-
-
-def device_file_text(path: Path) -> str:
-    """Returns the text of a device file.
-
-    Raises:
-        SpecError: If it cannot be read.
-    """
-
-    def refuse(advice: str) -> SpecError:
-        return SpecError(str(path), (Fault(path="file", value="", advice=advice),))
-
-    try:
-        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-            raise refuse("is larger than 1 MiB, too large for a device file")
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise refuse("does not exist; `plimsoll doctor --probe` writes one") from None
-    except UnicodeDecodeError as error:
-        raise refuse(f"is not UTF-8 text (byte {error.start} is invalid)") from None
-    except OSError as error:
-        raise refuse(f"cannot be read: {error.strerror or error}") from None

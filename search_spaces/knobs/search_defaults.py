@@ -211,7 +211,7 @@ def attentions(choice: DomainContext) -> Values:
 
 def compiles(choice: DomainContext) -> Values:
     """Returns both values on GPUs, if the model and the machines can compile."""
-    supported = choice.on_cuda and not choice.model.compile_refusal
+    supported = choice.on_cuda and not choice.model.bypasses_hooks
     return (False, True) if supported and not choice.cluster.lack("compile") else (False,)
 
 

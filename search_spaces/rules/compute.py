@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.facts import SAME_OUTPUTS
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
@@ -26,6 +27,22 @@ def attention_is_offered(plan: Plan, context: RuleContext) -> str | None:
         return None
     offered = ", ".join(context.model.attentions) or "none by name"
     return f"{context.model.architecture} has no {plan.attention} attention; it has {offered}"
+
+
+def attention_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
+    """Implementations of attention must be one function; where they are not, only one is used."""
+    model, named = context.model, context.spec.space.attention
+    differences = dict(model.attention_differences)
+    reference = named[0] if named else model.attentions[0]
+    if plan.attention == reference:
+        return None
+    difference = max(differences.get(name, 0.0) for name in (plan.attention, reference))
+    if difference <= SAME_OUTPUTS:
+        return None
+    return (
+        f"attention {plan.attention} of {model.architecture} is another function than {reference}:"
+        f" outputs differ by up to {difference:.1%}"
+    )
 
 
 def attention_can_be_used(plan: Plan, context: RuleContext) -> str | None:
@@ -59,9 +76,18 @@ def compile_can_be_used(plan: Plan, context: RuleContext) -> str | None:
     return context.cluster.lack("compile") if plan.compile else None
 
 
-def model_compiles(plan: Plan, context: RuleContext) -> str | None:
-    """Compiled blocks must compute the same as the original ones."""
-    return context.model.compile_refusal if plan.compile else None
+def compiled_blocks_are_called(plan: Plan, context: RuleContext) -> str | None:
+    """Compilation of a module takes effect where the module is called.
+
+    Source:
+        torch/nn/modules/module.py (2.13): `compile` replaces `_call_impl`, not `forward`.
+    """
+    if not (plan.compile and context.model.bypasses_hooks):
+        return None
+    return (
+        f"{context.model.architecture} calls the forward of its blocks itself, which stays as it is"
+        " when blocks are compiled: compile must be false"
+    )
 
 
 def eight_bit_can_be_used(plan: Plan, context: RuleContext) -> str | None:

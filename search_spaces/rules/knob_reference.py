@@ -11,8 +11,8 @@ import inspect
 import sys
 from collections.abc import Iterator
 
-from search_spaces.knobs.labels import KNOB_DOCS
-from search_spaces.knobs.registry import KNOBS, Knob, always
+from search_spaces.knobs.knob import Knob
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, DEFAULTS, NAMES
 from search_spaces.rules.base import Rule
 from search_spaces.rules.registry import RULES, knob_at_default
@@ -21,8 +21,9 @@ _HEAD = f"""\
 # The knobs
 
 Every knob of a plan: its trade-off, the engines that have it, whether it is lossless (the same
-training with another speed and memory use) or lossy, the rules that reject some of its values, and
-how the worker applies it. Set the values to search in the section `space` of a specification
+training with another speed and memory use) or lossy, whether forecasts depend on it (of the others
+only trials tell the effect), the rules that reject some of its values, and how the worker applies
+it. Set the values to search in the section `space` of a specification
 (`docs/spec.md`). For knobs that are not set there, `search_spaces/knobs/search_defaults.py` chooses
 the values. Lossy values are searched only if you name them, and every table, run and report labels
 them.
@@ -42,6 +43,7 @@ _COLUMNS = (
     "engines",
     "numerics",
     "active",
+    "forecast",
     "rules",
     "what the worker does",
 )
@@ -54,15 +56,15 @@ def knobs_reference() -> str:
 
 
 def _cells(knob: Knob) -> Iterator[str]:
-    labels = KNOB_DOCS[knob.name]
     yield f"`{knob.name}`"
     yield _values(knob.name)
-    yield labels.trades
-    yield labels.engines
-    yield f"lossy: {labels.lossy}" if labels.lossy else "lossless"
-    yield "always" if knob.is_active is always else labels.is_active
+    yield knob.trades
+    yield knob.engines
+    yield f"lossy: {knob.lossy_values}" if knob.lossy_values else "lossless"
+    yield knob.active or "always"
+    yield "yes" if knob.forecast else "no"
     yield ", ".join(f"`{rule}`" for rule in rules_of(knob.name)) or "none"
-    yield labels.does
+    yield knob.does
 
 
 def _values(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 
@@ -111,6 +112,62 @@ def packing_is_kept_apart(plan: Plan, context: RuleContext) -> str | None:
     if plan.batching != "packed" or context.model.packing:
         return None
     return f"{context.model.architecture} does not separate packed samples by position ids"
+
+
+def packing_is_read_by_stages(plan: Plan, _: RuleContext) -> str | None:
+    """Flash attention is told where packed samples start, and micro-batches differ in how many.
+
+    A pipeline needs micro-batches of one shape.
+    """
+    if plan.batching != "packed" or not plan.attention.startswith("flash") or plan.pipeline == 1:
+        return None
+    return f"{plan.attention} of packed samples needs pipeline 1, but pipeline is {plan.pipeline}"
+
+
+def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
+    """A sample's share of the loss must not depend on the samples beside it.
+
+    Where it does, the micro-batch is a part of what is trained: only the first one that the
+    specification names is searched, or else the smallest.
+    """
+    model, space = context.model, context.spec.space
+    smallest = model.smallest_micro_batch
+    if plan.micro_batch < smallest:
+        return (
+            f"{model.architecture} takes statistics over a micro-batch, and has no loss for"
+            f" {plan.micro_batch} sample; micro_batch must be {smallest} or more"
+        )
+    if model.batch_difference <= SAME_LOSS and smallest == 1:
+        return None
+    chosen = space.micro_batch[0] if space.micro_batch else smallest
+    batching = space.batching[0] if space.batching else "padded"
+    if plan.micro_batch == chosen and (plan.batching == batching or chosen == 1):
+        return None
+    found = (
+        f"the loss of {model.architecture} for two samples differs from the mean of theirs by"
+        f" {model.batch_difference:.1%}"
+        if model.batch_difference > SAME_LOSS
+        else f"{model.architecture} takes statistics over a micro-batch"
+    )
+    return (
+        f"{found}, so that {plan.batching} micro-batches of {plan.micro_batch} would train another"
+        f" one than {batching} ones of {chosen}; name first in space.micro_batch what to train with"
+    )
+
+
+def padding_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
+    """Padding must not change the outputs for a sample."""
+    model, data = context.model, context.spec.data
+    longer = context.spec.train.sequence_length > model.padding_from
+    if model.padding_difference <= SAME_OUTPUTS or data.kind == "fixed" or not longer:
+        return None
+    if plan.micro_batch == 1 and not plan.sequence_parallel:
+        return None
+    return (
+        f"outputs of {model.architecture} for a sample change beside a longer one (by up to"
+        f" {model.padding_difference:.0%}), so that padded micro-batches would train another loss;"
+        " use micro_batch 1, or samples of one length"
+    )
 
 
 def batching_needs_lengths(plan: Plan, context: RuleContext) -> str | None:

@@ -14,7 +14,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.knobs.registry import KNOBS, always
+from search_spaces.knobs.knob import always
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.rules.base import Rule, RuleContext
@@ -22,16 +23,17 @@ from search_spaces.rules.compute import (
     allocator_fits_device,
     attention_can_be_used,
     attention_is_offered,
+    attention_keeps_the_loss,
     checkpoint_offload_is_not_compiled,
     checkpoint_ratio_is_distinct,
     checkpointing_needs_blocks,
     compile_can_be_used,
+    compiled_blocks_are_called,
     deepspeed_can_be_used,
     deepspeed_can_use_fp16,
     eight_bit_can_be_used,
     flash_needs_sixteen_bits,
     loader_pinning_needs_cuda,
-    model_compiles,
     optimizer_fits_engine,
     zero_3_compiles_no_selective_recomputation,
 )
@@ -41,7 +43,10 @@ from search_spaces.rules.layout import (
     cluster_has_room,
     global_batch_is_kept,
     interleaving_has_whole_rounds,
+    micro_batch_keeps_the_loss,
     packing_is_kept_apart,
+    packing_is_read_by_stages,
+    padding_keeps_the_loss,
     pipeline_can_cut,
     pipeline_has_blocks,
     pipeline_is_filled,
@@ -60,9 +65,11 @@ from search_spaces.rules.offload import (
 )
 from search_spaces.rules.sharding import (
     compression_fits_device,
+    fsdp_gathers_in_hooks,
     replicas_divide_data,
     replicas_leave_shards,
     sharding_needs_ranks,
+    static_graph_has_one_pass,
     zero_one_needs_deepspeed,
 )
 from search_spaces.rules.tensor import (
@@ -103,6 +110,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         for rule in (
             global_batch_is_kept,
             packing_is_kept_apart,
+            packing_is_read_by_stages,
+            micro_batch_keeps_the_loss,
+            padding_keeps_the_loss,
             batching_needs_lengths,
             accelerator_is_there,
             cluster_has_room,
@@ -122,6 +132,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             autotp_recomputes_whole_blocks,
             zero_one_needs_deepspeed,
             sharding_needs_ranks,
+            fsdp_gathers_in_hooks,
             replicas_divide_data,
             replicas_leave_shards,
             checkpointing_needs_blocks,
@@ -140,12 +151,14 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             deepspeed_can_be_used,
             deepspeed_can_use_fp16,
             attention_is_offered,
+            attention_keeps_the_loss,
             attention_can_be_used,
             flash_needs_sixteen_bits,
             compile_can_be_used,
-            model_compiles,
+            compiled_blocks_are_called,
             eight_bit_can_be_used,
             optimizer_fits_engine,
+            static_graph_has_one_pass,
             compression_fits_device,
             allocator_fits_device,
             loader_pinning_needs_cuda,

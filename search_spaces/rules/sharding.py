@@ -30,6 +30,21 @@ def sharding_needs_ranks(plan: Plan, _: RuleContext) -> str | None:
     return f"zero_stage {plan.zero_stage} shards states over data ranks, but there is only one"
 
 
+def fsdp_gathers_in_hooks(plan: Plan, context: RuleContext) -> str | None:
+    """FSDP2 gathers the weights of a block in a hook of its forward pass.
+
+    Source:
+        torch/distributed/fsdp/_fully_shard/_fsdp_state.py (2.13): `register_forward_pre_hook`.
+    """
+    sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
+    if not (sharded and context.model.bypasses_hooks):
+        return None
+    return (
+        f"{context.model.architecture} calls the forward of its blocks itself, past the hooks in"
+        f" which FSDP2 gathers their weights: zero_stage {plan.zero_stage} needs engine deepspeed"
+    )
+
+
 def replicas_divide_data(plan: Plan, _: RuleContext) -> str | None:
     """All replicas have the same number of data ranks."""
     if plan.data % plan.replicas == 0:
@@ -45,6 +60,27 @@ def replicas_leave_shards(plan: Plan, _: RuleContext) -> str | None:
         f"replicas {plan.replicas} of data {plan.data} leave a single rank to shard over:"
         " use zero_stage 0 instead"
     )
+
+
+def static_graph_has_one_pass(plan: Plan, context: RuleContext) -> str | None:
+    """DDP records the graph in its first backward pass, which must reduce gradients.
+
+    With weights that have no gradient it might record those of the first step alone.
+
+    Source:
+        torch 2.13: with `static_graph`, a first pass in `no_sync` ends in the internal assertion
+        `expect_autograd_hooks_` (c10d/reducer.cpp).
+    """
+    if not plan.ddp_static_graph:
+        return None
+    if plan.accumulation * plan.pipeline > 1:
+        return (
+            "ddp_static_graph needs steps of one backward pass, without accumulation and pipeline:"
+            " DDP fails if its first pass reduces no gradients"
+        )
+    if context.model.has_unused_weights:
+        return "ddp_static_graph needs a model that uses all of its weights in each step"
+    return None
 
 
 def compression_fits_device(plan: Plan, context: RuleContext) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention, Optimizer, Plan, Precision
 from search_spaces.settings.checkpointing import CheckpointSettings, render_checkpoint
+from search_spaces.settings.optimizer import Kind
 from search_spaces.spec.schema import SweepSpec
 
 MIB = 2**20
@@ -43,6 +44,11 @@ class DeepSpeedSettings:
     compile: bool
     optimizer: Optimizer
     host_optimizer: bool  # states are in host memory (or pass through it to NVMe), updated there
+
+    @property
+    def optimizer_kind(self) -> Kind:
+        """The optimizer as `workers/plain_torch/optimizers.py` names it."""
+        return "adamw_cpu" if self.host_optimizer else self.optimizer
 
     @property
     def config(self) -> dict[str, Any]:
@@ -115,6 +121,10 @@ def _precision(plan: Plan) -> dict[str, Any]:
     return {}
 
 
+def _up_to_even(elements: int) -> int:
+    return elements + elements % 2
+
+
 def _zero(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[str, Any]:
     """Returns the section `zero_optimization`; sizes are counts of elements.
 
@@ -125,7 +135,8 @@ def _zero(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[s
     if plan.zero_stage == 0:
         return zero
     element_bytes = 4 if plan.precision == "fp32" else 2
-    bucket = max(min(plan.bucket_mib * MIB // element_bytes, model.parameters), 1)
+    bucket = min(plan.bucket_mib * MIB // element_bytes, model.parameters)
+    bucket = _up_to_even(max(bucket, 1))  # which ZeRO 1 and 2 insist on
     zero |= {
         "contiguous_gradients": plan.contiguous_gradients,
         "overlap_comm": plan.overlap,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
+from search_spaces.spec.files import DOCUMENT_BYTES, read_bounded
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Estimate
@@ -94,6 +95,12 @@ class ExportManifest:
     caveats: tuple[str, ...]
     inputs: tuple[Input, ...] = ()
 
+    def __post_init__(self) -> None:
+        names = (*(name for name, _ in self.files), *(each.name for each in self.inputs))
+        for name in names:
+            if "\\" in name or not PurePosixPath(name).parts or not _stays_below(name):
+                raise ValueError(f"{name!r} is not a file of the folder")
+
     def to_json(self) -> str:
         """Returns the manifest as indented JSON, for `read` and for people."""
         return _ADAPTER.dump_json(self, indent=1).decode() + "\n"
@@ -107,7 +114,7 @@ class ExportManifest:
         """
         file = folder / EXPORTED_FILE
         try:
-            return _ADAPTER.validate_json(file.read_bytes())
+            return _ADAPTER.validate_json(read_bounded(file, DOCUMENT_BYTES))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -119,6 +126,11 @@ class ExportManifest:
             raise UserError(
                 f"{file} cannot be read ({reason}): name a folder that plimsoll export wrote"
             ) from None
+
+
+def _stays_below(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 _ADAPTER: TypeAdapter[ExportManifest] = TypeAdapter(ExportManifest)

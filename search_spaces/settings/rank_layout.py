@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from search_spaces.plan import Plan
 
+DRAW_STRIDE = 1_000_003  # a prime, so that the seeds of ranks are far apart
 MESH_DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")  # the last one varies fastest
 
 
@@ -42,3 +43,14 @@ def rank_coordinates(plan: Plan, rank: int) -> RankCoordinates:
     row, tensor = divmod(rank, plan.tensor)
     stage, data = divmod(row, plan.data)
     return RankCoordinates(stage=stage, data=data, tensor=tensor)
+
+
+def draw_seed(seed: int, place: int) -> int:
+    """Returns the seed of what a rank draws while it trains, such as dropout masks.
+
+    Args:
+        seed: `train.seed`.
+        place: 0 and up; ranks that hold the same samples and layers have the same.
+    """
+    # torch's generator for CPUs reads 32 bits
+    return (seed + DRAW_STRIDE * place) % 2**32

@@ -7,7 +7,6 @@ was measured. `deepspeed_config` renders those of engine `deepspeed`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import (
@@ -24,7 +23,6 @@ from search_spaces.settings.checkpointing import (
 )
 from search_spaces.settings.pipeline_partition import StageBlocks, partition_blocks
 
-Wrapper = Literal["none", "ddp", "fsdp2"]
 Environment = tuple[tuple[str, str], ...]  # names and values
 
 
@@ -43,25 +41,42 @@ class PipelineSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DdpSettings:
+    """Arguments of `replicate` (`workers/plain_torch/data_parallel.py`)."""
+
+    bucket_mib: int
+    gradient_as_bucket_view: bool
+    find_unused_weights: bool
+    static_graph: bool
+    compression: Compression
+    compiled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fsdp2Settings:
+    """Arguments of `shard` (`workers/plain_torch/data_parallel.py`)."""
+
+    compute: Precision
+    reshard_after_forward: bool
+    offload: bool
+    pin_memory: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
     """Settings of engine `torch` for a model.
 
     Attributes:
-        reshard_after_forward: Only for FSDP2.
-        sync_every_pass: Reduce gradients in each pass, not only in the last one of a step. FSDP2
-            must, or it would hold whole gradients.
-        offload: FSDP2 keeps weights, gradients and optimizer states in host memory.
+        ddp: Replicas; None without them.
+        fsdp2: Sharding over the data ranks; None without it.
         compute: Precision of forward and backward, by autocast for DDP and by the mixed-precision
             policy for FSDP2 (weights gathered in it, gradients reduced in fp32). Master weights and
             optimizer states are fp32 in both.
     """
 
-    wrapper: Wrapper
-    reshard_after_forward: bool
+    ddp: DdpSettings | None
+    fsdp2: Fsdp2Settings | None
     replicas: int
-    sync_every_pass: bool
-    offload: bool
-    pin_memory: bool
     tensor: int
     sequence_parallel: bool
     pipeline: PipelineSettings | None
@@ -70,22 +85,25 @@ class TorchSettings:
     attention: Attention
     compile: bool
     optimizer: Optimizer
-    bucket_mib: int
-    gradient_as_bucket_view: bool
-    compression: Compression
+
+    @property
+    def optimizer_kind(self) -> Optimizer:
+        """The optimizer as `workers/plain_torch/optimizers.py` names it."""
+        return self.optimizer
+
+    @property
+    def autocast(self) -> Precision:
+        """Precision of autocast; FSDP2 sets the precision itself."""
+        return "fp32" if self.fsdp2 is not None else self.compute
 
 
 def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
     """Renders the settings of a plan with engine `torch` for a model."""
     sharded = plan.zero_stage in (2, 3)
-    wrapper: Wrapper = "fsdp2" if sharded else "ddp" if plan.data > 1 else "none"
     return TorchSettings(
-        wrapper=wrapper,
-        reshard_after_forward=plan.zero_stage == 3,
+        ddp=_ddp(plan, model) if plan.data > 1 and not sharded else None,
+        fsdp2=_fsdp2(plan) if sharded else None,
         replicas=plan.replicas,
-        sync_every_pass=sharded,
-        offload=plan.offload_parameters == "cpu",
-        pin_memory=plan.pin_memory,
         tensor=plan.tensor,
         sequence_parallel=plan.sequence_parallel,
         pipeline=_pipeline(plan, model) if plan.pipeline > 1 else None,
@@ -94,9 +112,26 @@ def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
         attention=plan.attention,
         compile=plan.compile,
         optimizer=plan.optimizer,
+    )
+
+
+def _ddp(plan: Plan, model: ModelFacts) -> DdpSettings:
+    return DdpSettings(
         bucket_mib=plan.bucket_mib,
         gradient_as_bucket_view=plan.gradient_as_bucket_view,
+        find_unused_weights=model.has_unused_weights and plan.pipeline == 1,
+        static_graph=plan.ddp_static_graph,
         compression=plan.compression,
+        compiled=plan.compile,
+    )
+
+
+def _fsdp2(plan: Plan) -> Fsdp2Settings:
+    return Fsdp2Settings(
+        compute=plan.precision,
+        reshard_after_forward=plan.zero_stage == 3,
+        offload=plan.offload_parameters == "cpu",
+        pin_memory=plan.pin_memory,
     )
 
 

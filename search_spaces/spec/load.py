@@ -22,11 +22,10 @@ from search_spaces.spec.error_messages import format_value, schema_faults, stray
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Section, section_of
-from search_spaces.spec.yaml_reader import SpecDumper, read_tree
+from search_spaces.spec.yaml_reader import SpecDumper, read_tree, yaml_text
 
 FLAG = "--set"
 _BY_NAME, _NAME = "model", "name"  # `model: gpt2` stands for `model: {name: gpt2}`
-MAX_FILE_BYTES = 2**20  # a specification is a page of text; a larger file is the wrong one
 ADDRESS_KEYS = (("study", "storage"), ("tracking", "uri"))  # keys that may hold a password
 MAX_NAME_LENGTH = 128  # that of `StudySpec.name`
 
@@ -143,7 +142,8 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     Raises:
         SpecError: If the file cannot be read, or it or an override has faults; holds all of them.
     """
-    return parse_spec(_text(path), source=str(path), overrides=overrides)
+    text = yaml_text(path, kind="a specification", command="plimsoll init")
+    return parse_spec(text, source=str(path), overrides=overrides)
 
 
 def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> SweepSpec:
@@ -236,23 +236,3 @@ def _validated(tree: dict[str, Any], *, source: str, syntax_faults: tuple[Fault,
         if not faults:
             return spec
     raise SpecError(source, tuple(faults))
-
-
-def _text(path: Path) -> str:
-    def refuse(advice: str) -> SpecError:
-        return SpecError(str(path), (Fault(path="file", value="", advice=advice),))
-
-    try:
-        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-            raise refuse("is larger than 1 MiB, too large for a specification")
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise refuse("does not exist; `plimsoll init` writes one") from None
-    except IsADirectoryError:
-        raise refuse("is a folder; name the YAML file in it") from None
-    except UnicodeDecodeError as error:
-        raise refuse(f"is not UTF-8 text (byte {error.start} is invalid)") from None
-    except OSError as error:
-        raise refuse(f"cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # a path with a null byte
-        raise refuse(f"is not a valid file name: {error}") from None

@@ -69,12 +69,13 @@ def _row(key: str, field: FieldInfo, path: str) -> str:
     type_text = _type_text(field.annotation)
     if bounds := ", ".join(_bounds(field.metadata)):
         type_text = f"{type_text}, {bounds}"
-    default = "required" if field.is_required() else f"`{_default(field)}`"
+    default = "required" if field.is_required() else f"`{default_text(field)}`"
     cells = (f"`{key}`", type_text, default, field.description or "")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _default(field: FieldInfo) -> str:
+def default_text(field: FieldInfo) -> str:
+    """Formats the default of a field as YAML."""
     value = field.get_default(call_default_factory=True)
     plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", value)
     return str(value) if plain else json.dumps(value)

@@ -44,8 +44,17 @@ class ModelSpec(Section):
         default_factory=dict,
         description="fields of the model's config to override, such as num_hidden_layers",
     )
+    revision: str | None = Field(
+        default=None,
+        pattern=r"^[\w][\w./-]*$",
+        max_length=200,
+        description="branch, tag or commit of a Hub id; a sweep finds its commit and keeps to it;"
+        " if unset, the commit of the study's first sweep",
+    )
     trust_remote_code: bool = Field(
-        default=False, description="run the model code in a Hub repository or folder"
+        default=False,
+        description="run the model code in a folder, or in a Hub repository whose commit is"
+        " model.revision",
     )
     tensor_plan: dict[str, str] = Field(
         default_factory=dict,

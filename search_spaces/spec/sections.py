@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from search_spaces.plan import Precision
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+MOST_GIB = 1_000_000.0  # more than any machine has
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # the largest that NumPy takes
 Seconds = Annotated[float, Field(gt=0)]
 Device = Literal["auto", "cpu", "cuda"]
@@ -19,6 +20,7 @@ KEYS_OUTSIDE_MEASUREMENT = frozenset(
 )
 Metric = Literal["samples_per_second", "samples_per_price", "headroom"]
 LearningRate = Literal["constant", "linear", "cosine"]
+Decay = Literal["all", "stock"]
 
 
 class Section(BaseModel):
@@ -54,7 +56,7 @@ class AcceleratorSpec(Section):
     )
     price_per_gpu_hour: float | None = Field(default=None, gt=0, description="price per GPU-hour")
     memory_gib: float | None = Field(
-        default=None, gt=0, description="memory limit per rank, in GiB"
+        default=None, gt=0, le=MOST_GIB, description="memory limit per rank, in GiB"
     )
 
 
@@ -124,6 +126,7 @@ class ClusterSpec(Section):
     memory_gib: float | None = Field(
         default=None,
         gt=0,
+        le=MOST_GIB,
         description="memory limit per rank, in GiB: of the device on CUDA, above the idle worker on"
         " CPU; if unset, all the memory there is",
     )
@@ -192,7 +195,7 @@ class ObjectiveSpec(Section):
     prefer: Literal["speed", "headroom"] = Field(
         default="speed",
         description="which of equally fast plans is best, as far as measurements tell: the one with"
-        " the highest mean speed, or the one that leaves most memory free",
+        " the highest lower end of its interval, or the one that leaves most memory free",
     )
     at_least: AtLeastSpec = Field(
         default=AtLeastSpec(), description="minimum requirements for the best plan"
@@ -309,7 +312,16 @@ class TrainSpec(Section):
         gt=0,
         description="maximum norm of the gradient over all weights; if unset, no clipping",
     )
-    weight_decay: float = Field(default=0.0, ge=0, description="weight decay of the optimizer")
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        description="weight decay of the optimizer, on the weights of train.decay",
+    )
+    decay: Decay = Field(
+        default="all",
+        description="weights that decay: all of them, or stock, which leaves out biases and norms"
+        " as the Trainer of transformers does",
+    )
     precision: Precision = Field(
         default="bf16",
         description="bf16 and fp16 compute in 16 bits with fp32 master weights (fp16 with dynamic"

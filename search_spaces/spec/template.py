@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -11,6 +9,7 @@ from importlib.resources import files
 from pydantic.fields import FieldInfo
 
 from search_spaces.errors import UserError
+from search_spaces.spec.reference import default_text
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import section_of
 
@@ -49,13 +48,7 @@ def _entry(path: str, field: FieldInfo, indent: str) -> Iterator[str]:
     if field.is_required():
         yield f"{indent}{key}: {EXAMPLES[path]}"
     else:
-        yield f"{indent}# {key}: {_default(field)}".rstrip()
-
-
-def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True)
-    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", value)
-    return str(value) if plain else json.dumps(value)
+        yield f"{indent}# {key}: {default_text(field)}".rstrip()
 
 
 def _comment(text: str, indent: str) -> Iterator[str]:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from search_spaces.errors import Fault
+from search_spaces.errors import Fault, SpecError
+from search_spaces.spec.files import MIB, FileTooLarge, read_bounded
 
 MAX_VALUES = 20_000  # scalars, lists and mappings, with aliases expanded
 MAX_DEPTH = 40
@@ -29,6 +31,7 @@ _NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
 _BOOL = re.compile(r"^(?:yes|no|true|false|on|off)$", re.IGNORECASE)
 _INT = re.compile(r"^[-+]?[0-9]+(?:_[0-9]+)*$")
 _FLOAT = re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
+_OPENINGS = re.compile(r"(?:[\[{]\s*){200}")  # in a row, none of them closed
 _TRUE = ("yes", "true", "on")
 
 # patterns of plain scalars by their first character; None stands for any
@@ -65,6 +68,8 @@ class _TooMuchError(Exception):
 def read_tree(text: str) -> tuple[dict[str, Any] | None, tuple[Fault, ...]]:
     """Returns the mapping in a YAML text (None if it has none), and the text's faults."""
     try:
+        if _OPENINGS.search(text):  # over which PyYAML's scanner would take a minute
+            raise _TooMuchError
         node = yaml.compose(text, Loader=SpecLoader)
         reader = _Reader()
         tree = {} if node is None else reader.value(node, "", 0)
@@ -169,3 +174,34 @@ def _syntax_fault(error: yaml.YAMLError) -> Fault:
         advice = f"the character {_code_point(error.character)} is not allowed in YAML"
         return Fault(path=f"position {error.position}", value="", advice=advice)
     return Fault(path="file", value="", advice=f"is not valid YAML: {error}")
+
+
+def yaml_text(path: Path, *, kind: str, command: str) -> str:
+    """Returns the text of a YAML file, which may hold a page or two.
+
+    Args:
+        path: The file.
+        kind: What it describes, for messages, such as "a specification".
+        command: The command that writes one.
+
+    Raises:
+        SpecError: If it cannot be read.
+    """
+
+    def refuse(advice: str) -> SpecError:
+        return SpecError(str(path), (Fault(path="file", value="", advice=advice),))
+
+    try:
+        return read_bounded(path, MIB).decode("utf-8-sig")
+    except FileTooLarge:
+        raise refuse(f"is larger than 1 MiB, too large for {kind}") from None
+    except FileNotFoundError:
+        raise refuse(f"does not exist; `{command}` writes one") from None
+    except IsADirectoryError:
+        raise refuse("is a folder; name the YAML file in it") from None
+    except UnicodeDecodeError as error:
+        raise refuse(f"is not UTF-8 text (byte {error.start} is invalid)") from None
+    except OSError as error:
+        raise refuse(f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a path with a null byte
+        raise refuse(f"is not a valid file name: {error}") from None

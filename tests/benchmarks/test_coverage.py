@@ -25,7 +25,7 @@ def test_a_simulated_trial_ends_where_the_loop_ends(name: str) -> None:
 
     for row, seconds in enumerate(series.tolist()):
         windows: list[Window] = []
-        while not windows or next_window(windows, objective, None, 0.0) != STOP:
+        while not windows or next_window(windows, objective, None, 0.0, 0.1) != STOP:
             windows.append(_window(seconds[len(windows)]))
         assert len(windows) == trials.windows[row]
         steady = seconds[: len(windows)]

@@ -1,4 +1,4 @@
-"""What is told of two sweeps, from when their trials ended."""
+"""Figures of two sweeps, from when their trials ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark of long sweeps says of a process, and that a real sweep stays flat."""
+"""The benchmark of long sweeps: its figures of a process; a real sweep stays flat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of running services share."""
+"""Fixtures of the tests of running services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container of a rendered pod would see and run, for running it on this machine."""
+"""Environment and commands of a rendered pod's container, for running them on this machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command_line(container: dict[str, Any], variables: dict[str, str]) -> list[s
 
 
 def submitter_script(job: dict[str, Any], *, address: str, submission: str) -> str:
-    """What the operator has the submitter's bash run, once the head answers.
+    """Returns what the operator has the submitter's bash run, once the head answers.
 
     Source: `BuildJobSubmitCommand` in `ray-operator/controllers/ray/common/job.go` of KubeRay; what
     is quoted there, and what is not, is here too.
@@ -67,5 +67,5 @@ def submitter_script(job: dict[str, Any], *, address: str, submission: str) -> s
 
 
 def _go_quoted(text: str) -> str:
-    """As Go's strconv.Quote writes plain text: for a reader of Go, which bash is not."""
+    """Quotes plain text as Go's strconv.Quote does: for a reader of Go, which bash is not."""
     return json.dumps(text, ensure_ascii=False)

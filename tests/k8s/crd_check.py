@@ -26,7 +26,7 @@ _KEPT += ("maxItems", "required", "anyOf", "allOf", "oneOf", "not")
 
 
 def complaints(resource: dict[str, Any]) -> Iterator[str]:
-    """What the API server would refuse about it, each with its path."""
+    """Yields what the API server would refuse about it, each with its path."""
     kind = resource["kind"]
     schema = definition(kind)
     cleaned = copy.deepcopy(resource)

@@ -1,4 +1,4 @@
-"""What KubeRay's operator refuses beyond the schema, by marking a resource ValidationFailed.
+"""Rules of KubeRay's operator beyond the schema: it marks a resource ValidationFailed.
 
 Source: `ray-operator/controllers/ray/utils/validation.go` of KubeRay v1.7.0, told in our words.
 Rules for fields that `k8s/` leaves out are told as a refusal of the field.
@@ -21,7 +21,7 @@ POLICIES = ("DeleteWorkers", "DeleteCluster", "DeleteSelf")  # in the order of w
 
 
 def complaints(resource: Resource) -> Iterator[str]:
-    """Why the operator would refuse a RayJob or a RayCluster."""
+    """Yields why the operator would refuse a RayJob or a RayCluster."""
     kind, name = resource["kind"], resource["metadata"]["name"]
     if len(name) > NAME_LENGTHS[kind]:
         yield f"the name has {len(name)} characters, {kind} takes {NAME_LENGTHS[kind]}"
@@ -111,7 +111,7 @@ def _readable(runtime_env: str) -> Iterator[str]:
 
 
 def cluster_complaints(cluster: dict[str, Any]) -> Iterator[str]:
-    """Why the operator would refuse a cluster, be it a RayJob's or one by itself."""
+    """Yields why the operator would refuse a cluster, be it a RayJob's or one by itself."""
     version = tuple(int(part) for part in re.findall(r"\d+", cluster.get("rayVersion", "0"))[:2])
     options, autoscales = (
         cluster.get("autoscalerOptions", {}),

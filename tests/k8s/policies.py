@@ -10,19 +10,23 @@ from tests.k8s.pods import Pod, pods
 from tests.k8s.quantities import amount
 from tests.k8s.rendering import Resource
 
+DISK = "ephemeral-storage"
 LEVEL = "pod-security.kubernetes.io/enforce"
+OPEN_SERVICES = ("loadbalancers", "nodeports")
+_OURS = "plimsoll:"  # whose digest is known when it has been pushed: `make digests`
 VOLUMES = {"name", "configMap", "emptyDir", "persistentVolumeClaim", "projected", "claimTemplate"}
 SECRET_NAME = re.compile(r"PASSWORD|SECRET|TOKEN|CREDENTIAL|ACCESS_KEY|STORAGE|BACKEND_STORE")
 PASSWORD_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
 
 
 def complaints(resources: list[Resource]) -> Iterator[str]:
-    """What breaks a rule, in any pod or ConfigMap of an overlay."""
+    """Yields what breaks a rule, in any pod or ConfigMap of an overlay."""
     level = next(r for r in resources if r["kind"] == "Namespace")["metadata"]["labels"].get(LEVEL)
     if level not in ("restricted", "privileged"):
         yield f"the namespace enforces {level}"
+    yield from _namespace_bounds(resources)
     for pod in pods(resources):
-        told = [*_pod(pod)]
+        told = [*_pod(pod), *_disk(pod, resources)]
         for container in pod.containers:
             added = {"IPC_LOCK"} if level == "privileged" else set()
             told += [*_security(container, pod, added), *_image(container), *_amounts(container)]
@@ -71,9 +75,8 @@ def _quantities(value: Any) -> Iterator[str]:
     for part in below:
         yield from _quantities(part)
     if isinstance(value, dict):
-        amounts = {
-            k: v for field in ("requests", "limits") for k, v in value.get(field, {}).items()
-        }
+        fields = (value.get(field) for field in ("requests", "limits", "default", "defaultRequest"))
+        amounts = {k: v for field in fields if isinstance(field, dict) for k, v in field.items()}
         amounts |= {k: v for k, v in value.items() if k == "sizeLimit"}
         for of, quantity in amounts.items():
             try:
@@ -107,6 +110,8 @@ def _image(container: dict[str, Any]) -> Iterator[str]:
     _, colon, tag = image.rpartition("/")[2].partition(":")
     if "@sha256:" not in image and (not colon or tag == "latest" or not re.search(r"\d", tag)):
         yield f"{container['name']}: image {image!r} is not pinned"
+    elif "@sha256:" not in image and not image.startswith(_OURS):
+        yield f"{container['name']}: image {image!r} has no digest"
 
 
 def _amounts(container: dict[str, Any]) -> Iterator[str]:
@@ -131,12 +136,42 @@ def _plain_secrets(container: dict[str, Any]) -> Iterator[str]:
         if value and (SECRET_NAME.search(name) or PASSWORD_IN_URL.search(value)):
             yield f"{container['name']}: {name} stands there for all to read"
     for word in [*container.get("command", ()), *container.get("args", ())]:
-        if PASSWORD_IN_URL.search(word):
+        secret = any(f"$({one})" in word for one in _secret_variables(container))
+        if secret or PASSWORD_IN_URL.search(word):
             yield f"{container['name']}: a password in its command"
 
 
+def _secret_variables(container: dict[str, Any]) -> Iterator[str]:
+    for variable in container.get("env", ()):
+        if "secretKeyRef" in variable.get("valueFrom", {}):
+            yield variable["name"]
+
+
+def _namespace_bounds(resources: list[Resource]) -> Iterator[str]:
+    hard = [one["spec"]["hard"] for one in resources if one["kind"] == "ResourceQuota"]
+    if not any("pods" in one for one in hard):
+        yield "the namespace has no quota of pods"
+    if any(one.get(f"services.{kind}") != "0" for one in hard for kind in OPEN_SERVICES):
+        yield "the namespace may open services to the network"
+
+
+def _disk(pod: Pod, resources: list[Resource]) -> Iterator[str]:
+    """Yields pods whose volumes may take more of their node's disk than they are allowed."""
+    ranges = [one["spec"]["limits"] for one in resources if one["kind"] == "LimitRange"]
+    defaults = [one["default"].get(DISK) for limits in ranges for one in limits if "default" in one]
+    of = [c.get("resources", {}).get("limits", {}).get(DISK) for c in pod.spec["containers"]]
+    limits = [own or next(iter(defaults), None) for own in of]
+    if None in limits:
+        yield "its disk is not bounded"
+        return
+    on_disk = [v["emptyDir"] for v in pod.spec["volumes"] if "emptyDir" in v]
+    held = sum(_size(v.get("sizeLimit", 0)) for v in on_disk if not v.get("medium"))
+    if held > sum(map(_size, limits)):
+        yield "volumes may take more than its ephemeral storage"
+
+
 def _writes(container: dict[str, Any]) -> Iterator[str]:
-    """Where a read-only root leaves room: /tmp, and the home directory that programs write to."""
+    """Yields which of /tmp and the home directory cannot be written on a read-only root."""
     places = {m["mountPath"] for m in container.get("volumeMounts", ()) if not m.get("readOnly")}
     home = next((v.get("value") for v in container.get("env", ()) if v["name"] == "HOME"), "/tmp")
     yield from (f"{container['name']} cannot write to {place}" for place in {"/tmp", home} - places)

@@ -16,7 +16,7 @@ TWICE_READ = set("$`\"'\\!;&|<>*?~#")  # what either of two shells would take fo
 
 
 def complaints(resources: list[Resource], *, ray: str, image: str) -> Iterator[str]:
-    """What breaks a rule; `ray` and `image` are the pinned version and the image with its tag."""
+    """Yields what breaks a rule; `ray` is the pinned version, `image` the image with its tag."""
     jobs = [resource for resource in resources if resource["kind"] == "RayJob"]
     clusters = [cluster for resource in resources for cluster in ray_clusters(resource)]
     for cluster in clusters:

@@ -1,14 +1,16 @@
-"""Who can connect to whom, by the NetworkPolicies: what a network plugin would decide."""
+"""Reachability of pods by the NetworkPolicies, as a network plugin would decide it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from tests.k8s.pods import Pod
 from tests.k8s.rendering import Resource
 
 Labels = dict[str, str]
+OUTSIDE = "198.51.100.7"  # a stranger's, of those for documentation
 
 
 def allowed(
@@ -19,13 +21,17 @@ def allowed(
     target: Pod | None = None,
     elsewhere: str = "default",
     protocol: str = "TCP",
+    address: str = OUTSIDE,
 ) -> bool:
-    """Whether a connection comes about; an end that is None lies in the namespace `elsewhere`."""
+    """Returns whether a connection comes about.
+
+    An end of None is a pod in the namespace `elsewhere`, or has this address outside.
+    """
     leaves = source is None or _passes(
-        "Egress", policies, source, target, elsewhere, port, protocol
+        "Egress", policies, source, target, (elsewhere, address), port, protocol
     )
     enters = target is None or _passes(
-        "Ingress", policies, target, source, elsewhere, port, protocol
+        "Ingress", policies, target, source, (elsewhere, address), port, protocol
     )
     return leaves and enters
 
@@ -47,30 +53,37 @@ def _passes(
     policies: list[Resource],
     pod: Pod,
     peer: Pod | None,
-    elsewhere: str,
+    beyond: tuple[str, str],
     port: int,
     protocol: str,
 ) -> bool:
     holding = [policy for policy in policies if _holds(policy, direction, pod)]
     rules = [rule for policy in holding for rule in policy["spec"].get(direction.lower(), ())]
-    return not holding or any(_rule(rule, peer, elsewhere, port, protocol) for rule in rules)
+    return not holding or any(_rule(rule, peer, beyond, port, protocol) for rule in rules)
 
 
-def _rule(rule: dict[str, Any], peer: Pod | None, elsewhere: str, port: int, protocol: str) -> bool:
+def _rule(
+    rule: dict[str, Any], peer: Pod | None, beyond: tuple[str, str], port: int, protocol: str
+) -> bool:
     ports = rule.get("ports")
     if ports and {"port": port, "protocol": protocol} not in ports:
         return False
     ends = rule.get("from", rule.get("to"))
-    return ends is None or any(_end(end, peer, elsewhere) for end in ends)
+    return ends is None or any(_end(end, peer, *beyond) for end in ends)
 
 
-def _end(end: dict[str, Any], peer: Pod | None, elsewhere: str) -> bool:
-    if "ipBlock" in end:
-        return False  # addresses lie outside what is asked here
+def _end(end: dict[str, Any], peer: Pod | None, elsewhere: str, address: str) -> bool:
+    if "ipBlock" in end:  # of pods, it is their labels that are asked for
+        return peer is None and _is_in(ip_address(address), **end["ipBlock"])
     if peer is None:
         names = {"kubernetes.io/metadata.name": elsewhere}
         return "namespaceSelector" in end and _fits(end["namespaceSelector"], names)
     return "namespaceSelector" not in end and _fits(end["podSelector"], peer.labels)
+
+
+def _is_in(address: IPv4Address | IPv6Address, *, cidr: str, **exceptions: list[str]) -> bool:
+    excluded = exceptions.get("except", [])
+    return address in ip_network(cidr) and not any(address in ip_network(one) for one in excluded)
 
 
 def _fits(selector: dict[str, Any], labels: Labels) -> bool:

@@ -12,7 +12,7 @@ IN_EVERY_NAMESPACE = ("kube-root-ca.crt",)  # ConfigMaps that Kubernetes puts th
 
 
 def complaints(resources: list[Resource], secrets: list[Resource]) -> Iterator[str]:
-    """What is named and is not there; `secrets` are those that a person makes."""
+    """Yields what is named and is not there; `secrets` are those that a person makes."""
     there = _Names(resources, secrets)
     for pod in pods(resources):
         yield from (f"{pod.name}: {complaint}" for complaint in _pod(pod, there))
@@ -22,7 +22,7 @@ def complaints(resources: list[Resource], secrets: list[Resource]) -> Iterator[s
 
 
 class _Names:
-    """What can be referred to, by kind, with the keys of what has some."""
+    """Resources that can be referred to, by kind, with their keys if they have some."""
 
     def __init__(self, resources: list[Resource], secrets: list[Resource]) -> None:
         self.keys: dict[tuple[str, str], set[str]] = {}
@@ -124,7 +124,7 @@ def _absent(kind: str, name: str, resources: list[Resource]) -> Iterator[str]:
 def _selection(
     labels: dict[str, str], ports: list[str | int], resources: list[Resource]
 ) -> Iterator[str]:
-    """What is wrong with the pods that labels choose, and with their ports."""
+    """Yields what is wrong with the pods that labels choose, and with their ports."""
     chosen = [pod for pod in pods(resources) if labels.items() <= pod.labels.items()]
     if not chosen:
         yield "it selects no pod"

@@ -26,7 +26,7 @@ Resource = dict[str, Any]
 
 @functools.cache
 def _lack() -> str | None:
-    """Why kubectl cannot be used here; None if it can."""
+    """Returns why kubectl cannot be used here; None if it can."""
     if shutil.which("kubectl") is None:
         return "there is no kubectl"
     told = subprocess.run(
@@ -69,7 +69,7 @@ def _rendered(overlay: str) -> tuple[Resource, ...]:
 
 
 def rendered(overlay: str) -> list[Resource]:
-    """What `kubectl apply -k` would send, as a copy that a test may change."""
+    """Returns what `kubectl apply -k` would send, as a copy that a test may change."""
     needs_kubectl()
     return copy.deepcopy(list(_rendered(overlay)))
 

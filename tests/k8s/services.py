@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 
-from benchmarks.rigs.ray_head import free_port
+from benchmarks.rigs.ports import free_port
 from tests.k8s.containers import command_line, environment
 from tests.k8s.rendering import Resource, plain_name, the
 from tests.k8s.test_references import secrets
@@ -27,7 +27,7 @@ START_SECONDS = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Where PostgreSQL and MLflow of the overlay answer on this machine."""
+    """The overlay's PostgreSQL and MLflow, and where they answer on this machine."""
 
     resources: list[Resource]
     sockets: Path  # PostgreSQL's folder

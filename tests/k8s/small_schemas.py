@@ -70,6 +70,6 @@ SCHEMAS = {
 
 
 def complaints(resource: Resource) -> Iterator[str]:
-    """What does not fit the schema of its kind."""
+    """Yields what does not fit the schema of its kind."""
     for error in Draft202012Validator(SCHEMAS[resource["kind"]]).iter_errors(resource["spec"]):
         yield f"{'.'.join(str(part) for part in error.absolute_path)}: {error.message}"

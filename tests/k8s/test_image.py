@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import pytest
 import yaml
 
-from tests.k8s.rendering import K8S, ROOT, rendered
+from tests.k8s.rendering import K8S, ROOT, needs_kubectl, rendered
 from tests.k8s.test_policies import our_version, pinned
 
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -28,7 +29,7 @@ def steps(keyword: str) -> list[list[str]]:
 
 
 def copied() -> list[str]:
-    """What comes from the repository."""
+    """Returns what comes from the repository."""
     return [source for words in steps("COPY") for source in words[:-1]]
 
 
@@ -42,15 +43,15 @@ def test_what_it_copies_exists_and_is_let_through() -> None:
 
 
 def test_the_base_is_pinned_and_is_the_python_of_the_constraints() -> None:
-    ((base,),) = steps("FROM")
+    base = steps("FROM")[0][0]
     series = re.search(r"\(Python (\d+\.\d+), Linux\)", (ROOT / "constraints.txt").read_text())
 
     assert series is not None
-    assert re.fullmatch(rf"python:{re.escape(series[1])}\.\d+-slim-\w+", base)
+    assert re.fullmatch(rf"python:{re.escape(series[1])}\.\d+-slim-\w+@sha256:[0-9a-f]{{64}}", base)
 
 
 def test_it_does_not_end_as_root() -> None:
-    """By the number that the manifests run it as."""
+    """Its user is the number that the manifests run it as."""
     users = steps("USER")
     job = next(one for one in rendered("local") if one["kind"] == "RayJob")
     context = job["spec"]["submitterPodTemplate"]["spec"]["securityContext"]
@@ -60,9 +61,8 @@ def test_it_does_not_end_as_root() -> None:
     assert "sudo" not in TEXT
 
 
-def test_it_installs_as_the_makefile_does() -> None:
-    """Everything by constraints.txt, torch first and alone."""
-    makefile = (ROOT / "Makefile").read_text()
+def test_s7_every_file_that_it_installs_has_a_hash() -> None:
+    """All packages come from the lock file, and ours without anything else."""
     installs = [
         shlex.split(part)
         for words in steps("RUN")
@@ -70,28 +70,48 @@ def test_it_installs_as_the_makefile_does() -> None:
         if part.split()[:2] == ["pip", "install"]
     ]
 
-    assert len(installs) == 3
-    for words in installs:
-        assert words[2:4] == ["--constraint", "constraints.txt"]
-    assert installs[0][4:] == ["torch"]
-    assert "--constraint constraints.txt" in makefile
-    assert re.findall(r"\$\(PIP_INSTALL\) (.*)", makefile) == ["torch", "--editable '.[dev]'"]
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
+    assert [words[2:] for words in installs] == [
+        ["--require-hashes", "--requirement", "requirements-cuda.lock"],
+        ["--no-deps", "--no-build-isolation", "."],
     ]
-    assert installs[1][4] == ".[all]"
-    assert "all" in extras
+
+
+def test_s7_a_slim_stage_has_no_compiler() -> None:
+    bases = steps("FROM")
+    slim = TEXT.partition("\nFROM slim\n")[0]
+
+    assert bases[0][1:] == ["AS", "slim"]
+    assert bases[1:] == [["slim"]]
+    assert "apt-get" not in slim
+    assert slim.rstrip().splitlines()[-4].startswith("CMD")
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_s7_the_lock_files_hold_the_pinned_versions_with_hashes(kind: str) -> None:
+    """A package that no constraint names, such as torch's setuptools, is locked all the same."""
+    pins = _pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    text = (ROOT / f"requirements-{kind}.lock").read_text(encoding="utf-8")
+    locked = _pins(text)
+    hashed = re.findall(r"^[\w.-]+==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
+
+    assert len(hashed) == len(locked) > 100
+    assert locked.pop("torch") == {"cpu": f"{pins['torch']}+cpu", "cuda": pins["torch"]}[kind]
+    assert {name: at for name, at in locked.items() if pins.get(name, at) != at} == {}
+    assert set(locked) - set(pins) == {"setuptools"}
+
+
+def _pins(text: str) -> dict[str, str]:
+    found = re.findall(r"^([\w.-]+)==([^\s\\]+)", text, re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found}
 
 
 def test_what_it_copies_is_enough_to_install(tmp_path: Path) -> None:
-    """Both steps: the metadata alone, for the layer of dependencies, and then the packages."""
     for source in copied()[:4]:
         shutil.copy(ROOT / source, tmp_path / source)
-    assert wheel(tmp_path, tmp_path / "first") == set()
     for source in copied()[4:]:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / source, tmp_path / source, ignore=ignore)
-    packed = wheel(tmp_path, tmp_path / "second")
+    packed = wheel(tmp_path, tmp_path / "out")
 
     sources = {
         file.relative_to(ROOT).as_posix()
@@ -115,7 +135,7 @@ def wheel(folder: Path, out: Path) -> set[str]:
 
 
 def builds_here() -> bool:
-    """Whether a setuptools as pyproject.toml asks for is installed."""
+    """Returns whether a setuptools as pyproject.toml asks for is installed."""
     try:
         return int(version("setuptools").partition(".")[0]) >= 77
     except PackageNotFoundError:
@@ -126,6 +146,61 @@ def test_a_login_shell_finds_what_the_operator_calls() -> None:
     """Nothing is put beside the system's Python, whose folder /etc/profile keeps."""
     assert not re.search(r"venv|conda|ENV.*\bPATH=", re.sub(r"#.*", "", TEXT))
     assert "bash -lc 'command -v ray plimsoll mlflow'" in TEXT
+
+
+def made(target: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Makes a target of the Makefile that installs nothing."""
+    path = variables.pop("PATH", os.environ["PATH"])
+    return subprocess.run(
+        ["make", "--silent", target, *(f"{name}={value}" for name, value in variables.items())],
+        cwd=ROOT,
+        env={"PATH": path, "HOME": os.environ["HOME"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_s7_an_overlay_without_digests_is_refused_for_a_release(tmp_path: Path) -> None:
+    needs_kubectl()
+    shutil.copytree(K8S, tmp_path / "k8s")
+    overlay = tmp_path / "k8s" / "overlays" / "cloud"
+    by_tag = made("digests", OVERLAY=str(overlay))
+    file = overlay / "kustomization.yaml"
+    digest = f"newName: registry.example.com/plimsoll\n    digest: sha256:{'0' * 64}"
+    file.write_text(file.read_text().replace(f"newTag: {our_version()}", digest))
+
+    assert by_tag.stderr.splitlines()[0] == f"no digest: plimsoll:{our_version()}"
+    assert by_tag.returncode
+    assert made("digests", OVERLAY=str(overlay)).returncode == 0
+    assert made("digests", OVERLAY=str(tmp_path)).returncode  # no overlay at all
+
+
+# a registry that gives each image a digest
+DOCKER = f"""#!/bin/sh
+echo "$@" >> "$(dirname "$0")/calls"
+case "$1 $2" in "image inspect")
+    for last; do :; done
+    echo "other.example.com/plimsoll@sha256:{"1" * 64}"
+    echo "${{last%:*}}@sha256:{"2" * 64}"
+esac
+"""
+
+
+def test_s7_what_is_pushed_is_named_by_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    pushed = made("push", REGISTRY="registry.example.com/team", PATH=path)
+    nowhere = made("push", PATH=path)
+
+    at = f"sha256:{'2' * 64}"
+    images = [f"registry.example.com/team/{name}@{at}" for name in ("plimsoll", "plimsoll-slim")]
+    assert pushed.stdout.splitlines()[-2:] == images
+    calls = (tmp_path / "calls").read_text()
+    assert f"push --quiet registry.example.com/team/plimsoll:{our_version()}\n" in calls
+    assert nowhere.returncode
+    assert "REGISTRY=" in nowhere.stderr
 
 
 def test_versions_agree_wherever_they_stand() -> None:

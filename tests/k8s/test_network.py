@@ -1,4 +1,4 @@
-"""Who can talk to whom, by the NetworkPolicies of the overlays that have them."""
+"""Connections between pods, by the NetworkPolicies of the overlays that have them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.k8s.pods import Pod, pods
 from tests.k8s.reachability import allowed, unselected
 from tests.k8s.rendering import OVERLAYS, Resource, rendered
 
-GUARDED = [overlay for overlay in OVERLAYS if overlay != "local"]
+# from which clouds hand out keys of a node, and of whoever may write its metadata
+METADATA = ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 STRANGER = Pod(name="stranger", owner="Pod", labels={"app": "stranger"}, spec={})
 
 
@@ -21,7 +22,7 @@ def network(overlay: str) -> tuple[list[Resource], dict[str, Pod]]:
     return [one for one in resources if one["kind"] == "NetworkPolicy"], found
 
 
-@pytest.mark.parametrize("overlay", GUARDED)
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_no_pod_is_left_open(overlay: str) -> None:
     policies, found = network(overlay)
 
@@ -29,7 +30,7 @@ def test_no_pod_is_left_open(overlay: str) -> None:
     assert [told for pod in found.values() for told in unselected(policies, pod)] == []
 
 
-@pytest.mark.parametrize("overlay", GUARDED)
+@pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize(
     ("source", "target", "port"),
     [
@@ -48,7 +49,7 @@ def test_what_has_to_talk_can(overlay: str, source: str, target: str, port: int)
     assert allowed(policies, port, source=found[source], target=found[target])
 
 
-@pytest.mark.parametrize("overlay", GUARDED)
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_lies_outside_is_reached_where_it_has_to_be(overlay: str) -> None:
     policies, found = network(overlay)
     for pod in found.values():
@@ -74,7 +75,7 @@ FORBIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("overlay", GUARDED)
+@pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize(("source", "target", "port"), FORBIDDEN)
 @pytest.mark.parametrize("wall", ["Ingress", "Egress"])
 def test_what_need_not_talk_cannot(
@@ -90,13 +91,33 @@ def test_what_need_not_talk_cannot(
     assert not allowed(standing, port, source=found[source], target=found[target])
 
 
-@pytest.mark.parametrize("overlay", GUARDED)
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_neither_the_job_port_nor_the_way_out_is_open_to_all(overlay: str) -> None:
     policies, found = network(overlay)
     for component in found:
         assert not allowed(policies, 8265, target=found[component], elsewhere="default")
     for component in ("worker", "submitter", "database"):
         assert not allowed(policies, 443, source=found[component])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_s12_s13_no_pod_reaches_the_metadata_of_its_node(overlay: str) -> None:
+    policies, found = network(overlay)
+    for pod in found.values():
+        for address in METADATA:
+            for port in (80, 443):
+                assert not allowed(policies, port, source=pod, address=address), (pod.name, address)
+
+
+@pytest.mark.parametrize(
+    "way_out", [{}, {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}], ids=["no end", "no exception"]
+)
+def test_s12_a_way_out_without_exceptions_is_told(way_out: dict[str, Any]) -> None:
+    policies, found = network("shared")
+    (policy,) = [one for one in policies if one["metadata"]["name"] == "autoscaler-to-api-server"]
+    policy["spec"]["egress"] = [{**way_out, "ports": [{"protocol": "TCP", "port": 443}]}]
+
+    assert allowed(policies, 443, source=found["head"], address=METADATA[0])
 
 
 def test_without_the_policy_for_all_a_pod_is_open() -> None:

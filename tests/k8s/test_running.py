@@ -59,8 +59,11 @@ def test_the_password_is_asked_for(database: Path) -> None:
 
 
 def refusal(url: str) -> str:
-    """Why the server lets nobody in; in a process of its own, since psycopg leaves a failed
-    connection to the garbage collector."""
+    """Returns why the server lets nobody in.
+
+    The client is a process of its own, since psycopg leaves a failed connection to the garbage
+    collector.
+    """
     words = [sys.executable, "-c", "import psycopg, sys; psycopg.connect(sys.argv[1])", url]
     tried = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert tried.returncode != 0
@@ -176,7 +179,7 @@ def mounted(resources: list[Resource], folder: Path) -> None:
 
 
 def job_information(address: str, token: str) -> dict[str, Any]:
-    """What the job server knows of the submission; without the token it tells nothing."""
+    """Returns what the job server knows of the submission; without the token it tells nothing."""
     url = f"{address}/api/jobs/{SUBMISSION}"
     with pytest.raises(urllib.error.HTTPError, match=r"401|403"):
         urllib.request.urlopen(url, timeout=20)
@@ -187,7 +190,7 @@ def job_information(address: str, token: str) -> dict[str, Any]:
 
 
 def measured_runs(uri: str) -> int:
-    """How many trials MLflow has, with a throughput, in the experiment of the sweep."""
+    """Counts the trials with a throughput that MLflow has in the experiment of the sweep."""
     client = mlflow.MlflowClient(uri)
     experiments = [one for one in client.search_experiments() if "smoke" in one.name]
     assert experiments

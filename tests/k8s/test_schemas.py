@@ -17,7 +17,7 @@ VERSIONS = ("1.30", "1.34", "1.37")  # of Kubernetes, oldest and newest that we 
 
 
 def complaints(resource: Resource) -> Iterator[str]:
-    """What the API server would refuse, whatever the kind."""
+    """Yields what the API server would refuse, whatever the kind."""
     if resource["kind"] in crd_check.FILES:
         yield from crd_check.complaints(resource)
     elif resource["kind"] in small_schemas.SCHEMAS:

@@ -30,6 +30,7 @@ from tests.outcomes import (
     CPU_FINGERPRINT,
     LIMIT_BYTES,
 )
+from tests.plans import ddp_plan
 
 BEGAN = 1_790_000_000.0  # seconds since the epoch
 TRIAL_SECONDS = 6.0
@@ -70,17 +71,7 @@ def make_space(spec: SweepSpec, workers: int = 2, without: Collection[str] = ())
 
 def make_plan(**knobs: Any) -> Plan:
     """DDP, micro-batch 4, accumulation 2, half of the blocks recomputed; knobs may be replaced."""
-    base: dict[str, Any] = {
-        "zero_stage": 0,
-        "micro_batch": 4,
-        "accumulation": 2,
-        "checkpoint_ratio": 0.5,
-        "attention": "sdpa",
-        "precision": "fp32",
-        "batching": "packed",
-        "data": 2,
-    }
-    return Plan(**{**base, **knobs})
+    return ddp_plan(**{"accumulation": 2, "checkpoint_ratio": 0.5, "batching": "packed"} | knobs)
 
 
 def some_plans(space: Space, count: int) -> tuple[Plan, ...]:

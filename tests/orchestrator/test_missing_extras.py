@@ -13,7 +13,7 @@ from tests.absent import OPTIONAL, environment_without
 
 # what is done in one process without the module; in this order, since a package that could be
 # imported stays so
-DOORS = {
+STATEMENTS = {
     "optuna": "import orchestrator.study",
     "sqlalchemy": "import orchestrator.study",
     "psycopg": """
@@ -44,8 +44,8 @@ from workers.parallel.deepspeed_features import missing_for_deepspeed
 raise UserError(missing_for_deepspeed())
 """,
     "bitsandbytes": """
-from workers.parallel.optimizers import missing_for_eight_bit
-raise UserError(missing_for_eight_bit())
+from search_spaces.errors import missing_extra
+raise UserError(missing_extra("bitsandbytes"))
 """,
 }
 SENTENCES = {
@@ -66,11 +66,11 @@ from search_spaces.spec.schema import SweepSpec
 
 spec = SweepSpec.model_validate({{"model": {{"name": "gpt2"}}, "train": {{"global_batch": 1}}}})
 sentences = {{}}
-for module, address in {DOORS}.items():
+for module, statements in {STATEMENTS}.items():
     sitecustomize.ABSENT.clear()
     sitecustomize.ABSENT.add(module)
     try:
-        exec(address)
+        exec(statements)
     except UserError as error:
         sentences[module] = str(error)
 print(json.dumps(sentences))

@@ -12,39 +12,41 @@ from hypothesis import strategies as st
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable, differing_knobs, neighbours
 from search_spaces.space import build_space
-from tests.search_spaces.values import a_cluster, a_plan, a_spec, around
+from tests.plans import ddp_plan
+from tests.search_spaces.values import a_cluster, a_spec, around
 
-FSDP = a_plan(zero_stage=3)
+FSDP = ddp_plan(zero_stage=3)
 
 
 @pytest.mark.parametrize(
     ("plan", "changes", "knobs"),
     [
-        (a_plan(), {}, ()),
-        (a_plan(), {"batching": "packed"}, ("batching",)),
-        (a_plan(), {"micro_batch": 8, "accumulation": 2}, ("micro_batch",)),
-        (a_plan(), {"micro_batch": 8, "accumulation": 2, "compile": True},
+        (ddp_plan(), {}, ()),
+        (ddp_plan(), {"batching": "packed"}, ("batching",)),
+        (ddp_plan(), {"micro_batch": 8, "accumulation": 2}, ("micro_batch",)),
+        (ddp_plan(), {"micro_batch": 8, "accumulation": 2, "compile": True},
          ("micro_batch", "compile")),
         # a knob that is inactive in one of the two has its default there
-        (a_plan(bucket_mib=100), {"zero_stage": 3, "bucket_mib": 25}, ("zero_stage",)),
+        (ddp_plan(bucket_mib=100), {"zero_stage": 3, "bucket_mib": 25}, ("zero_stage",)),
         (FSDP, {"zero_stage": 0, "bucket_mib": 100}, ("zero_stage",)),
-        (a_plan(checkpoint_ratio=0.5, checkpoint_mode="selective"),
+        (ddp_plan(checkpoint_ratio=0.5, checkpoint_mode="selective"),
          {"checkpoint_ratio": 0.0, "checkpoint_mode": "full"}, ("checkpoint_ratio",)),
-        (a_plan(checkpoint_ratio=0.5, checkpoint_mode="selective"),
+        (ddp_plan(checkpoint_ratio=0.5, checkpoint_mode="selective"),
          {"checkpoint_ratio": 1.0, "checkpoint_mode": "full"},
          ("checkpoint_ratio", "checkpoint_mode")),
         # data ranks are what is left
-        (a_plan(data=4, accumulation=2), {"tensor": 2, "data": 2, "accumulation": 4}, ("tensor",)),
-        (a_plan(), {"data": 4, "accumulation": 2}, ("data",)),
+        (ddp_plan(data=4, accumulation=2), {"tensor": 2, "data": 2, "accumulation": 4},
+         ("tensor",)),
+        (ddp_plan(), {"data": 4, "accumulation": 2}, ("data",)),
         (FSDP, {"tensor": 2, "data": 1, "zero_stage": 0, "accumulation": 8}, ("tensor",)),
-        (a_plan(tensor=2, data=1, accumulation=8),
+        (ddp_plan(tensor=2, data=1, accumulation=8),
          {"tensor": 1, "data": 2, "zero_stage": 3, "accumulation": 4}, ("tensor",)),
-        (a_plan(data=4, accumulation=2),
+        (ddp_plan(data=4, accumulation=2),
          {"tensor": 2, "data": 2, "zero_stage": 3, "accumulation": 4}, ("tensor", "zero_stage")),
         # FSDP offloads all or nothing, DeepSpeed each by itself
         (FSDP, {"offload_optimizer": "cpu", "offload_parameters": "cpu", "pin_memory": True},
          ("offload_optimizer",)),
-        (a_plan(engine="deepspeed", zero_stage=3),
+        (ddp_plan(engine="deepspeed", zero_stage=3),
          {"offload_optimizer": "cpu", "offload_parameters": "cpu"},
          ("offload_optimizer", "offload_parameters")),
     ],
@@ -60,15 +62,15 @@ def test_knobs_that_differ_by_themselves(
 
 def test_neighbours_are_told_by_knob_and_row() -> None:
     others = [
-        a_plan(zero_stage=3),
-        a_plan(),
-        a_plan(micro_batch=8, accumulation=2, batching="packed"),
-        a_plan(micro_batch=8, accumulation=2),
-        a_plan(batching="packed"),
-        a_plan(zero_stage=2),
+        ddp_plan(zero_stage=3),
+        ddp_plan(),
+        ddp_plan(micro_batch=8, accumulation=2, batching="packed"),
+        ddp_plan(micro_batch=8, accumulation=2),
+        ddp_plan(batching="packed"),
+        ddp_plan(zero_stage=2),
     ]
 
-    found = neighbours(a_plan(), PlanTable.of(others))
+    found = neighbours(ddp_plan(), PlanTable.of(others))
 
     assert [(each.knob, each.row) for each in found] == [
         ("zero_stage", 0),
@@ -79,7 +81,7 @@ def test_neighbours_are_told_by_knob_and_row() -> None:
 
 
 def test_of_no_plans_none_is_one() -> None:
-    assert neighbours(a_plan(), PlanTable.of([])) == ()
+    assert neighbours(ddp_plan(), PlanTable.of([])) == ()
 
 
 SPACE = build_space(

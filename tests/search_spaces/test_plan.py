@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.errors import PlanError
 from search_spaces.plan import CHOICES, DEFAULTS, Plan
-from tests.search_spaces.values import a_plan
+from tests.plans import ddp_plan
 
 PLANS = st.builds(
     Plan,
@@ -42,21 +42,21 @@ def test_json_and_back_is_the_same_plan_with_the_same_key(plan: Plan) -> None:
 def test_the_key_stays_what_it_was() -> None:
     # studies on disk hold keys: a change of the canonical form would orphan their records. Knobs at
     # their default are not part of it, so this key stays when knobs are added
-    assert a_plan().key == "e1a7a84eccf1"
+    assert ddp_plan().key == "e1a7a84eccf1"
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_a_knob_at_rest_is_no_part_of_the_key(name: str) -> None:
-    assert a_plan(**{name: DEFAULTS[name]}).key == a_plan().key
+    assert ddp_plan(**{name: DEFAULTS[name]}).key == ddp_plan().key
 
 
 def test_global_batch_is_the_product() -> None:
-    assert a_plan(micro_batch=2, accumulation=3, data=5).global_batch == 30
+    assert ddp_plan(micro_batch=2, accumulation=3, data=5).global_batch == 30
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, 1.0), (0, -0.0)])
 def test_equal_ratios_make_equal_keys(one: float, other: float) -> None:
-    assert a_plan(checkpoint_ratio=one).key == a_plan(checkpoint_ratio=other).key
+    assert ddp_plan(checkpoint_ratio=one).key == ddp_plan(checkpoint_ratio=other).key
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_equal_ratios_make_equal_keys(one: float, other: float) -> None:
 )
 def test_refuses_a_value_that_is_not_the_knobs(knob: str, value: Any) -> None:
     with pytest.raises(PlanError, match=f"^not a plan: {knob} is ") as caught:
-        a_plan(**{knob: value})
+        ddp_plan(**{knob: value})
 
     assert len(caught.value.problems) == 1
 
 
 def test_names_every_broken_rule_at_once() -> None:
     with pytest.raises(PlanError) as caught:
-        a_plan(micro_batch=0, data=0, zero_stage=4)
+        ddp_plan(micro_batch=0, data=0, zero_stage=4)
 
     assert len(caught.value.problems) == 3
 
@@ -101,7 +101,7 @@ def test_names_every_broken_rule_at_once() -> None:
 def test_from_dict_names_what_is_missing_and_what_is_no_knob() -> None:
     with pytest.raises(PlanError) as caught:
         Plan.from_dict(
-            {"tensors": 2} | {k: v for k, v in a_plan().as_dict().items() if k != "data"}
+            {"tensors": 2} | {k: v for k, v in ddp_plan().as_dict().items() if k != "data"}
         )
 
     assert caught.value.problems[0] == "data is missing"

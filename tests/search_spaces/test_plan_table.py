@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, as_candidates, group
-from tests.search_spaces.values import a_plan
+from tests.plans import ddp_plan
 
 PLANS = st.lists(
     st.builds(
-        a_plan,
+        ddp_plan,
         data=st.integers(1, 3),
         checkpoint_ratio=st.sampled_from([0, 0.5, 1]),
         compile=st.booleans(),
@@ -49,7 +49,7 @@ def test_is_equal_where_its_plans_are(plans: list[Plan], other: list[Plan]) -> N
 def test_finds_a_plan(plans: list[Plan], asked: list[Plan]) -> None:
     table = PlanTable.of(plans)
 
-    for plan in (*plans, *asked, a_plan(loader_workers=7)):
+    for plan in (*plans, *asked, ddp_plan(loader_workers=7)):
         assert table.rows_of(plan).tolist() == [row for row, p in enumerate(plans) if p == plan]
 
 
@@ -63,12 +63,12 @@ def test_takes_rows_by_mask_or_index(plans: list[Plan], mask: list[bool]) -> Non
 
 
 def test_candidates_are_a_sequence_of_plans() -> None:
-    plans = [a_plan(data=data) for data in (1, 2, 3, 4)]
+    plans = [ddp_plan(data=data) for data in (1, 2, 3, 4)]
     candidates = as_candidates(plans)
 
     assert candidates == plans
     assert candidates != plans[:3]
-    assert candidates != [*plans[:3], a_plan(data=9)]
+    assert candidates != [*plans[:3], ddp_plan(data=9)]
     assert (candidates[0], candidates[-1]) == (plans[0], plans[-1])
     assert isinstance(candidates[1:3], Candidates)
     assert candidates[1:3] == plans[1:3]

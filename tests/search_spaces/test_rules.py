@@ -15,7 +15,8 @@ from search_spaces.plan import CHOICES, DEFAULTS, NAMES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
 from search_spaces.settings.checkpointing import checkpointed_blocks
-from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
+from tests.plans import ddp_plan
+from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 
 FOUR_RATIOS = a_spec(space={"checkpoint_ratio": [0.0, 0.25, 0.3, 1.0]})
 LENGTHS = {"lengths": {128: 1.0, 512: 2.0}}
@@ -38,58 +39,91 @@ def lacking(feature: str, reason: str, device: str = "cpu") -> RuleContext:
 
 def a_zero(**knobs: Any) -> Plan:
     """Returns a plan with DeepSpeed's ZeRO-3 on two ranks."""
-    return a_plan(**{"engine": "deepspeed", "zero_stage": 3} | knobs)
+    return ddp_plan(**{"engine": "deepspeed", "zero_stage": 3} | knobs)
 
 
 BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "global_batch_is_kept": (
-        a_plan(accumulation=3),
+        ddp_plan(accumulation=3),
         around(),
         "micro_batch 4 x accumulation 3 x data 2 is 24, but train.global_batch is 32",
     ),
     "packing_is_kept_apart": (
-        a_plan(batching="packed"),
+        ddp_plan(batching="packed"),
         around(model=a_model(packing=False)),
         "GPT2LMHeadModel does not separate packed samples by position ids",
     ),
+    "packing_is_read_by_stages": (
+        ddp_plan(
+            batching="packed",
+            attention="flash_attention_2",
+            precision="bf16",
+            pipeline=2,
+            data=1,
+            micro_batch=4,
+            accumulation=8,
+        ),
+        around(cluster=GPUS, model=a_model(attentions=("sdpa", "flash_attention_2"))),
+        "flash_attention_2 of packed samples needs pipeline 1, but pipeline is 2",
+    ),
+    "micro_batch_keeps_the_loss": (
+        ddp_plan(),
+        around(model=a_model(batch_difference=0.45)),
+        "the loss of GPT2LMHeadModel for two samples differs from the mean of theirs by 45.0%, so"
+        " that padded micro-batches of 4 would train another one than padded ones of 1; name first"
+        " in space.micro_batch what to train with",
+    ),
+    "padding_keeps_the_loss": (
+        ddp_plan(),
+        around(model=a_model(padding_difference=0.24), spec=a_spec(data=LENGTHS)),
+        "outputs of GPT2LMHeadModel for a sample change beside a longer one (by up to 24%), so that"
+        " padded micro-batches would train another loss; use micro_batch 1, or samples of one"
+        " length",
+    ),
+    "attention_keeps_the_loss": (
+        ddp_plan(attention="eager"),
+        around(model=a_model(attention_differences=(("eager", 0.036),))),
+        "attention eager of GPT2LMHeadModel is another function than sdpa: outputs differ by up to"
+        " 3.6%",
+    ),
     "batching_needs_lengths": (
-        a_plan(batching="grouped"),
+        ddp_plan(batching="grouped"),
         around(spec=a_spec()),
         "batching grouped is the same as padded if all samples have the same length",
     ),
     "accelerator_is_there": (
-        a_plan(accelerator="V100"),
+        ddp_plan(accelerator="V100"),
         around(cluster=TWO_KINDS),
         "accelerator V100 is not one of cluster.accelerators: A100, H100",
     ),
     "cluster_has_room": (
-        a_plan(tensor=2),
+        ddp_plan(tensor=2),
         around(),
         "needs 4 ranks, but the cluster has room for 2",
     ),
     "pipeline_needs_torch": (
-        a_plan(engine="deepspeed", pipeline=2),
+        ddp_plan(engine="deepspeed", pipeline=2),
         around(cluster=EIGHT),
         "engine deepspeed pipelines only models written as a PipelineModule;"
         " pipeline 2 needs engine torch",
     ),
     "pipeline_can_cut": (
-        a_plan(pipeline=2),
+        ddp_plan(pipeline=2),
         around(cluster=EIGHT, model=a_model(pipeline_refusal="its blocks pass on two streams")),
         "pipeline 2: its blocks pass on two streams",
     ),
     "pipeline_has_blocks": (
-        a_plan(pipeline=2, pipeline_schedule="interleaved"),
+        ddp_plan(pipeline=2, pipeline_schedule="interleaved"),
         around(cluster=EIGHT, model=a_model(blocks=3)),
         "pipeline 2 with schedule interleaved needs 4 stages, but gpt2 has 3 blocks",
     ),
     "pipeline_is_filled": (
-        a_plan(pipeline=4, micro_batch=8, accumulation=2),
+        ddp_plan(pipeline=4, micro_batch=8, accumulation=2),
         around(cluster=EIGHT),
         "schedule 1f1b needs one micro-batch per stage, but accumulation 2 is below pipeline 4",
     ),
     "interleaving_has_whole_rounds": (
-        a_plan(pipeline=2, pipeline_schedule="interleaved", micro_batch=1, accumulation=5),
+        ddp_plan(pipeline=2, pipeline_schedule="interleaved", micro_batch=1, accumulation=5),
         around(
             cluster=EIGHT,
             spec=a_spec(data=LENGTHS, train={"global_batch": 10, "precision": "fp32"}),
@@ -98,90 +132,90 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         " not a multiple of 2",
     ),
     "tensor_has_a_plan": (
-        a_plan(tensor=2),
+        ddp_plan(tensor=2),
         around(cluster=EIGHT, model=a_model(tensor=TensorFacts(refusal="no plan splits it"))),
         "tensor 2: no plan splits it",
     ),
     "tensor_stays_inside_a_node": (
-        a_plan(tensor=4),
+        ddp_plan(tensor=4),
         around(cluster=a_cluster(slots=8, node_slots=2)),
         "tensor 4 exceeds the 2 ranks that fit on one node",
     ),
     "tensor_divides": (
-        a_plan(tensor=8, data=1, accumulation=8),
+        ddp_plan(tensor=8, data=1, accumulation=8),
         around(cluster=EIGHT),
         "attention heads 12 is not a multiple of tensor 8",
     ),
     "sequence_can_be_split": (
-        a_plan(tensor=2, sequence_parallel=True),
+        ddp_plan(tensor=2, sequence_parallel=True),
         around(cluster=EIGHT, model=a_model(tensor=TensorFacts(sequence_refusal="no way"))),
         "sequence_parallel: no way",
     ),
     "sequence_divides": (
-        a_plan(tensor=3, sequence_parallel=True),
+        ddp_plan(tensor=3, sequence_parallel=True),
         around(cluster=EIGHT, spec=a_spec(train={"global_batch": 32, "sequence_length": 64})),
         "sequence_parallel: train.sequence_length 64 is not a multiple of tensor 3",
     ),
     "sequence_parallel_needs_torch": (
-        a_plan(engine="deepspeed", tensor=2, sequence_parallel=True),
+        ddp_plan(engine="deepspeed", tensor=2, sequence_parallel=True),
         around(cluster=EIGHT),
         "engine deepspeed splits only projections; sequence_parallel needs engine torch",
     ),
     "autotp_trains": (
-        a_plan(engine="deepspeed", tensor=2),
+        ddp_plan(engine="deepspeed", tensor=2),
         around(cluster=EIGHT, model=a_model(tensor=TensorFacts(autotp_refusal="fused weights"))),
         "engine deepspeed with tensor 2: fused weights",
     ),
     "autotp_recomputes_whole_blocks": (
-        a_plan(engine="deepspeed", tensor=2, checkpoint_ratio=1.0, checkpoint_mode="selective"),
+        ddp_plan(engine="deepspeed", tensor=2, checkpoint_ratio=1.0, checkpoint_mode="selective"),
         around(cluster=EIGHT),
         "engine deepspeed with tensor 2 changes the outputs that checkpoint_mode selective saves:"
         " checkpoint_mode must be full",
     ),
     "tensor_trains_all_weights": (
-        a_plan(tensor=2),
+        ddp_plan(tensor=2),
         around(cluster=EIGHT, spec=LORA),
         "train.method lora: adapters are not split, so tensor must be 1, but is 2",
     ),
     "zero_one_needs_deepspeed": (
-        a_plan(zero_stage=1),
+        ddp_plan(zero_stage=1),
         around(),
         "engine torch shards states with FSDP2 (zero_stage 2 or 3); zero_stage 1 needs engine"
         " deepspeed",
     ),
     "sharding_needs_ranks": (
-        a_plan(zero_stage=3, data=1, accumulation=8),
+        ddp_plan(zero_stage=3, data=1, accumulation=8),
         around(),
         "zero_stage 3 shards states over data ranks, but there is only one",
     ),
     "replicas_divide_data": (
-        a_plan(zero_stage=3, data=4, accumulation=2, replicas=3),
+        ddp_plan(zero_stage=3, data=4, accumulation=2, replicas=3),
         around(cluster=EIGHT),
         "data 4 is not a multiple of replicas 3",
     ),
     "replicas_leave_shards": (
-        a_plan(zero_stage=3, data=4, accumulation=2, replicas=4),
+        ddp_plan(zero_stage=3, data=4, accumulation=2, replicas=4),
         around(cluster=EIGHT),
         "replicas 4 of data 4 leave a single rank to shard over: use zero_stage 0 instead",
     ),
     "checkpointing_needs_blocks": (
-        a_plan(checkpoint_ratio=0.5),
+        ddp_plan(checkpoint_ratio=0.5),
         around(model=a_model(blocks=0)),
         "gpt2 has no repeated blocks to recompute",
     ),
     "checkpoint_ratio_is_distinct": (
-        a_plan(checkpoint_ratio=0.3),
+        ddp_plan(checkpoint_ratio=0.3),
         around(spec=FOUR_RATIOS, model=a_model(blocks=4)),
         "checkpoint_ratio 0.3 recomputes 1 of 4 blocks, the same as 0.25",
     ),
     "fsdp_offloads_all_or_nothing": (
-        a_plan(zero_stage=3, offload_optimizer="cpu"),
+        ddp_plan(zero_stage=3, offload_optimizer="cpu"),
         around(),
         "FSDP2 offloads weights, gradients and optimizer states together: offload_optimizer (cpu)"
         " and offload_parameters (none) must be equal",
     ),
     "nvme_needs_deepspeed": (
-        a_plan(zero_stage=3, offload_optimizer="nvme", offload_parameters="nvme"),
+        ddp_plan(zero_stage=3, offload_optimizer="nvme", offload_parameters="nvme"),
         around(spec=NVME),
         "engine torch offloads only to cpu; nvme needs engine deepspeed",
     ),
@@ -236,12 +270,12 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
     ),
     "attention_is_offered": (
-        a_plan(attention="eager"),
+        ddp_plan(attention="eager"),
         around(model=a_model(attentions=("sdpa",))),
         "GPT2LMHeadModel has no eager attention; it has sdpa",
     ),
     "attention_can_be_used": (
-        a_plan(attention="flash_attention_2", precision="bf16"),
+        ddp_plan(attention="flash_attention_2", precision="bf16"),
         RuleContext(
             spec=a_spec(data=LENGTHS),
             model=a_model(attentions=("sdpa", "flash_attention_2")),
@@ -250,22 +284,29 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "it needs a CUDA device",
     ),
     "flash_needs_sixteen_bits": (
-        a_plan(attention="flash_attention_2"),
+        ddp_plan(attention="flash_attention_2"),
         around(cluster=GPUS, model=a_model(attentions=("sdpa", "flash_attention_2"))),
         "flash_attention_2 needs precision bf16 or fp16, but precision is fp32",
     ),
     "compile_can_be_used": (
-        a_plan(compile=True),
+        ddp_plan(compile=True),
         lacking("compile", "there is no C++ compiler: install g++"),
         "there is no C++ compiler: install g++",
     ),
-    "model_compiles": (
-        a_plan(compile=True),
-        around(model=a_model(compile_refusal="its blocks read a file")),
-        "its blocks read a file",
+    "compiled_blocks_are_called": (
+        ddp_plan(compile=True),
+        around(model=a_model(bypasses_hooks=True)),
+        "GPT2LMHeadModel calls the forward of its blocks itself, which stays as it is when blocks"
+        " are compiled: compile must be false",
+    ),
+    "fsdp_gathers_in_hooks": (
+        ddp_plan(zero_stage=3),
+        around(model=a_model(bypasses_hooks=True)),
+        "GPT2LMHeadModel calls the forward of its blocks itself, past the hooks in which FSDP2"
+        " gathers their weights: zero_stage 3 needs engine deepspeed",
     ),
     "eight_bit_can_be_used": (
-        a_plan(optimizer="adamw_8bit"),
+        ddp_plan(optimizer="adamw_8bit"),
         lacking(
             "eight_bit",
             "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
@@ -273,39 +314,45 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
     ),
     "optimizer_fits_engine": (
-        a_plan(zero_stage=2, optimizer="adafactor"),
+        ddp_plan(zero_stage=2, optimizer="adafactor"),
         around(),
         "optimizer adafactor needs whole weights: zero_stage must be 0 and tensor 1, but they are 2"
         " and 1",
     ),
     "allocator_fits_device": (
-        a_plan(allocator="expandable_segments"),
+        ddp_plan(allocator="expandable_segments"),
         around(),
         "allocator expandable_segments is for cuda, but the ranks run on cpu",
     ),
     "loader_pinning_needs_cuda": (
-        a_plan(loader_pin_memory=True),
+        ddp_plan(loader_pin_memory=True),
         around(),
         "loader_pin_memory is for copies to a GPU, but the ranks run on CPUs",
     ),
     "deepspeed_can_use_fp16": (
-        a_plan(engine="deepspeed", zero_stage=1, precision="fp16"),
+        ddp_plan(engine="deepspeed", zero_stage=1, precision="fp16"),
         around(cluster=a_cluster(lacks=(("deepspeed_fp16", "this CPU has no fp16"),))),
         "this CPU has no fp16",
     ),
+    "static_graph_has_one_pass": (
+        ddp_plan(ddp_static_graph=True),
+        around(),
+        "ddp_static_graph needs steps of one backward pass, without accumulation and pipeline: DDP"
+        " fails if its first pass reduces no gradients",
+    ),
     "compression_fits_device": (
-        a_plan(compression="bf16"),
+        ddp_plan(compression="bf16"),
         around(),
         "compression bf16 needs NCCL, but the ranks run on CPUs",
     ),
     "checkpoint_offload_is_not_compiled": (
-        a_plan(checkpoint_ratio=0.5, checkpoint_offload=True, compile=True),
+        ddp_plan(checkpoint_ratio=0.5, checkpoint_offload=True, compile=True),
         around(),
         "checkpoint_offload would also move the weights that a compiled block saves:"
         " compile must be false",
     ),
     "zero_3_compiles_no_selective_recomputation": (
-        a_plan(
+        ddp_plan(
             engine="deepspeed",
             zero_stage=3,
             checkpoint_ratio=0.5,
@@ -317,7 +364,7 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         " compile must be false, or checkpoint_mode full",
     ),
     "knob_at_default": (
-        a_plan(zero_stage=3, compression="fp16"),
+        ddp_plan(zero_stage=3, compression="fp16"),
         around(),
         "compression fp16 changes nothing with engine torch, zero_stage 3, data 2: it must be none",
     ),
@@ -329,19 +376,17 @@ def test_each_rule_has_a_plan_that_breaks_it() -> None:
 
 
 def test_a_legal_plan_breaks_none() -> None:
-    assert refusal(a_plan(), around()) is None
+    assert refusal(ddp_plan(), around()) is None
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_breaks_this_rule_and_no_other(name: str) -> None:
-    plan, surroundings, detail = BROKEN[name]
+    plan, context, detail = BROKEN[name]
 
-    objections = {
-        rule: reason for rule, check in RULES.items() if (reason := check(plan, surroundings))
-    }
+    objections = {rule: reason for rule, check in RULES.items() if (reason := check(plan, context))}
 
     assert objections == {name: detail}
-    refused = refusal(plan, surroundings)
+    refused = refusal(plan, context)
     assert refused is not None
     assert (refused.rule, refused.detail) == (name, detail)
 
@@ -359,21 +404,21 @@ def test_breaks_this_rule_and_no_other(name: str) -> None:
 def test_keeps_one_ratio_for_each_number_of_blocks(
     blocks: int, searched: tuple[float, ...], kept: tuple[float, ...]
 ) -> None:
-    surroundings = around(
+    context = around(
         spec=a_spec(space={"checkpoint_ratio": searched}), model=a_model(blocks=blocks)
     )
 
     left = tuple(
-        ratio for ratio in searched if refusal(a_plan(checkpoint_ratio=ratio), surroundings) is None
+        ratio for ratio in searched if refusal(ddp_plan(checkpoint_ratio=ratio), context) is None
     )
 
     assert left == kept
 
 
 def test_a_ratio_outside_the_search_is_measured_when_asked_for() -> None:
-    surroundings = around(model=a_model(blocks=4))
+    context = around(model=a_model(blocks=4))
 
-    assert refusal(a_plan(checkpoint_ratio=0.3), surroundings) is None
+    assert refusal(ddp_plan(checkpoint_ratio=0.3), context) is None
 
 
 @pytest.mark.parametrize(("ratio", "count"), [(0, 0), (0.1, 0), (0.125, 1), (0.5, 2), (1, 4)])
@@ -395,7 +440,7 @@ def test_deepspeed_offloads_on_a_single_rank(stage: int) -> None:
 )
 def test_interleaving_takes_what_torch_takes(pipeline: int, accumulation: int, legal: bool) -> None:
     """Includes the examples in torch's documentation of the schedule."""
-    plan = a_plan(
+    plan = ddp_plan(
         pipeline=pipeline,
         pipeline_schedule="interleaved",
         data=1,
@@ -422,7 +467,7 @@ def test_interleaving_takes_what_torch_takes(pipeline: int, accumulation: int, l
 def test_a_plan_has_the_room_that_nodes_of_its_kind_have(
     knobs: dict[str, Any], words: str | None
 ) -> None:
-    plan = a_plan(**{"micro_batch": 1} | knobs)
+    plan = ddp_plan(**{"micro_batch": 1} | knobs)
     plan = replace(plan, accumulation=32 // plan.data)
     found = refusal(plan, around(cluster=TWO_KINDS))
 
@@ -460,15 +505,13 @@ AROUND = st.builds(
 )
 
 
-@given(plan=PLANS, surroundings=AROUND)
-def test_any_plan_is_legal_or_refused_with_a_sentence(
-    plan: Plan, surroundings: RuleContext
-) -> None:
-    refused = refusal(plan, surroundings)
+@given(plan=PLANS, context=AROUND)
+def test_any_plan_is_legal_or_refused_with_a_sentence(plan: Plan, context: RuleContext) -> None:
+    refused = refusal(plan, context)
 
     event("legal" if refused is None else refused.rule)
     for name, rule in RULES.items():
-        assert (reason := rule(plan, surroundings)) is None or reason.strip(), name
+        assert (reason := rule(plan, context)) is None or reason.strip(), name
         assert refused is not None or reason is None
 
 
@@ -479,3 +522,36 @@ def test_what_changes_nothing_is_refused_until_it_is_at_rest(plan: Plan) -> None
             plan = replace(plan, **{knob.name: DEFAULTS[knob.name]})
 
     assert RULES["knob_at_default"](plan, around()) is None
+
+
+def test_padding_matters_only_where_there_is_some() -> None:
+    differs = a_model(padding_difference=0.24)
+    equal, varied = a_spec(), a_spec(data=LENGTHS)
+
+    assert refusal(ddp_plan(), around(model=differs, spec=equal)) is None
+    alone = ddp_plan(micro_batch=1, accumulation=16)
+    assert refusal(alone, around(model=differs, spec=varied)) is None
+    short = a_model(padding_difference=0.24, padding_from=4096)
+    assert refusal(ddp_plan(), around(model=short, spec=varied)) is None
+
+
+def test_a_loss_that_is_no_mean_over_samples_leaves_micro_batches_of_one() -> None:
+    context = around(model=a_model(batch_difference=0.006))
+
+    refused = refusal(ddp_plan(), context)
+
+    assert refused is not None
+    assert refused.detail == (
+        "the loss of GPT2LMHeadModel for two samples differs from the mean of theirs by 0.6%, so"
+        " that padded micro-batches of 4 would train another one than padded ones of 1; name first"
+        " in space.micro_batch what to train with"
+    )
+    assert refusal(ddp_plan(micro_batch=1, accumulation=16), context) is None
+
+
+def test_the_attention_that_a_user_names_is_the_reference() -> None:
+    model = a_model(attention_differences=(("eager", 0.036),))
+    named = around(model=model, spec=a_spec(space={"attention": ["eager"]}))
+
+    assert refusal(ddp_plan(attention="eager"), named) is None
+    assert refusal(ddp_plan(attention="sdpa"), named) is not None

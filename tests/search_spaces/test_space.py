@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import assume, event, given
@@ -20,7 +21,9 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal, refused_rows, rule_out
 from search_spaces.space import Combinations, build_space
 from search_spaces.spec.space_section import SpaceSpec
-from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
+from tests.plans import ddp_plan
+from tests.search_spaces.knob_pairs import Planted
+from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 
 
 def some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -64,18 +67,18 @@ def test_candidates_are_legal_and_all_are_counted(
     space: Any, model: Any, workers: int, device: str, global_batch: int, lengths: Any
 ) -> None:
     spec = a_spec(space=space, train={"global_batch": global_batch}, data={"lengths": lengths})
-    surroundings = around(spec=spec, model=model, cluster=a_cluster(slots=workers, device=device))
+    context = around(spec=spec, model=model, cluster=a_cluster(slots=workers, device=device))
     try:
-        built = build_space(surroundings, workers)
+        built = build_space(context, workers)
     except SpecError:  # nothing is legal; the tests below look at what is said
         event("nothing is legal")
         return
 
-    assert all(refusal(plan, surroundings) is None for plan in built.candidates)
+    assert all(refusal(plan, context) is None for plan in built.candidates)
     assert {plan.global_batch for plan in built.candidates} == {global_batch}
     assert len(set(built.candidates)) == len(built.candidates)
     assert built.baseline in built.candidates
-    counted = Combinations(surroundings, workers).count
+    counted = Combinations(context, workers).count
     assert len(built.candidates) + sum(count for _, count in built.ruled_out) == counted
     assert {name for name, _ in built.ruled_out} <= set(RULES) - {"knob_at_default"}
     for name, values in built.domains:
@@ -123,19 +126,19 @@ def test_columns_are_ruled_as_plans_one_by_one(
     cluster = a_cluster(slots=workers, device=device).by_accelerator(
         tuple(AcceleratorFacts(name=f"of {slots}", slots=slots) for slots in kinds)
     )
-    surroundings = around(spec=spec, model=model, cluster=cluster)
-    combinations = Combinations(surroundings, workers)
+    context = around(spec=spec, model=model, cluster=cluster)
+    combinations = Combinations(context, workers)
     assume(combinations.count <= 3000)  # more take their time and show no more
     legal, ruled, said = list[Plan](), Counter[str](), dict[str, str]()
     met: dict[str, set[Any]] = {knob.name: set() for knob in KNOBS}
-    for knobs in one_by_one(surroundings, workers, {}):
+    for knobs in one_by_one(context, workers, {}):
         for name, value in knobs.items():
             met[name].add(value)
         accumulation, rest = divmod(global_batch, knobs["micro_batch"] * knobs["data"])
         plan = Plan(accumulation=max(accumulation, 1), **knobs)
         if rest:
             ruled["global_batch_is_kept"] += 1
-        elif refused := refusal(plan, surroundings):
+        elif refused := refusal(plan, context):
             ruled[refused.rule] += 1
             said.setdefault(refused.rule, refused.detail)
         else:
@@ -145,7 +148,7 @@ def test_columns_are_ruled_as_plans_one_by_one(
     if combinations.count:
         assert {name: set(values) for name, values in combinations.domains.items()} == met
     table, unmet = combinations.table()
-    ruling = rule_out(table, surroundings)
+    ruling = rule_out(table, context)
     assert list(table.take(ruling.legal)) == legal
     assert ruling.ruled_out | ({"global_batch_is_kept": unmet} if unmet else {}) == ruled
     told = {name: refused.detail for name, refused in ruling.examples.items()}
@@ -164,7 +167,7 @@ def test_a_rule_is_asked_once_for_each_case_it_tells_apart() -> None:
         return "too many" if plan.world_size > 4 else None
 
     plans = [
-        a_plan(engine=engine, data=data, tensor=tensor, micro_batch=micro)
+        ddp_plan(engine=engine, data=data, tensor=tensor, micro_batch=micro)
         for engine in ("torch", "deepspeed")
         for data in (1, 2, 4)
         for tensor in (1, 2)
@@ -232,8 +235,30 @@ def test_what_does_not_matter_has_one_value() -> None:
 def test_each_knob_is_a_field_of_plan_and_of_the_spec() -> None:
     names = {knob.name for knob in KNOBS}
 
+    assert not (found := incomplete(Plan)), "\n".join(found)
     assert names == set(SpaceSpec.model_fields)
     assert names | {"accumulation"} == set(Plan.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("name", SpaceSpec.model_fields)
+def test_the_specification_takes_the_type_of_the_plan(name: str) -> None:
+    lists = get_args(get_type_hints(SpaceSpec)[name])[0]  # `tuple[TYPE, ...] | None`
+
+    assert get_args(lists) == (get_type_hints(Plan)[name], ...)
+
+
+def incomplete(plan_type: type[Plan]) -> list[str]:
+    """Returns a sentence for each field of a plan that is not declared as a knob."""
+    names = {knob.name for knob in KNOBS} | {"accumulation"}  # which follows from other knobs
+    return [
+        f"{each.name}: declare it as a Knob in search_spaces/knobs/"
+        for each in fields(plan_type)
+        if each.name not in names
+    ]
+
+
+def test_a_new_knob_that_is_not_declared_is_found() -> None:
+    assert incomplete(Planted) == ["static_graph: declare it as a Knob in search_spaces/knobs/"]
 
 
 def test_the_baseline_is_what_a_user_would_start_with() -> None:

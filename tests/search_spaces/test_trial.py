@@ -20,6 +20,7 @@ from search_spaces.trial import (
     NoRoom,
     Outcome,
     OutOfMemory,
+    QueuesLost,
     Refused,
     Stopped,
     TimedOut,
@@ -54,6 +55,7 @@ INTERRUPTIONS: tuple[Interruption, ...] = (
     DriverDied(),
     WorkersFailed(outcome=Crashed(cause="worker_died", rank=1, phase="forward", detail="so")),
     NodesLost(nodes=("a", "b")),
+    QueuesLost(),
     NoRoom(ranks=4, minutes=10.0, available=((2, 1, "L4"),)),
 )
 
@@ -115,3 +117,13 @@ def test_a_measurement_of_before_the_median_was_kept_reads_as_one_without_it() -
 
     assert isinstance(outcome, Measured)
     assert outcome.median_step_seconds is None
+
+
+def test_a_measurement_of_before_retries_were_counted_has_none() -> None:
+    dumped = outcome_to_json(make_measured(40.0, share=0.6))
+    del dumped["memory"]["allocator_retries"]
+    outcome = outcome_from_json(dumped)
+
+    assert isinstance(outcome, Measured)
+    assert outcome.memory.allocator_retries == 0
+    assert outcome.memory.reserved_share == pytest.approx(0.54, abs=0.001)

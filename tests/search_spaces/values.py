@@ -5,28 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.facts import ClusterFacts, ModelFacts, TensorFacts
-from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.spec.schema import SweepSpec
 
 GLOBAL_BATCH = 32
-
-
-def a_plan(**knobs: Any) -> Plan:
-    """Returns a plan with `knobs`; by default DDP on two ranks, 32 samples per step."""
-    return Plan(
-        **{
-            "zero_stage": 0,
-            "micro_batch": 4,
-            "accumulation": 4,
-            "checkpoint_ratio": 0.0,
-            "attention": "sdpa",
-            "precision": "fp32",
-            "batching": "padded",
-            "data": 2,
-        }
-        | knobs
-    )
 
 
 def a_spec(**sections: Any) -> SweepSpec:
@@ -62,7 +44,7 @@ def around(
     model: ModelFacts | None = None,
     cluster: ClusterFacts | None = None,
 ) -> RuleContext:
-    """Returns a rule context in which `a_plan()` is legal."""
+    """Returns a rule context in which `ddp_plan()` is legal."""
     lengths = {"lengths": {128: 1.0, 512: 2.0}}
     return RuleContext(
         spec=spec or a_spec(data=lengths), model=model or a_model(), cluster=cluster or a_cluster()

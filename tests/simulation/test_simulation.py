@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from benchmarks.simulation.plants import PLANTS
+from benchmarks.simulation.plants import PLANTS, Plant
 from benchmarks.simulation.simulate import simulate
 
-SWEEPS = 500
+SWEEPS = {"quick": 250, "thorough": 1000}
 # Seeds of faults that the simulation found; each is planted again in `benchmarks.simulation.plants`
 FOUND = {
     645: "a second trial for a kind of nodes displaced the one that waited",
@@ -19,8 +21,8 @@ FOUND = {
 }
 # Faults to plant by default, with a seed that finds each soon
 SOON = {
-    "one trial more than the budget": 1,
-    "a validation starts beside trials": 3,
+    "one trial more than the budget": 3,
+    "a validation starts beside trials": 13,
     "workers on other nodes are kept": 0,
 }
 _PLANTED = """
@@ -32,10 +34,11 @@ print(simulate(int(sys.argv[2])).violation)
 """
 
 
-def test_sweeps_keep_their_invariants() -> None:
+@pytest.mark.parametrize("length", ["quick", pytest.param("thorough", marks=pytest.mark.thorough)])
+def test_sweeps_keep_their_invariants(length: str) -> None:
     violations = {
         report.seed: report.violation
-        for report in map(simulate, range(SWEEPS))
+        for report in map(simulate, range(SWEEPS[length]))
         if report.violation is not None
     }
 
@@ -51,9 +54,10 @@ def test_a_seed_draws_the_same_sweep_each_time() -> None:
     assert [simulate(seed) for seed in (5, 40)] == [simulate(seed) for seed in (5, 40)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", SOON)
 def test_a_planted_fault_is_found(fault: str) -> None:
-    """In a process of its own, which keeps the fault."""
+    """The simulation runs in a process of its own, which keeps the fault."""
     ran = subprocess.run(
         [sys.executable, "-c", _PLANTED, fault, str(SOON[fault])],
         capture_output=True,
@@ -62,6 +66,16 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     )
 
     assert ran.stdout.strip() != "None"
+
+
+@pytest.mark.parametrize("fault", PLANTS, ids=lambda fault: fault.name)
+def test_every_fault_can_still_be_planted(fault: Plant) -> None:
+    """Its passage occurs once in the module that it changes."""
+    found = importlib.util.find_spec(fault.module)
+
+    assert found is not None
+    assert found.origin is not None
+    assert Path(found.origin).read_text(encoding="utf-8").count(fault.old) == 1
 
 
 @pytest.mark.thorough

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.rigs import stubborn
 from tests.workers.launch import Group, Groups
 
 
@@ -27,6 +28,15 @@ def alone(groups: Groups) -> Group:
 def pair(groups: Groups) -> Group:
     """Two warm ranks over gloo."""
     return groups.of(2)
+
+
+BACKENDS = ("gloo", pytest.param(stubborn.BACKEND, marks=pytest.mark.thorough))
+
+
+@pytest.fixture(params=BACKENDS)
+def peers(groups: Groups, request: pytest.FixtureRequest) -> Group:
+    """Two warm ranks that wake when a peer fails, and two that do not, as under NCCL."""
+    return groups.of(2, request.param)
 
 
 @pytest.fixture

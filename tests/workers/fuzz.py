@@ -28,7 +28,7 @@ from orchestrator.report.reasons import outcome_sentence
 from search_spaces.facts import ClusterFacts
 from search_spaces.knobs.registry import KNOBS, is_lossless
 from search_spaces.knobs.search_defaults import DomainContext
-from search_spaces.plan import CHOICES, NAMES, Plan
+from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, NAMES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import SweepSpec
@@ -104,6 +104,7 @@ MODELS: Mapping[str, dict[str, Any]] = {
         },
     },
 }
+# Of other counts the minimum and the default are drawn.
 _COUNTS: Mapping[str, tuple[int, ...]] = {
     "tensor": (1, 2, 4),
     "pipeline": (1, 2, 4),
@@ -213,7 +214,7 @@ def _pick(name: str, offered: tuple[Any, ...], rng: random.Random) -> Any:
         return offered[0]
     if name in _LIKELY and rng.random() < _LIKELY_SHARE:
         return _LIKELY[name]
-    return rng.choice(CHOICES.get(name) or _COUNTS[name])
+    return rng.choice(CHOICES.get(name) or _COUNTS.get(name) or (COUNTS[name], DEFAULTS[name]))
 
 
 def reference_losses(alone: Group, model: str) -> tuple[float, ...]:

@@ -7,18 +7,20 @@ serves many tests. Every wait has a timeout. A group that lost a rank is not use
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch.distributed as dist
 
+from benchmarks.rigs import stubborn
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.values import a_short_request, a_spec
@@ -34,25 +36,37 @@ _ROOT = str(Path(__file__).parents[2])
 Job = Callable[..., Any]
 
 
+@contextlib.contextmanager
+def rank_processes(start: Literal["forkserver", "spawn"]) -> Iterator[Any]:
+    """Yields the context of multiprocessing in which ranks start.
+
+    A forkserver has imported what ranks need.
+    """
+    context = multiprocessing.get_context(start)
+    if start == "forkserver":
+        context.set_forkserver_preload([_PRELOAD])
+    path = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OMP_NUM_THREADS", "1")
+        environment.setenv("PYTHONPATH", path)  # of the process that loads what ranks need
+        yield context
+
+
 class Group:
     """A worker group on this machine, one process per rank."""
 
-    def __init__(self, size: int, spec: SweepSpec) -> None:
+    def __init__(self, size: int, spec: SweepSpec, backend: str = "gloo") -> None:
         """Starts the ranks and warms them up with `spec`, whose memory limit they keep."""
         self._store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([_PRELOAD])
+        # CUDA does not survive a fork of a process that has asked for it, as DeepSpeed does
+        forked = spec.cluster.device == "cpu"
         self._ends: list[Connection] = []
         self._processes = []
-        path = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("OMP_NUM_THREADS", "1")
-            environment.setenv("PYTHONPATH", path)  # of the process that loads what ranks need
+        with rank_processes("forkserver" if forked else "spawn") as context:
             for rank in range(size):
                 ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=_serve, args=(theirs, rank, size, self._store.port, spec), daemon=True
-                )
+                place = (rank, size, self._store.port, backend)
+                process = context.Process(target=_serve, args=(theirs, place, spec), daemon=True)
                 process.start()
                 theirs.close()
                 self._ends.append(ours)
@@ -117,16 +131,16 @@ class Group:
 
 
 class Groups:
-    """One group of each size, replaced after a test broke it."""
+    """One group of each size and backend, replaced after a test broke it."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[tuple[int, str], Group] = {}
 
-    def of(self, size: int) -> Group:
+    def of(self, size: int, backend: str = "gloo") -> Group:
         """Returns the group with `size` ranks, started if there is none."""
-        group = self._groups.get(size)
+        group = self._groups.get((size, backend))
         if group is None or not group.alive:
-            group = self._groups[size] = Group(size, a_spec())
+            group = self._groups[size, backend] = Group(size, a_spec(), backend)
         return group
 
     def stop(self) -> None:
@@ -139,12 +153,16 @@ def _run(worker: Worker, request: TrialRequest) -> Outcome:
     return run_trial(request, worker)
 
 
-def _serve(end: Connection, rank: int, size: int, port: int, spec: SweepSpec) -> None:
+def _serve(end: Connection, place: tuple[int, int, int, str], spec: SweepSpec) -> None:
     """Runs jobs on a rank until it is asked to exit; an exception ends the rank."""
-    assert _PRELOAD in sys.modules, "the process that it was forked from could not import it"
+    rank, size, port, backend = place
+    faulthandler.enable()  # a crash in a library says where
+    if spec.cluster.device == "cpu":
+        assert _PRELOAD in sys.modules, "the process that it was forked from could not import it"
     if size > 1:
         store = dist.TCPStore(_HOST, port, is_master=False)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        stubborn.register()
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     # no daemon any more, which may have no children: loader processes are some
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     worker = Worker.start(spec)

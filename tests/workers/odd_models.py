@@ -26,8 +26,11 @@ class Net(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
         self.call, self.act, self.calls = call, act, 0
+        self.shift: nn.Parameter | None = None
 
     def forward(self, x: torch.Tensor) -> Any:
+        if self.shift is not None:
+            x = x + self.shift
         for layer in self.layers:
             x = torch.tanh(layer(x))
         self.calls += 1
@@ -62,7 +65,13 @@ class _Backward(torch.autograd.Function):
 
 
 def _allocate(value: Any) -> Any:
-    return value + torch.ones(HUGE_BYTES // 4)[0]
+    return value + torch.ones(HUGE_BYTES // 4, device=value.device)[0]
+
+
+def _beyond(value: Any) -> Any:
+    # what a label or a token out of range is to a GPU: an assertion that stops all it does
+    row = torch.tensor([9], device=value.device)
+    return value + torch.zeros(4, device=value.device)[row].sum()
 
 
 def _complain(_: Any) -> Any:
@@ -95,6 +104,7 @@ def _unspeakable(_: Any) -> Any:
 ACTS: dict[str, Callable[[Any], Any]] = {
     "none": lambda value: value,
     "allocates": _allocate,
+    "beyond": _beyond,
     "raises": _complain,
     "unspeakable": _unspeakable,
     "keeps": _complain_and_keep,
@@ -115,6 +125,8 @@ def make(
     call: int = 1,
     width: int = WIDTH,
     layers: int = LAYERS,
+    uneven: bool = False,
+    by_rank: bool = False,
 ) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, torch.Tensor]]]:
     """Returns a model with a fault.
 
@@ -125,6 +137,9 @@ def make(
         call: Forward pass, or the backward pass after it, or batch with the fault.
         width: Width of the layers.
         layers: Number of layers.
+        uneven: One parameter more, so that their number is odd.
+        by_rank: Each rank but the first has other weights, as if it drew them by a generator of its
+            own.
     """
     mine = rank is None or (dist.is_initialized() and dist.get_rank() == rank)
     act = ACTS[fault] if mine else ACTS["none"]
@@ -138,6 +153,11 @@ def make(
             where, ACTS["none"]
         ),
     )
+    if uneven:
+        net.shift = nn.Parameter(torch.zeros(1))
+    if by_rank:
+        for weight in net.parameters():
+            weight.data += dist.get_rank() if dist.is_initialized() else 0
     if where in ("evaluation", "checkpoint"):
         net = Late(width, layers, where, act)
     made = 0
@@ -181,3 +201,47 @@ def make_llama(
         return {"input_ids": tokens, "labels": tokens}
 
     return net, batch
+
+
+def make_answering(
+    *, says_targets: bool = False
+) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, Any]]]:
+    """Returns a Llama that learns answers alone, of unequal length: few labels, or many, a sample.
+
+    Args:
+        says_targets: The model is hidden in a module of its own, and batches count their labels.
+    """
+    config = LlamaConfig(
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=2,
+        vocab_size=64,
+        initializer_range=0.2,
+    )
+    net = LlamaForCausalLM(config)
+
+    def batch(numbers: tuple[int, ...]) -> Mapping[str, Any]:
+        lengths = [4 + 3 * (number % 4) for number in numbers]
+        rows = torch.arange(max(lengths))
+        tokens = torch.stack([(7 * number + rows) % 64 for number in numbers])
+        kept = rows[None] < torch.tensor(lengths)[:, None]
+        answers = kept & (rows[None] >= torch.tensor(numbers)[:, None] % 3)
+        labels = torch.where(answers, tokens, -100)
+        inputs = {"input_ids": tokens, "attention_mask": kept.long(), "labels": labels}
+        if says_targets:
+            return inputs | {"targets": int((labels[:, 1:] != -100).sum())}
+        return inputs
+
+    return (Hidden(net) if says_targets else net), batch
+
+
+class Hidden(nn.Module):
+    """A model whose class tells nothing of its labels."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, **inputs: torch.Tensor) -> Any:
+        return self.net(**inputs).loss

@@ -6,18 +6,23 @@ Ranks are real. Each test ends with a check that the same group still trains.
 from __future__ import annotations
 
 import pytest
+from torch.distributed.tensor import DTensor
 
-from search_spaces.trial import Crashed, Diverged, Measured, Outcome
+from search_spaces.trial import Crashed, Diverged, Measured, Outcome, TrialRequest
 from tests.covering import every_pair, every_value
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import SAID
 from tests.workers.values import a_request, a_spec, odd_model
+from workers.engines.torch import TorchTraining
+from workers.prepare import prepare
+from workers.trial import _build
+from workers.worker import Worker
 
 COLLECTIVE_SECONDS = 10 * CALL_SECONDS  # who waits for the end of one does not answer in time
 IN_A_SENTENCE = f"LookupError: {SAID}"
 
 
-def run_odd(pair: Group, fault: str, *, zero_stage: int = 0, **config: object) -> Outcome:
+def run_odd(peers: Group, fault: str, *, zero_stage: int = 0, **config: object) -> Outcome:
     """Returns the outcome of a trial of an odd model, and checks that the group still trains."""
     request = a_request(
         a_spec(model=odd_model(fault, **config)),
@@ -25,49 +30,50 @@ def run_odd(pair: Group, fault: str, *, zero_stage: int = 0, **config: object) -
         micro_batch=4,
         collective_seconds=COLLECTIVE_SECONDS,
     )
-    outcome = pair.run(request)
-    pair.assert_trains(zero_stage=zero_stage)
+    outcome = peers.run(request)
+    peers.assert_trains(zero_stage=zero_stage)
     return outcome
 
 
-def test_the_model_without_a_fault_is_measured(pair: Group) -> None:
-    assert isinstance(run_odd(pair, "none"), Measured)
+def test_the_model_without_a_fault_is_measured(peers: Group) -> None:
+    assert isinstance(run_odd(peers, "none"), Measured)
 
 
 @pytest.mark.parametrize(
     **every_pair(zero_stage=(0, 3), where=("build", "data", "forward", "backward"), rank=(None, 1))
 )
 def test_what_user_code_raises_is_a_crash_that_says_where(
-    pair: Group, zero_stage: int, where: str, rank: int | None
+    peers: Group, zero_stage: int, where: str, rank: int | None
 ) -> None:
-    outcome = run_odd(pair, "raises", where=where, rank=rank, zero_stage=zero_stage)
+    outcome = run_odd(peers, "raises", where=where, rank=rank, zero_stage=zero_stage)
 
     assert isinstance(outcome, Crashed)
     assert (outcome.cause, outcome.phase) == ("exception", where)
-    assert outcome.rank == (0 if rank is None else rank)
+    # of ranks that fail at once, the one that rings the alarm first is named
+    assert outcome.rank in ((0, 1) if rank is None else (rank,))
     assert outcome.detail == IN_A_SENTENCE
     assert "odd_models.py" in outcome.trace
     assert "this line is for the trace alone" in outcome.trace
     assert outcome.costs is not None
 
 
-def test_what_is_raised_in_a_measured_step_is_a_crash_too(pair: Group) -> None:
-    outcome = run_odd(pair, "raises", rank=1, call=4, zero_stage=2)
+def test_what_is_raised_in_a_measured_step_is_a_crash_too(peers: Group) -> None:
+    outcome = run_odd(peers, "raises", rank=1, call=4, zero_stage=2)
 
     assert isinstance(outcome, Crashed)
     assert (outcome.cause, outcome.rank, outcome.phase) == ("exception", 1, "forward")
 
 
-def test_an_error_that_user_code_keeps_does_not_keep_the_model(pair: Group) -> None:
-    outcome = run_odd(pair, "keeps", where="backward", call=2)
+def test_an_error_that_user_code_keeps_does_not_keep_the_model(peers: Group) -> None:
+    outcome = run_odd(peers, "keeps", where="backward", call=2)
 
     assert isinstance(outcome, Crashed)
     assert outcome.detail == IN_A_SENTENCE
 
 
 @pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
-def test_user_code_that_exits_does_not_end_the_worker(pair: Group, rank: int | None) -> None:
-    outcome = run_odd(pair, "exits", rank=rank)
+def test_user_code_that_exits_does_not_end_the_worker(peers: Group, rank: int | None) -> None:
+    outcome = run_odd(peers, "exits", rank=rank)
 
     assert isinstance(outcome, Crashed)
     assert outcome.cause == "exception"
@@ -75,8 +81,8 @@ def test_user_code_that_exits_does_not_end_the_worker(pair: Group, rank: int | N
 
 
 @pytest.mark.parametrize(**every_value(fault=("nan", "infinite"), rank=(None, 1)))
-def test_a_loss_that_is_no_number_has_diverged(pair: Group, fault: str, rank: int | None) -> None:
-    outcome = run_odd(pair, fault, rank=rank, call=3)  # the longest samples, step 0, step 1
+def test_a_loss_that_is_no_number_has_diverged(peers: Group, fault: str, rank: int | None) -> None:
+    outcome = run_odd(peers, fault, rank=rank, call=3)  # the longest samples, step 0, step 1
 
     assert isinstance(outcome, Diverged)
     assert (outcome.step, outcome.loss) == (1, {"nan": "nan", "infinite": "inf"}[fault])
@@ -86,19 +92,43 @@ def test_a_loss_that_is_no_number_has_diverged(pair: Group, fault: str, rank: in
 
 @pytest.mark.parametrize(("fault", "named"), [("tuple", "tuple"), ("vector", "Tensor")])
 def test_a_model_without_a_scalar_loss_hears_what_it_returned(
-    pair: Group, fault: str, named: str
+    peers: Group, fault: str, named: str
 ) -> None:
-    outcome = run_odd(pair, fault)
+    outcome = run_odd(peers, fault)
 
     assert isinstance(outcome, Crashed)
     assert (outcome.cause, outcome.phase) == ("exception", "forward")
     assert outcome.detail.startswith(f"TypeError: the model's forward returned {named} without")
 
 
-def test_a_model_that_does_not_exist_is_a_crash_in_build(pair: Group) -> None:
+@pytest.mark.parametrize("zero_stage", [0, 3])
+def test_weights_that_each_rank_draws_for_itself_are_the_first_ranks(
+    peers: Group, zero_stage: int
+) -> None:
+    """Sharded without that, the second half of a weight would be the second rank's."""
+    alike, own = (
+        a_spec(model=odd_model("none", by_rank=by_rank), train={"seed": 7})
+        for by_rank in (False, True)
+    )
+    expected = peers.call(_first_weight, a_request(alike, zero_stage=zero_stage))
+
+    assert peers.call(_first_weight, a_request(own, zero_stage=zero_stage)) == expected
+
+
+def _first_weight(worker: Worker, request: TrialRequest) -> list[float]:
+    mesh = worker.group.acquire(30.0, request.plan)
+    training, _ = _build(request, prepare(request.spec), mesh, worker.device)
+    assert isinstance(training, TorchTraining)
+    weight = next(training.module.parameters())
+    whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+    values: list[float] = whole.detach().flatten().tolist()
+    return values
+
+
+def test_a_model_that_does_not_exist_is_a_crash_in_build(peers: Group) -> None:
     spec = a_spec(model={"name": "tests.workers.odd_models:mke"})
 
-    outcome = pair.run(a_request(spec))
+    outcome = peers.run(a_request(spec))
 
     assert isinstance(outcome, Crashed)
     assert outcome.phase == "build"

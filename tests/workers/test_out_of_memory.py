@@ -45,9 +45,9 @@ def large_request(spec: SweepSpec = ONE_TENSOR, zero_stage: int = 0) -> TrialReq
 @pytest.mark.parametrize("zero_stage", [0, 3])
 @pytest.mark.parametrize("spec", [ONE_TENSOR, MANY_TENSORS], ids=["one tensor", "many tensors"])
 def test_a_plan_too_large_for_the_budget_runs_out_of_memory(
-    pair: Group, spec: SweepSpec, zero_stage: int
+    peers: Group, spec: SweepSpec, zero_stage: int
 ) -> None:
-    outcome = pair.run(large_request(spec, zero_stage))
+    outcome = peers.run(large_request(spec, zero_stage))
 
     assert isinstance(outcome, OutOfMemory)
     assert outcome.where == "device"
@@ -62,10 +62,10 @@ def test_a_plan_too_large_for_the_budget_runs_out_of_memory(
     assert outcome.costs.residual_bytes < ARENA_BYTES
 
 
-def test_the_next_plan_measures_as_before_the_failure(pair: Group) -> None:
-    before = pair.run(a_request())
-    failed = pair.run(large_request())
-    after = pair.run(a_request())
+def test_the_next_plan_measures_as_before_the_failure(peers: Group) -> None:
+    before = peers.run(a_request())
+    failed = peers.run(large_request())
+    after = peers.run(a_request())
 
     assert isinstance(failed, OutOfMemory)
     assert isinstance(before, Measured)
@@ -97,16 +97,16 @@ def _held(worker: Worker) -> tuple[int, int]:
 
 
 @pytest.mark.thorough
-def test_failures_in_a_row_leave_nothing_behind(pair: Group) -> None:
+def test_failures_in_a_row_leave_nothing_behind(peers: Group) -> None:
     """A leak grows in every round, while a cache grows once."""
     for zero_stage in (0, 2, 3):
-        pair.run(large_request(zero_stage=zero_stage))
-    held = [pair.call(_held)]
+        peers.run(large_request(zero_stage=zero_stage))
+    held = [peers.call(_held)]
 
     for _ in range(3):
         for zero_stage in (0, 2, 3, 0):
-            assert isinstance(pair.run(large_request(zero_stage=zero_stage)), OutOfMemory)
-        held.append(pair.call(_held))
+            assert isinstance(peers.run(large_request(zero_stage=zero_stage)), OutOfMemory)
+        held.append(peers.call(_held))
 
     for of_rank in zip(*held, strict=True):
         used, resident = zip(*of_rank, strict=True)
@@ -119,11 +119,11 @@ def test_failures_in_a_row_leave_nothing_behind(pair: Group) -> None:
     **every_pair(zero_stage=(0, 2, 3), where=("forward", "backward"), call=(1, 3))
 )
 def test_when_one_rank_runs_out_the_others_learn_it_at_once(
-    pair: Group, zero_stage: int, where: str, call: int
+    peers: Group, zero_stage: int, where: str, call: int
 ) -> None:
     spec = a_spec(model=odd_model("allocates", where=where, rank=1, call=call))
 
-    outcomes = pair.run_on_all(
+    outcomes = peers.run_on_all(
         a_request(spec, zero_stage=zero_stage, micro_batch=4, collective_seconds=COLLECTIVE_SECONDS)
     )
 
@@ -133,4 +133,4 @@ def test_when_one_rank_runs_out_the_others_learn_it_at_once(
     assert (first.rank, first.phase) == (1, where)
     assert first.wanted_bytes is not None
     assert HUGE_BYTES <= first.wanted_bytes < HUGE_BYTES + LIMIT_BYTES
-    pair.assert_trains(zero_stage=zero_stage)
+    peers.assert_trains(zero_stage=zero_stage)

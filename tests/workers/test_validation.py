@@ -7,15 +7,30 @@ compared.
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from search_spaces.errors import missing_extra
+from search_spaces.facts import LossDependence
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Crashed, Diverged, Measured, Outcome, OutOfMemory, TrialRequest
+from search_spaces.trial import (
+    Crashed,
+    Diverged,
+    Measured,
+    Outcome,
+    OutOfMemory,
+    TrialRequest,
+    outcome_from_json,
+    outcome_to_json,
+)
 from tests.covering import every_pair
 from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
@@ -26,7 +41,6 @@ from workers.engines.build import build_training, load_engine
 from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.parallel.compile import missing_for_compile
-from workers.parallel.optimizers import missing_for_eight_bit
 from workers.prepare import prepare
 from workers.trial import validation_floor_seconds, validation_objective
 from workers.worker import Worker
@@ -151,7 +165,7 @@ def test_every_engine_evaluates_and_saves(
 def test_lossy_plans_evaluate_and_save_too(
     pair: Group, evaluation_loss: float, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
-    if knobs.get("optimizer") == "adamw_8bit" and (lack := missing_for_eight_bit()):
+    if knobs.get("optimizer") == "adamw_8bit" and (lack := missing_extra("bitsandbytes")):
         pytest.skip(lack)
     outcome = pair.run(a_validation(a_spec(), tmp_path, **knobs))
 
@@ -335,11 +349,17 @@ def test_a_model_may_give_no_loss_in_evaluation(pair: Group, tmp_path: Path) -> 
 def test_dropout_is_noticed(pair: Group, tmp_path: Path) -> None:
     """Losses of two plans that draw random numbers differ."""
     config = LLAMA["config"] | {"attention_dropout": 0.1}
-    outcome = pair.run(a_validation(a_spec(model=LLAMA | {"config": config}), tmp_path))
+    found = LossDependence(on="data", knobs=(), share=0.4)
+    request = a_validation(a_spec(model=LLAMA | {"config": config}), tmp_path)
+    outcome = pair.run(dataclasses.replace(request, dependences=(found,)))
 
     assert isinstance(outcome, Measured), outcome
     assert outcome.validation is not None
     assert outcome.validation.draws
+    assert outcome.validation.dependences == (
+        found,
+    )  # of the model's probe, which the record keeps
+    assert outcome_from_json(outcome_to_json(outcome)) == outcome
 
 
 @pytest.mark.parametrize(
@@ -378,16 +398,40 @@ def test_a_folder_that_cannot_be_made(pair: Group, tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed(alone: Group, tmp_path: Path) -> None:
-    import platform
+    """The locks say who lives, also to a container that cannot see the process (R17)."""
+    with living_checkpoint(tmp_path) as folder:
+        killed = tmp_path / "plimsoll-checkpoint-0123"
+        killed.mkdir()
+        killed.with_suffix(".lock").touch()
+        outcome = alone.run(a_validation(a_spec(), tmp_path, data=1, micro_batch=4))
 
-    left = tmp_path / f"plimsoll-checkpoint-{platform.node()}-{2**22 + 1}-x"
-    elsewhere = tmp_path / f"plimsoll-checkpoint-other-{2**22 + 1}-x"
-    left.mkdir()
-    elsewhere.mkdir()
+        assert isinstance(outcome, Measured), outcome
+        assert sorted(tmp_path.iterdir()) == sorted([folder, folder.with_suffix(".lock")])
     outcome = alone.run(a_validation(a_spec(), tmp_path, data=1, micro_batch=4))
-
     assert isinstance(outcome, Measured), outcome
-    assert list(tmp_path.iterdir()) == [elsewhere]
+    assert list(tmp_path.iterdir()) == []  # its process was killed
+
+
+@contextmanager
+def living_checkpoint(parent: Path) -> Iterator[Path]:
+    """The checkpoint of a process, which is killed at the end of the block."""
+    code = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from tests.workers.values import a_spec\n"
+        "from workers.engines.checkpoint import checkpoint_folder\n"
+        "with checkpoint_folder(a_spec(validation={'folder': sys.argv[1]})) as folder:\n"
+        "    print(folder, flush=True)\n    time.sleep(600)\n"
+    )
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, parent], cwd=root, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield Path(process.stdout.readline().strip())
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @thorough

@@ -7,6 +7,7 @@ from typing import Any
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
+from tests.plans import ddp_plan
 
 GLOBAL_BATCH = 8
 SHORT = {"max_seconds": 0.001}  # an objective that ends a trial after a step or two
@@ -52,18 +53,9 @@ def odd_model(fault: str, **config: Any) -> dict[str, Any]:
 
 def a_plan(**knobs: Any) -> Plan:
     """Returns DDP on two ranks with micro-batch 2; `accumulation` completes the global batch."""
-    full = {
-        "zero_stage": 0,
-        "micro_batch": 2,
-        "checkpoint_ratio": 0.0,
-        "attention": "sdpa",
-        "precision": "fp32",
-        "batching": "padded",
-        "data": 2,
-    } | knobs
-    if "accumulation" not in full:
-        full["accumulation"] = GLOBAL_BATCH // full["micro_batch"] // full["data"]
-    return Plan(**full)
+    micro, ranks = knobs.get("micro_batch", 2), knobs.get("data", 2)
+    usual = {"micro_batch": micro, "accumulation": GLOBAL_BATCH // micro // ranks}
+    return ddp_plan(**usual | knobs)
 
 
 def a_short_request(**knobs: Any) -> TrialRequest:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import nn
 
 from search_spaces.errors import DataError, ModelError
-from search_spaces.plan import Batching, Plan
+from search_spaces.plan import Attention, Batching, Plan
 from search_spaces.spec.schema import SweepSpec
-from workers.data.collate import Layout, MicroBatch, collate, target_count
+from workers.data.collate import IGNORED, Layout, MicroBatch, collate, target_count
 from workers.data.dataset import Dataset, load_dataset
-from workers.models.built import BatchMaker, BuiltModel
+from workers.models.built import TARGETS, BatchMaker, BuiltModel, module_inputs
+from workers.process_groups import sum_over_ranks
 
 Numbers = tuple[int, ...]
 Lengths = NDArray[np.int32]
@@ -127,12 +130,29 @@ class StepBatches:
     """The micro-batches of one rank in one optimizer step.
 
     `targets` and `tokens` count the whole global batch, over all ranks: every rank knows them
-    without communication.
+    without communication, unless `targets_of_rank` says that `targets` are those of this rank.
     """
 
     batches: tuple[MicroBatch, ...]
     targets: int
     tokens: int
+    targets_of_rank: bool = False
+
+    def counted_over(
+        self, plan: Plan, group: dist.ProcessGroup | None, device: torch.device
+    ) -> Self:
+        """Returns the step with the targets of all ranks, which call this together.
+
+        Args:
+            plan: Tensor and pipeline ranks have the same samples.
+            group: All ranks of the plan; None for a single one.
+            device: Device of the communication.
+        """
+        if not self.targets_of_rank:
+            return self
+        (summed,) = sum_over_ranks([float(self.targets)], group, device)
+        targets = max(round(summed / (plan.tensor * plan.pipeline)), 1)
+        return replace(self, targets=targets, targets_of_rank=False)
 
     def pin_memory(self) -> Self:
         """Returns a copy in page-locked memory; torch's data loader calls it by this name."""
@@ -158,7 +178,8 @@ class DatasetSource:
         else:
             numbers = step_samples(all_lengths, step, plan.global_batch, train.seed)
         lengths = all_lengths[list(numbers)].tolist()
-        layout = self._layout(plan.batching, plan.tensor if plan.sequence_parallel else 1)
+        multiple = plan.tensor if plan.sequence_parallel else 1
+        layout = self._layout(plan.batching, multiple, plan.attention)
         return StepBatches(
             batches=tuple(
                 collate(group, [self.dataset.sample(number) for number in group], layout)
@@ -168,7 +189,9 @@ class DatasetSource:
             tokens=sum(lengths),
         )
 
-    def _layout(self, batching: Batching, multiple: int = 1) -> Layout:
+    def _layout(
+        self, batching: Batching, multiple: int = 1, attention: Attention = "sdpa"
+    ) -> Layout:
         return Layout(
             task=self.spec.model.task,
             batching=batching,
@@ -177,6 +200,7 @@ class DatasetSource:
             mask_token_id=self.dataset.mask_token_id,
             seed=self.spec.train.seed,
             multiple=multiple,
+            attention=attention,
         )
 
     def typical(self) -> MicroBatch:
@@ -190,11 +214,14 @@ class DatasetSource:
 class FunctionSource:
     """Batches of the user's function, whose lengths are unknown in advance.
 
-    Samples are numbered from 0 without end. Each counts as one target, as in a loss that is
-    the mean over the batch. Every batching counts as padded, and the worst step is the first.
+    Samples are numbered from 0 without end. Every batching counts as padded, and the worst step is
+    the first. A micro-batch's targets are what it has under `targets`, else its labels that are not
+    -100, else its samples; its loss is the mean over them. With `shifts_labels` the first label of
+    each row does not count, as in causal language models of transformers.
     """
 
     batch_maker: BatchMaker
+    shifts_labels: bool = False
 
     def step(self, plan: Plan, rank: int, step: int) -> StepBatches:
         """Returns the micro-batches of `rank` in optimizer step `step` (0 and up, or WORST_STEP).
@@ -204,27 +231,44 @@ class FunctionSource:
         start = max(step, 0) * plan.global_batch
         numbers = tuple(range(start, start + plan.global_batch))
         groups = deal_samples(numbers, [1] * len(numbers), plan)[rank]
-        batches = tuple(self._batch(group) for group in groups)
+        batches, counted = zip(*(self.batch(group) for group in groups), strict=True)
+        own = sum(batch.targets for batch in batches)
         return StepBatches(
             batches=batches,
-            targets=plan.global_batch,
+            targets=own if any(counted) else plan.global_batch,
             tokens=plan.data * sum(batch.tokens for batch in batches),
+            targets_of_rank=any(counted),  # by the keys of batches, which all ranks have alike
         )
 
     def typical(self) -> MicroBatch:
         """Returns a batch of the first sample."""
-        return self._batch((0,))
+        return self.batch((0,))[0]
 
-    def _batch(self, numbers: tuple[int, ...]) -> MicroBatch:
+    def batch(self, numbers: Numbers) -> tuple[MicroBatch, bool]:
+        """Returns a micro-batch, and True if it says itself how many targets it has."""
         inputs = self.batch_maker(numbers)
         if not isinstance(inputs, Mapping):
             raise ModelError(
                 f"the batch maker returned {type(inputs).__name__}, must return a mapping of"
                 " the module's keyword arguments to tensors"
             )
-        return MicroBatch(
-            inputs=inputs, samples=len(numbers), tokens=_tokens(inputs), targets=len(numbers)
+        targets = self._targets(inputs)
+        batch = MicroBatch(
+            inputs=module_inputs(inputs),
+            samples=len(numbers),
+            tokens=_tokens(inputs),
+            targets=len(numbers) if targets is None else targets,
         )
+        return batch, targets is not None
+
+    def _targets(self, inputs: Mapping[str, Any]) -> int | None:
+        if TARGETS in inputs:
+            return int(inputs[TARGETS])
+        labels = inputs.get("labels")
+        if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
+            return None
+        counted = labels[:, 1:] if self.shifts_labels else labels
+        return int((counted != IGNORED).sum())
 
 
 BatchSource = DatasetSource | FunctionSource
@@ -238,10 +282,24 @@ def batch_source(model: BuiltModel, spec: SweepSpec) -> BatchSource:
             nor a vocabulary.
     """
     if model.batch_maker is not None:
-        return FunctionSource(batch_maker=model.batch_maker)
+        return batch_source_of(model.module, model.batch_maker)
     if model.vocab_size is None:
         raise DataError(f"{spec.model.name} has no vocabulary to draw tokens from")
     return DatasetSource(dataset=load_dataset(spec.data, spec.train, model.vocab_size), spec=spec)
+
+
+def batch_source_of(module: nn.Module, batch_maker: BatchMaker) -> FunctionSource:
+    """Returns the source of batches for a module of the user's."""
+    return FunctionSource(batch_maker=batch_maker, shifts_labels=_is_causal_lm(module))
+
+
+def _is_causal_lm(module: nn.Module) -> bool:
+    """Returns True for causal language models of transformers, which shift labels themselves."""
+    if not hasattr(module, "config"):
+        return False
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return type(module).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 
 def _tokens(inputs: Mapping[str, torch.Tensor]) -> int:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from search_spaces.costs.sequence_packing import pack, width
-from search_spaces.plan import Batching
+from search_spaces.plan import Attention, Batching
 from search_spaces.spec.schema import Task
 
 
@@ -22,17 +22,26 @@ class MicroBatch:
 
     `inputs` are the module's keyword arguments. `samples` and `tokens` leave padding out.
     `targets` is the number of labels that the loss averages over, and so the micro-batch's
-    weight in the loss of a step.
+    weight in the loss of a step. `longest` is set for packed rows of flash attention: no sample
+    has more tokens, those of padding included.
     """
 
     inputs: Mapping[str, torch.Tensor]
     samples: int
     tokens: int
     targets: int
+    longest: int | None = None
 
-    def on(self, device: torch.device) -> dict[str, torch.Tensor]:
-        """Returns the inputs on a device."""
-        return {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The module's keyword arguments: the inputs, and bounds that are plain numbers."""
+        bounds = {} if self.longest is None else dict.fromkeys(LONGEST, self.longest)
+        return {**self.inputs, **bounds}
+
+    def on(self, device: torch.device) -> dict[str, Any]:
+        """Returns the module's keyword arguments, tensors on a device."""
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
+        return self.arguments | moved
 
     def pin_memory(self) -> Self:
         """Returns a copy in page-locked memory, from which CUDA copies asynchronously."""
@@ -46,6 +55,7 @@ _MASKED, _TO_MASK, _TO_RANDOM = 0.15, 0.8, 0.1  # Devlin et al. 2018, arXiv:1810
 CLASSES = 2
 Tokens = NDArray[np.int32]
 Inputs = dict[str, torch.Tensor]
+STARTS, LONGEST = ("cu_seq_lens_q", "cu_seq_lens_k"), ("max_length_q", "max_length_k")
 _PADDING = {"input_ids": PAD_TOKEN_ID, "attention_mask": 0, "labels": IGNORED}
 
 
@@ -114,6 +124,7 @@ class Layout:
     mask_token_id: int
     seed: int
     multiple: int = 1
+    attention: Attention = "sdpa"
 
 
 def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -> MicroBatch:
@@ -123,7 +134,7 @@ def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
 
     - causal-lm: the tokens are their own labels, which the model shifts; the first token of a
       sample is not a target. Packed rows have position ids that restart with each sample, and
-      no attention mask.
+      no attention mask; for flash attention also where each sample starts.
     - masked-lm: see `mask`.
     - sequence-classification: one of two classes for each sample, by its number.
     - seq2seq: the first half of a sample goes to the encoder, the second half is the labels; a
@@ -144,12 +155,32 @@ def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
     else:
         inputs = _padded(numbers, samples, layout)
     lengths = [len(tokens) for tokens in samples]
+    longest = None
+    if layout.batching == "packed" and layout.attention.startswith("flash"):
+        # the same for all micro-batches, so that none is compiled for
+        longest = round_up(layout.sequence_length, layout.multiple)
+        inputs |= dict.fromkeys(STARTS, sample_starts(inputs["position_ids"]))
     return MicroBatch(
         inputs=inputs,
         samples=len(samples),
         tokens=sum(lengths),
         targets=sum(target_count(layout.task, length) for length in lengths),
+        longest=longest,
     )
+
+
+def sample_starts(position_ids: torch.Tensor) -> torch.Tensor:
+    """Returns where each packed sample starts, counted over all rows, and where the last one ends.
+
+    Flash attention reads position ids of a single row alone, and with a wait for the device in
+    each layer; of several rows it would mix the samples.
+
+    Source:
+        transformers/modeling_flash_attention_utils.py (5.23), `_flash_attention_forward`: with
+        `cu_seq_lens_q` and its kin, it lays all rows behind each other.
+    """
+    starts = (position_ids.flatten() == 0).nonzero().flatten()
+    return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
 
 
 def target_count(task: Task, length: int) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
 from search_spaces.facts import DataProfile, LengthBin
+from search_spaces.spec.files import file_stamp, with_home
 from search_spaces.spec.schema import DataSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.data.text import read_samples
@@ -109,23 +110,15 @@ def load_dataset(data: DataSpec, train: TrainSpec, vocab_size: int) -> Dataset:
         DataError: If a file cannot be read, a tokenizer does not fit the model, or no sample
             has `LEAST_TOKENS` tokens.
     """
-    stamps = tuple(_stamp(Path(file).expanduser()) for file in data.files)
+    stamps = tuple(file_stamp(file) for file in data.files)
     tokenizer = data.tokenizer or ""
-    stamp = _stamp(Path(tokenizer).expanduser() / "tokenizer.json") if tokenizer else (0, 0)
+    stamp = file_stamp(Path(tokenizer) / "tokenizer.json") if tokenizer else (0, 0)
     return _load(
         data.model_dump_json(),
         (train.sequence_length, train.global_batch, train.seed),
         vocab_size,
         (*stamps, stamp),
     )
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return (0, 0)  # reading the file raises the error
-    return (status.st_mtime_ns, status.st_size)  # identifies the file's content
 
 
 @lru_cache(maxsize=2)
@@ -187,7 +180,7 @@ def profile(dataset: Dataset, data: DataSpec) -> DataProfile:
     return DataProfile(
         name=_name(data),
         digest=digest.hexdigest()[:_DIGEST_CHARACTERS],
-        files=tuple(str(Path(file).expanduser().absolute()) for file in data.files),
+        files=tuple(str(with_home(file).absolute()) for file in data.files),
         tokenizer=data.tokenizer or "",
         samples=len(dataset),
         tokens=int(dataset.offsets[-1]),

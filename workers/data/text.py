@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from search_spaces.errors import DataError
+from search_spaces.spec.files import is_folder, with_home
 from search_spaces.spec.schema import DataSpec
 
 MOST_BYTES = 32 * 2**20  # of text to read, over all files
@@ -49,7 +51,7 @@ def read_samples(data: DataSpec, sequence_length: int) -> list[str]:
             or lacks the field, or if there is no text.
     """
     longest = sequence_length * _BYTES_PER_TOKEN
-    paths = [Path(file).expanduser() for file in data.files]
+    paths = [with_home(file) for file in data.files]
     total = sum(map(_size, paths))
     texts: list[str] = []
     for path in paths:
@@ -70,12 +72,17 @@ def read_samples(data: DataSpec, sequence_length: int) -> list[str]:
 
 
 def _size(path: Path) -> int:
-    if path.is_dir():
+    if is_folder(path):
         raise DataError(f"{path} is a folder, data.files takes files")
     try:
-        return path.stat().st_size
+        found = path.stat()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a null byte
+        raise DataError(f"{str(path)!r} cannot be read: {error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise DataError(f"{path} is a device or a pipe, data.files takes files")
+    return found.st_size
 
 
 def _read(path: Path, start: int, count: int) -> bytes:

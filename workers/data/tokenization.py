@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from search_spaces.errors import DataError
+from search_spaces.spec.files import DOCUMENT_BYTES, is_file, is_folder, read_bounded, with_home
 
 _PAD, _MASK = "<pad>", "<mask>"  # of ids 0 and 1
 _BYTES = 256
@@ -43,9 +44,9 @@ def load_encoder(name: str | None, texts: Sequence[str], vocab_size: int) -> Enc
     if name is None:
         tokenizer = _train(texts, vocab_size)
     else:
-        path = Path(name).expanduser()
-        file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
+        path = with_home(name)
+        file = path / "tokenizer.json" if is_folder(path) else path
+        if not is_file(file):
             return _from_transformers(name, vocab_size)
         tokenizer = _from_file(file)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -82,7 +83,7 @@ def _train(texts: Sequence[str], vocab_size: int) -> Any:
 
 def _from_file(file: Path) -> Any:
     try:
-        content = file.read_text("utf-8")
+        content = read_bounded(file, DOCUMENT_BYTES).decode("utf-8")
         fields = json.loads(content)
     except (OSError, ValueError) as error:
         raise DataError(f"the tokenizer {file} cannot be read: {error}") from error

@@ -148,7 +148,7 @@ def state_bytes(
     Gradients take as many bytes as the trained weights; twice that with DDP, unless they are
     views of its buckets. State offloaded to another device does not count.
     """
-    has_own_buckets = settings.wrapper == "ddp" and not settings.gradient_as_bucket_view
+    has_own_buckets = settings.ddp is not None and not settings.ddp.gradient_as_bucket_view
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     return StateBytes(
         weights=_bytes(module.parameters(), device),

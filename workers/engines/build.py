@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import asdict
+from functools import partial
+
 import torch
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import render_deepspeed
+from search_spaces.settings.optimizer import render_optimizer
 from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
@@ -23,7 +28,8 @@ from workers.parallel.deepspeed_features import (
     missing_for_cpu_adam,
     missing_for_nvme,
 )
-from workers.parallel.optimizers import load_eight_bit, make_optimizer
+from workers.parallel.draws import seed_draws
+from workers.plain_torch.optimizers import make_optimizer
 from workers.process_groups import Mesh
 
 
@@ -34,7 +40,22 @@ def build_training(
     mesh: Mesh | None,
     device: torch.device,
 ) -> AbstractTraining:
-    """Applies the plan to the model and makes its optimizer; call `load_engine` first."""
+    """Applies the plan to the model and makes its optimizer; call `load_engine` first.
+
+    What training draws from here on follows from `train.seed`.
+    """
+    training = _build(request, model, facts, mesh, device)
+    seed_draws(request.spec.train.seed, request.plan, mesh)
+    return training
+
+
+def _build(
+    request: TrialRequest,
+    model: BuiltModel,
+    facts: ModelFacts,
+    mesh: Mesh | None,
+    device: torch.device,
+) -> AbstractTraining:
     plan, train = request.plan, request.spec.train
     if plan.engine == "deepspeed":
         return _build_deepspeed(request, model, facts, mesh, device)
@@ -45,10 +66,9 @@ def build_training(
         return build_pipeline(model, settings, train, mesh, device)
     module = parallelize(model, settings, mesh, device)
     module.train()
-    optimizer = make_optimizer(module, settings.optimizer, train)
     return TorchTraining(
         module=module,
-        update=make_update(optimizer, train, settings.compute, mesh, device),
+        update=make_update(module, settings.optimizer, train, settings.compute, mesh, device),
         settings=settings,
         device=device,
         data=plan.data,
@@ -60,7 +80,7 @@ def build_training(
 def load_engine(plan: Plan, device: torch.device) -> None:
     """Loads the libraries that the plan needs beyond torch, once per process."""
     if plan.optimizer == "adamw_8bit":
-        load_eight_bit()
+        importlib.import_module("bitsandbytes.optim")  # else it counts towards a trial
     if plan.compile:
         load_compiler(device)
     if plan.pipeline > 1:
@@ -86,7 +106,7 @@ def load_engines(spec: SweepSpec, device: torch.device) -> None:
     weight_places = spec.space.offload_parameters or ()
     if set(state_places) & {"cpu", "nvme"} and missing_for_cpu_adam() is None:
         load_cpu_adam()
-    if "nvme" in (*state_places, *weight_places) and missing_for_nvme() is None:
+    if "nvme" in (*state_places, *weight_places) and missing_for_nvme(device) is None:
         load_nvme()
 
 
@@ -98,9 +118,9 @@ def _build_deepspeed(
     device: torch.device,
 ) -> AbstractTraining:
     from workers.engines.deepspeed import start_deepspeed
-    from workers.parallel.deepspeed import optimizer_maker
 
     train = request.spec.train
     settings = render_deepspeed(request.plan, facts, request.spec, device.type)
-    optimizer_of = optimizer_maker(settings, train)
+    rendered = asdict(render_optimizer(settings.optimizer_kind, train))
+    optimizer_of = partial(make_optimizer, **rendered)
     return start_deepspeed(model, settings, mesh, device, train, optimizer_of)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import platform
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
-import psutil
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from search_spaces.spec.schema import GIB, SweepSpec
-from workers.parallel.split_modules import local_tensor
+from workers.plain_torch.slices import local_tensor
 
-_NAME = "plimsoll-checkpoint"
+_NAME, _LOCK = "plimsoll-checkpoint", ".lock"
 # texts of torch's writer, which does not name a full disk as the cause
 _TORCH_WRITER = ("PytorchStreamWriter", "inline_container")
 _FILE = "shard.pt"
@@ -36,18 +36,13 @@ def checkpoint_folder(spec: SweepSpec) -> Iterator[Path]:
         OSError: If the folder cannot be written; names it.
     """
     parent = _parent(spec)
-    prefix = f"{_NAME}-{platform.node()}-"
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        for old in parent.glob(f"{prefix}*"):
-            pid = old.name.removeprefix(prefix).partition("-")[0]
-            if pid.isdigit() and not psutil.pid_exists(int(pid)):
-                shutil.rmtree(old, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{psutil.Process().pid}-", dir=parent))
-        try:
+        _remove_abandoned(parent)
+        folder = parent / f"{_NAME}-{uuid4().hex}"
+        with _owned(folder):
+            folder.mkdir(mode=0o700)
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         if error.filename is not None:
             raise
@@ -57,6 +52,33 @@ def checkpoint_folder(spec: SweepSpec) -> Iterator[Path]:
             raise
         # the context is the original error if torch wrote through a Python file
         raise _write_error(error.__context__, parent) from error
+
+
+@contextlib.contextmanager
+def _owned(folder: Path) -> Iterator[None]:
+    """Holds the lock beside a folder, and deletes both at the end.
+
+    The kernel knows who lives, in all containers that share the folder: process ids do not tell.
+    """
+    lock = folder.with_suffix(_LOCK)
+    with lock.open("wb") as file:
+        with contextlib.suppress(OSError):  # a file system without locks, where nobody takes it
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Deletes the folders of processes that have ended without doing so."""
+    for lock in parent.glob(f"{_NAME}-*{_LOCK}"):
+        with contextlib.suppress(OSError), lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its process lives
+            if (folder := lock.with_suffix("")).is_dir():
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.unlink(missing_ok=True)
 
 
 def bytes_in(folder: Path) -> int:

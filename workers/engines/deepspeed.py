@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,14 +14,15 @@ import torch
 from torch import nn
 
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
+from search_spaces.settings.optimizer import render_schedule
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, require_loss
-from workers.engines.optimizer_step import has_schedule, make_scheduler
 from workers.engines.stopwatch import AbstractStopwatch
 from workers.models.built import BuiltModel
-from workers.parallel.compile import reset_compiler
 from workers.parallel.deepspeed import DeepSpeedState, Engine, OptimizerMaker, make_engine
+from workers.plain_torch.blocks import reset_compiler
+from workers.plain_torch.update import make_scheduler
 from workers.process_groups import Mesh
 
 _TAG = "checkpoint"  # DeepSpeed's name for a subfolder
@@ -159,7 +160,8 @@ def start_deepspeed(
     with contextlib.ExitStack() as on_failure:
         world = DeepSpeedState(mesh, device)
         on_failure.callback(world.close)
-        scheduler_of = partial(make_scheduler, train=train) if has_schedule(train) else None
+        schedule = render_schedule(train)
+        scheduler_of = None if schedule is None else partial(make_scheduler, **asdict(schedule))
         engine = make_engine(model, settings, device, optimizer_of, scheduler_of)
         on_failure.pop_all()
     return DeepSpeedTraining(

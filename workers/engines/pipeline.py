@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,18 @@ from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch, pad_to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes, state_bytes
 from workers.engines.checkpoint import write_shard
-from workers.engines.optimizer_step import Update, make_update
+from workers.engines.optimizer_step import make_update
 from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.stopwatch import AbstractStopwatch
-from workers.models.built import BuiltModel
+from workers.models.built import BuiltModel, module_inputs
 from workers.models.function import PROBE_SAMPLES
 from workers.models.stack import Stack, find_stack
 from workers.models.stack_trace import HiddenShape
 from workers.models.tensor_plan import tensor_plan
 from workers.parallel.apply import parallelize
-from workers.parallel.compile import reset_compiler
-from workers.parallel.optimizers import make_optimizer
 from workers.parallel.pipeline import Splits, Stage, cut_stages, stage_settings
+from workers.plain_torch.blocks import reset_compiler
+from workers.plain_torch.update import Update
 from workers.process_groups import Mesh
 
 _LOGGER = logging.getLogger(schedules.__name__)
@@ -256,13 +255,14 @@ def build_pipeline(
     pipeline = settings.pipeline
     assert pipeline is not None
     maker = model.batch_maker
-    stack = find_stack(model.module, None if maker is None else partial(maker, PROBE_SAMPLES))
+    stack = find_stack(
+        model.module, None if maker is None else lambda: module_inputs(maker(PROBE_SAMPLES))
+    )
     stages = cut_stages(model, stack, pipeline, mesh.place.stage, _named_splits(model, settings))
     passes = {stage.index: _parallel_pass(stage, settings, mesh, device) for stage in stages}
     tied = _tied_weights(stages, stack, pipeline, mesh, device)
     is_first = mesh.place.stage == 0
     module = nn.ModuleList(passes.values()).train()
-    optimizer = make_optimizer(module, settings.optimizer, train)
     counted_elsewhere = tied.weights if tied is not None and not is_first else ()
     return PipelineTraining(
         module=module,
@@ -276,7 +276,13 @@ def build_pipeline(
         ),
         tied=tied,
         update=make_update(
-            optimizer, train, settings.compute, mesh, device, counted_elsewhere=counted_elsewhere
+            module,
+            settings.optimizer,
+            train,
+            settings.compute,
+            mesh,
+            device,
+            counted_elsewhere=counted_elsewhere,
         ),
         settings=settings,
         device=device,
@@ -329,6 +335,6 @@ def _tied_weights(
 
 def _sent_as(settings: TorchSettings) -> torch.dtype | None:
     # FSDP2 computes whole blocks in one precision; autocast does not cast between blocks
-    if settings.wrapper != "fsdp2":
+    if settings.fsdp2 is None:
         return None
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.compute)

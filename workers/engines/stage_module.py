@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.settings.render import TorchSettings
 from workers.engines.base import require_loss
-from workers.engines.optimizer_step import Update
-from workers.engines.torch import autocast
 from workers.models.stage_placeholders import HiddenStateChannel
-from workers.parallel.split_modules import local_tensor
+from workers.plain_torch.data_parallel import autocast
+from workers.plain_torch.slices import local_tensor
+from workers.plain_torch.update import Update
 
 
 class StageModule(nn.Module):
@@ -80,7 +80,7 @@ class StageModule(nn.Module):
         """
         index = int(number)
         self._passage.enter(received[0] if received else None)
-        with self._without_sync(), autocast(self._settings, self._device):
+        with self._without_sync(), autocast(self._settings.autocast, self._device):
             output: object = self.module(**self._inputs[index])
         if self.is_last:
             assert self._update is not None
@@ -107,7 +107,7 @@ class StageModule(nn.Module):
             self.module.reducer.prepare_for_backward([])
         if isinstance(self.module, FSDPModule):
             self.module.set_is_last_backward(is_last)
-            self.module.set_requires_gradient_sync(is_last or self._settings.sync_every_pass)
+            self.module.set_requires_gradient_sync(True)  # else it would hold whole gradients
             self.module.set_requires_all_reduce(is_last)  # over replicas, once a step
 
 

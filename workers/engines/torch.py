@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.settings.render import TorchSettings
 from workers.data.collate import MicroBatch
@@ -23,9 +20,10 @@ from workers.engines.base import (
     state_bytes,
 )
 from workers.engines.checkpoint import write_shard
-from workers.engines.optimizer_step import Update
 from workers.engines.stopwatch import AbstractStopwatch
-from workers.parallel.compile import reset_compiler
+from workers.plain_torch.blocks import reset_compiler
+from workers.plain_torch.data_parallel import autocast, gradient_sync
+from workers.plain_torch.update import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +45,8 @@ class TorchTraining(AbstractTraining):
         for index, batch in enumerate(batches):
             with watch.during("data"):
                 inputs = batch.on(self.device)
-            with self._gradient_sync(last=index == len(batches) - 1):
-                with watch.during("forward"), autocast(self.settings, self.device):
+            with gradient_sync(self.module, last=index == len(batches) - 1):
+                with watch.during("forward"), autocast(self.settings.autocast, self.device):
                     part = require_loss(self.module(**inputs)) * (batch.targets / targets)
                 with watch.during("backward"):
                     # times `data`: gradients are averaged over ranks, while loss parts add up
@@ -63,7 +61,7 @@ class TorchTraining(AbstractTraining):
         loss = evaluation_loss(
             self.module,
             ((batch.on(self.device), batch.targets / targets) for batch in batches),
-            partial(autocast, self.settings, self.device),
+            partial(autocast, self.settings.autocast, self.device),
         )
         self.module.train()
         return None if loss is None else loss * self.counts
@@ -79,25 +77,3 @@ class TorchTraining(AbstractTraining):
         """Drops compiled code, whose guards hold tensors."""
         if self.settings.compile:
             reset_compiler()
-
-    @contextlib.contextmanager
-    def _gradient_sync(self, *, last: bool) -> Iterator[None]:
-        """Reduces gradients in this pass or accumulates them for the last, by the settings."""
-        sync = last or self.settings.sync_every_pass
-        if isinstance(self.module, DistributedDataParallel) and not sync:
-            with self.module.no_sync():
-                yield
-            return
-        if isinstance(self.module, FSDPModule):
-            self.module.set_requires_gradient_sync(sync)
-            self.module.set_requires_all_reduce(last)  # over replicas, once a step
-        yield
-
-
-def autocast(
-    settings: TorchSettings, device: torch.device
-) -> contextlib.AbstractContextManager[object]:
-    """Returns the autocast context; disabled under FSDP2, which sets the precision itself."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.compute)
-    enabled = dtype is not None and settings.wrapper != "fsdp2"
-    return torch.autocast(device.type, dtype=dtype, enabled=enabled)

@@ -13,16 +13,16 @@ import psutil
 import torch
 
 from search_spaces.trial import Conditions
-from workers.memory.nvml import nvml_device
+from workers.memory.nvml import memory_in_use, nvml_device
 
 SAMPLE_SECONDS = 0.25
 
 # Throttle reasons that distort a measurement. Idle and application clocks do not.
 # Source: NVML API reference, nvmlClocksEventReasons.
 _THROTTLES = {
-    "power cap": "nvmlClocksThrottleReasonSwPowerCap",
+    "power cap": "nvmlClocksEventReasonSwPowerCap",
     "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
-    "software thermal": "nvmlClocksThrottleReasonSwThermalSlowdown",
+    "software thermal": "nvmlClocksEventReasonSwThermalSlowdown",
     "hardware thermal": "nvmlClocksThrottleReasonHwThermalSlowdown",
     "power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
 }
@@ -97,9 +97,9 @@ def _sample_gpu(nvml: Any, handle: Any, samples: _Samples) -> None:
     with contextlib.suppress(nvml.NVMLError):
         samples.watts.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
     with contextlib.suppress(nvml.NVMLError):
-        samples.device_bytes.append(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        samples.device_bytes.append(memory_in_use(nvml, handle))
     with contextlib.suppress(nvml.NVMLError):
-        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
         samples.throttled |= {
             name for name, mask in _THROTTLES.items() if reasons & getattr(nvml, mask)
         }

@@ -8,7 +8,6 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.errors import UserError
@@ -17,7 +16,8 @@ from search_spaces.plan import Precision
 from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source
 from workers.engines.base import require_loss
-from workers.models.experts import FLOP_FORMULAS, GroupedProducts, without_fake_tensor_logs
+from workers.models.experts import FLOP_FORMULAS, GroupedProducts
+from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.load import build_fake
 from workers.models.user_code import user_code_errors
 
@@ -51,7 +51,7 @@ def training_flops_per_token(spec: SweepSpec) -> float | None:
 def _flops_per_token(spec_json: str, *, backward: bool) -> float | None:
     spec = SweepSpec.model_validate_json(spec_json)
     with contextlib.suppress(UserError), user_code_errors(spec.model.name):
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode = FakeMemory()
         model = build_fake(spec.model, spec.train, attention="eager", mode=mode)
         with mode, GroupedProducts(), without_fake_tensor_logs():
             batch = batch_source(model, spec).typical()

@@ -22,8 +22,10 @@ from workers.measure.steady import warmup_length
 from workers.parallel.compile import compile_seconds
 from workers.process_groups import sum_over_ranks
 
-# Several short steps share one window, so that barriers add little to the time.
-MIN_WINDOW_SECONDS = 0.1
+# Several short steps share one window, so that what happens at its ends adds little to the time:
+# barriers and, on a GPU, the wait for an empty queue and its refilling, a few ms in each window,
+# which a training that never waits does not have.
+MIN_WINDOW_SECONDS = {"cpu": 0.1, "cuda": 1.0}
 STOP = 0
 BEATEN = -1  # stop, since the incumbent is faster
 # Windows after which the plan is beaten if its interval lies above the incumbent's, and windows
@@ -33,13 +35,17 @@ _MIN_WINDOWS, _EARLY_WINDOWS, _EARLY_FACTOR = 5, 3, 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Steps that were timed together; seconds are per step."""
+    """Steps that were timed together; seconds are per step.
+
+    `allocator_retries` are those of all ranks in its steps.
+    """
 
     steps: int
     seconds: float
     phases: tuple[float, ...]  # in the order of PHASES
     tokens: float  # per step, all ranks
     compile_seconds: float  # sum over its steps and all ranks
+    allocator_retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,11 @@ class Series:
         return statistics.median(window.seconds for window in self.steady)
 
     @property
+    def allocator_retries(self) -> int:
+        """Retries of the allocators of all ranks in the steps that count."""
+        return sum(window.allocator_retries for window in self.steady)
+
+    @property
     def phases(self) -> Phases:
         """Median seconds of a step by phase."""
         columns = zip(*(window.phases for window in self.steady), strict=True)
@@ -93,6 +104,7 @@ def measure_steps(
     watch: AbstractStopwatch,
     incumbent: Estimate | None = None,
     floor_seconds: float = 0.0,
+    allocator_retries: Callable[[], int] = lambda: 0,
 ) -> Series | Diverged:
     """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
 
@@ -107,6 +119,7 @@ def measure_steps(
         incumbent: Seconds per step of the best plan so far, None if there is none.
         floor_seconds: Seconds of steps to measure even if fewer are precise enough; the caps of
             the objective end it nevertheless.
+        allocator_retries: Counts the retries of this rank's allocator so far.
 
     Returns:
         The series, or `Diverged` if a loss is not finite.
@@ -114,12 +127,17 @@ def measure_steps(
     windows: list[Window] = []
     losses: list[float] = []
     lead = group is None or dist.get_rank(group) == 0
+    window_seconds = MIN_WINDOW_SECONDS[training.device.type]
     steps = 1
     while steps > STOP:
-        window, parts = _timed(training, feed, len(losses), steps, group, watch)
+        window, parts = _timed(training, feed, len(losses), steps, group, watch, allocator_retries)
         windows.append(window)
         # summed over ranks, with zeros from all but rank 0
-        decision = next_window(windows, objective, incumbent, floor_seconds) if lead else STOP
+        decision = (
+            next_window(windows, objective, incumbent, floor_seconds, window_seconds)
+            if lead
+            else STOP
+        )
         next_steps, *summed = sum_over_ranks([float(decision), *parts], group, training.device)
         losses.extend(summed)
         for step, loss in enumerate(summed, start=len(losses) - len(summed)):
@@ -144,12 +162,13 @@ def _timed(
     steps: int,
     group: dist.ProcessGroup | None,
     watch: AbstractStopwatch,
+    allocator_retries: Callable[[], int],
 ) -> tuple[Window, list[float]]:
     """Times `steps` steps from step `first`; also returns this rank's parts of the losses."""
     parts, tokens = [], 0
     synchronize_ranks(group, watch)
     watch.read()
-    compiled = compile_seconds()
+    compiled, retried = compile_seconds(), allocator_retries()
     started = watch.clock()
     for step in range(first, first + steps):
         with watch.during("data"):
@@ -159,12 +178,15 @@ def _timed(
     synchronize_ranks(group, watch)
     seconds = (watch.clock() - started) / steps
     spent = watch.read()
+    own = [compile_seconds() - compiled, float(allocator_retries() - retried)]
+    compiling, retries = sum_over_ranks(own, group, training.device)
     window = Window(
         steps=steps,
         seconds=seconds,
         phases=tuple(spent[phase] / steps for phase in PHASES),
         tokens=tokens / steps,
-        compile_seconds=sum_over_ranks([compile_seconds() - compiled], group, training.device)[0],
+        compile_seconds=compiling,
+        allocator_retries=round(retries),
     )
     return window, [part.item() for part in parts]
 
@@ -181,6 +203,7 @@ def next_window(
     objective: ObjectiveSpec,
     incumbent: Estimate | None,
     floor_seconds: float,
+    window_seconds: float,
 ) -> int:
     """Returns the number of steps of the next window, or STOP, or BEATEN."""
     compiling, regular = _split_by_compilation(windows)
@@ -198,7 +221,7 @@ def next_window(
     if done >= objective.max_steps or (spent >= objective.max_seconds and len(timed) > 1):
         return STOP
     typical = statistics.median(window.seconds for window in steady)
-    return max(1, min(math.ceil(MIN_WINDOW_SECONDS / typical), objective.max_steps - done))
+    return max(1, min(math.ceil(window_seconds / typical), objective.max_steps - done))
 
 
 def _is_beaten(steady: Sequence[Window], incumbent: Estimate) -> bool:

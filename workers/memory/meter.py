@@ -85,6 +85,10 @@ class AbstractMeter(ABC):
     def peak(self) -> MemoryPeak:
         """Returns the peak since `enforced` was entered."""
 
+    def allocator_retries(self) -> int:
+        """Returns how often the allocator has given its cache back and tried again, so far."""
+        return 0
+
     def check(self) -> None:
         """Checks the peak against the limit, for memory that the allocator did not refuse.
 
@@ -184,6 +188,11 @@ def _trim() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
+# What a device keeps free of torch's allocator: NCCL, cuBLAS, Triton and kernels that are loaded
+# when they are first used allocate for themselves, and fail where nothing is left
+_RESERVE_BYTES, _RESERVE_SHARE = 256 * 2**20, 0.01
+
+
 class CudaMeter(AbstractMeter):
     """Meters reserved memory plus context and communication buffers on one CUDA device."""
 
@@ -191,17 +200,20 @@ class CudaMeter(AbstractMeter):
         """Sets the limit.
 
         Args:
-            budget_bytes: Bytes of the device that this rank may use; None for all of them.
+            budget_bytes: Bytes of the device that this rank may use; None for all but a reserve
+                for libraries.
             device: A CUDA device with an index.
         """
         self._device = device
         _, total = torch.cuda.mem_get_info(device)
         self._total_bytes = total
-        self._budget_bytes = min(budget_bytes or total, total)
+        usable = total - max(_RESERVE_BYTES, int(_RESERVE_SHARE * total))
+        self._budget_bytes = min(budget_bytes or usable, usable)
         self._baseline_bytes = 0
+        self._outside_bytes = 0
 
     def open(self) -> None:
-        self._baseline_bytes = torch.cuda.memory_allocated(self._device)
+        self._baseline_bytes = self.bytes_in_use()
 
     @property
     def limit_bytes(self) -> int:
@@ -212,11 +224,15 @@ class CudaMeter(AbstractMeter):
         _release_cuda()
         torch.cuda.reset_peak_memory_stats(self._device)
         # memory outside the allocator counts too, so the allocator gets the rest of the budget
-        share = max(self._budget_bytes - self._outside(), 1) / self._total_bytes
+        self._outside_bytes = self._outside()
+        share = max(self._budget_bytes - self._outside_bytes, 1) / self._total_bytes
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), self._device)
 
     def bytes_in_use(self) -> int:
         return torch.cuda.memory_reserved(self._device) + self._outside()
+
+    def allocator_retries(self) -> int:
+        return int(torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0))
 
     def peak(self) -> MemoryPeak:
         torch.cuda.synchronize(self._device)
@@ -229,12 +245,27 @@ class CudaMeter(AbstractMeter):
             outside_bytes=outside,
         )
 
+    def check(self) -> None:
+        """Checks the peak against the limit, for memory that was held before the limit was set.
+
+        Memory that libraries allocated since then does not count: the allocator's share was capped
+        before, so training does not fail because of it.
+
+        Raises:
+            OverLimit: If the peak is above the limit.
+        """
+        wanted_bytes = torch.cuda.max_memory_reserved(self._device) + self._outside_bytes
+        if wanted_bytes > self.limit_bytes:
+            raise OverLimit(wanted_bytes, self.limit_bytes)
+
     def _lift(self) -> None:
-        torch.cuda.set_per_process_memory_fraction(1.0, self._device)
+        with contextlib.suppress(RuntimeError):  # a device in error refuses everything
+            torch.cuda.set_per_process_memory_fraction(1.0, self._device)
 
     def close(self) -> int:
         _release_cuda()
-        return max(torch.cuda.memory_allocated(self._device) - self._baseline_bytes, 0)
+        # one tensor that is left can hold a segment, and libraries hold memory of their own
+        return max(self.bytes_in_use() - self._baseline_bytes, 0)
 
     def _outside(self) -> int:
         # context, NCCL and other processes
@@ -244,4 +275,11 @@ class CudaMeter(AbstractMeter):
 
 def _release_cuda() -> None:
     gc.collect()
+    torch.cuda.synchronize()  # pinned memory is free when the copies that use it are done
     torch.cuda.empty_cache()
+    _empty_host_cache()  # of pinned memory, which is kept without a limit
+
+
+def _empty_host_cache() -> None:
+    public = getattr(torch.accelerator, "empty_host_cache", None)  # of torch 2.13
+    (public or torch._C._host_emptyCache)()

@@ -35,7 +35,8 @@ def nvml() -> Iterator[Any | None]:
     try:
         yield pynvml
     finally:
-        pynvml.nvmlShutdown()
+        with contextlib.suppress(pynvml.NVMLError):  # a driver that died meanwhile
+            pynvml.nvmlShutdown()
 
 
 @contextlib.contextmanager
@@ -54,11 +55,23 @@ def nvml_device(device: torch.device) -> Iterator[NvmlDevice | None]:
         yield None if library is None else _find(library, device)
 
 
+def memory_in_use(library: Any, handle: Any) -> int:
+    """Returns the bytes that processes and the driver's contexts hold on a GPU.
+
+    The first form of this query adds what the driver reserves for itself, hundreds of MiB which
+    `cudaMemGetInfo` does not count either; drivers before 510, and WSL, have no other.
+    """
+    try:
+        return int(library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2).used)
+    except library.NVMLError:
+        return int(library.nvmlDeviceGetMemoryInfo(handle).used)
+
+
 def _find(library: Any, device: torch.device) -> NvmlDevice | None:
     import torch
 
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    try:
-        return NvmlDevice(library, library.nvmlDeviceGetHandleByUUID(uuid))
-    except library.NVMLError:
-        return None
+    uuid = torch.cuda.get_device_properties(device).uuid
+    for kind in ("GPU", "MIG"):  # a whole GPU, or an instance of one; torch leaves this part out
+        with contextlib.suppress(library.NVMLError):
+            return NvmlDevice(library, library.nvmlDeviceGetHandleByUUID(f"{kind}-{uuid}"))
+    return None

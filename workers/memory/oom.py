@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 
+from search_spaces.errors import exception_chain
 from workers.memory.meter import OverLimit
 
 _UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -24,6 +25,11 @@ _CPU = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 _NUMPY = re.compile(r"Unable to allocate ([\d.]+) (bytes|B|KiB|MiB|GiB|TiB)")
 _BARE = ("std::bad_alloc", "bad allocation", "Cannot allocate memory", "DefaultCPUAllocator")
 _VAGUE = ("could not create a primitive", "could not execute a primitive")  # oneDNN
+# CUDA's runtime and driver, cuBLAS, cuDNN, NCCL, Triton and bitsandbytes, each in its own words.
+# They allocate around torch's allocator, which keeps a reserve for them (workers/memory/meter.py)
+_AROUND = ("out of memory", "ALLOC_FAILED", "cudaErrorMemoryAllocation")
+_RUNTIME = "CUDA error: out of memory"
+_ON_HOST = ("pin memory thread", "HostAlloc", "pinned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,8 @@ def failed_allocation(
 ) -> FailedAllocation | None:
     """Returns the memory that an error wanted, None if it is not out of memory.
 
-    On a CPU device, host memory is device memory: the budget limits it.
+    The error's causes and contexts count too: compilers and loaders raise errors of their own. On a
+    CPU device, host memory is device memory: the budget limits it.
 
     Args:
         error: The exception.
@@ -52,6 +59,13 @@ def failed_allocation(
         nearly_full: The limit was almost reached. Some errors only say "could not", and mean
             memory only then.
     """
+    found = (_failed(each, device, nearly_full=nearly_full) for each in exception_chain(error))
+    return next(filter(None, found), None)
+
+
+def _failed(
+    error: BaseException, device: torch.device, *, nearly_full: bool
+) -> FailedAllocation | None:
     text = str(error)
     host: Literal["device", "host"] = "device" if device.type == "cpu" else "host"
     if isinstance(error, OverLimit):
@@ -68,6 +82,13 @@ def failed_allocation(
         phrases = (*_BARE, *_VAGUE) if nearly_full else _BARE
         if any(phrase in text for phrase in phrases):
             return FailedAllocation(where=host, asked_bytes=None)
+    if device.type == "cuda" and any(phrase in text for phrase in _AROUND):
+        # the runtime has the same words for pinned memory of the host
+        pinned = _RUNTIME in text and not nearly_full
+        return FailedAllocation(
+            where="host" if pinned or any(phrase in text for phrase in _ON_HOST) else "device",
+            asked_bytes=_bytes(_CUDA.search(text)),
+        )
     return None
 
 
@@ -96,7 +117,8 @@ class OomSnapshots:
         Args:
             attach: Registers the observer; None for the allocator's own function.
         """
-        attach = attach or getattr(torch._C, "_cuda_attachOutOfMemoryObserver", None)
+        if attach is None and torch.cuda.is_available():
+            attach = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
         if attach is not None:
             attach(self._ran_out)
 

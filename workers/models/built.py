@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,7 +16,8 @@ from search_spaces.spec.schema import Task
 from workers.models.deferred_init import InitialValues
 
 SampleNumbers = tuple[int, ...]
-BatchMaker = Callable[[SampleNumbers], Mapping[str, torch.Tensor]]
+TARGETS = "targets"  # key of a user's batch: how many targets its loss is the mean over
+BatchMaker = Callable[[SampleNumbers], Mapping[str, Any]]  # tensors, and `targets`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +45,26 @@ class BuiltModel:
         return self
 
 
+def module_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a user's batch has for the module."""
+    return {name: value for name, value in batch.items() if name != TARGETS}
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's CPU generator inside the context, and restores its state afterwards.
+    """Seeds the global generators inside the context, and restores their states afterwards.
 
-    Models are built on the CPU, so that its generator is enough. `torch.manual_seed` would
+    They are torch's for the CPU, where models are built, and those of NumPy and Python, by which a
+    user's function may draw weights: every rank has to draw the same. `torch.manual_seed` would
     also reset the generators of CUDA devices, which `fork_rng` without devices does not restore.
     """
+    python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants
+from huggingface_hub import constants, try_to_load_from_cache
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -19,9 +19,12 @@ from transformers import (
 
 from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import nearest_preset, preset_config, preset_names
+from search_spaces.spec.files import DOCUMENT_BYTES, is_folder, read_bounded, with_home
 from search_spaces.spec.schema import ModelSpec
 from workers.models.config import RawConfig, one_sentence
+from workers.models.trust import is_hub_id
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ANSWER_SECONDS = 3.0  # for any answer of the Hub; its client retries for 23 s
 
 
@@ -34,14 +37,30 @@ def raw_config(spec: ModelSpec) -> RawConfig:
     Raises:
         ModelError: If there is no such model; names the nearest preset.
     """
+    if is_hub_id(spec):
+        return _hub_config(spec)
+    if spec.revision is not None:
+        raise ModelError(f"model.revision is of a Hub id, and {spec.name!r} is none")
     if spec.name in preset_names():
         return preset_config(spec.name)
-    folder = Path(spec.name).expanduser()
-    if folder.is_dir():
+    folder = with_home(spec.name)
+    if is_folder(folder):
         return _folder_config(folder)
-    if spec.name.startswith((".", "/", "~")):
-        raise ModelError(f"model {spec.name!r} is not a folder with a config.json")
-    return _hub_config(spec.name)
+    raise ModelError(f"model {spec.name!r} is not a folder with a config.json")
+
+
+def hub_commit(spec: ModelSpec) -> str | None:
+    """Returns the commit of a Hub model that the local cache has, after asking the Hub for it.
+
+    None if there is none. A model's files are read from the cache's copy of one commit.
+
+    Raises:
+        ModelError: If there is no such model.
+    """
+    _hub_config(spec)
+    config = try_to_load_from_cache(spec.name, "config.json", revision=spec.revision)
+    commit = Path(config).parent.name if isinstance(config, str) else ""
+    return commit if _COMMIT.fullmatch(commit) else None
 
 
 def config_class(spec: ModelSpec, raw: RawConfig) -> Any:
@@ -60,7 +79,9 @@ def config_class(spec: ModelSpec, raw: RawConfig) -> Any:
                 f"{spec.name} comes with its own model code; read it, then set"
                 " model.trust_remote_code: true"
             )
-        return type(AutoConfig.from_pretrained(spec.name, trust_remote_code=True))
+        return type(
+            AutoConfig.from_pretrained(spec.name, trust_remote_code=True, revision=spec.revision)
+        )
     if not isinstance(kind, str):
         raise ModelError(f"the config.json of {spec.name} has no model_type")
     (nearest,) = difflib.get_close_matches(kind, list(CONFIG_MAPPING), n=1, cutoff=0.0)
@@ -70,10 +91,29 @@ def config_class(spec: ModelSpec, raw: RawConfig) -> Any:
     )
 
 
+def check_remote_code(spec: ModelSpec, raw: RawConfig) -> None:
+    """Checks that the code of a model that its user trusts is the code that the user read.
+
+    Raises:
+        ModelError: If it may change: model.revision is no commit, or the code is elsewhere.
+    """
+    if is_hub_id(spec) and not _COMMIT.fullmatch(spec.revision or ""):
+        raise ModelError(
+            "model.trust_remote_code needs a commit in model.revision, 40 digits: a branch or tag"
+            " may hold other code tomorrow"
+        )
+    for reference in raw.get("auto_map", {}).values():
+        if isinstance(reference, str) and "--" in reference:
+            raise ModelError(
+                f"the code of {spec.name} is in the repository {reference.partition('--')[0]},"
+                " which model.revision does not fix: put both into a folder"
+            )
+
+
 def _folder_config(folder: Path) -> RawConfig:
     path = folder / "config.json"
     try:
-        raw = json.loads(path.read_text("utf-8"))
+        raw = json.loads(read_bounded(path, DOCUMENT_BYTES))
     except FileNotFoundError as error:
         raise ModelError(f"the folder {folder} has no config.json") from error
     except (OSError, ValueError) as error:
@@ -83,21 +123,25 @@ def _folder_config(folder: Path) -> RawConfig:
     return raw
 
 
-def _hub_config(name: str) -> RawConfig:
+def _hub_config(spec: ModelSpec) -> RawConfig:
+    name = spec.name
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ModelError(f"model {name!r} is not a preset, folder or Hub id{_hint(name)}")
     for cached_only in (True, False):
         if not cached_only and not _hub_answers():
             break
         try:
-            raw, _ = PreTrainedConfig.get_config_dict(name, local_files_only=cached_only)
+            raw, _ = PreTrainedConfig.get_config_dict(
+                name, revision=spec.revision, local_files_only=cached_only
+            )
         except (OSError, ValueError):
             continue
         if raw:
             return dict(raw)
+    at = f" at revision {spec.revision}" if spec.revision else ""
     raise ModelError(
         f"model {name!r} is not a preset, a folder, or a Hub id that the local cache or the Hub"
-        f" has{_hint(name)}"
+        f" has{at}{_hint(name)}"
     )
 
 

@@ -23,6 +23,7 @@ from workers.models.stage_placeholders import TensorSlice, whole_slice
 
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "base_layer"})
 _SOURCES = "_plimsoll_sources"  # of a module: {name of its parameter: pieces}
+_PERTURBED_ELEMENTS = 2**20  # at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,30 @@ def name_source(part: nn.Module, parameter: str, pieces: tuple[Piece, ...]) -> N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """Changes of weights as large as a precision's rounding, drawn anew for each `seed`.
+
+    Ranks that hold the same part of a weight change it alike, and so do copies of tied weights.
+    """
+
+    roundoff: float  # of the precision, relative to a value
+    seed: int
+
+    @torch.no_grad()
+    def perturb(self, weight: torch.Tensor) -> None:
+        """Multiplies each element in place by 1 plus or minus up to the roundoff."""
+        local, _ = _local(weight)
+        if not local.is_floating_point() or local.numel() == 0:
+            return
+        generator = torch.Generator(local.device).manual_seed(self.seed)
+        rows = local.reshape(1) if local.dim() == 0 else local
+        # some rows at a time, so that a large weight needs no second copy
+        for part in rows.split(max(_PERTURBED_ELEMENTS * len(rows) // rows.numel(), 1)):
+            draws = torch.rand(part.shape, generator=generator, device=part.device)
+            part.mul_(1 + self.roundoff * (2 * draws - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InitialValues:
     """Values of a model's weights and buffers before the first step.
 
@@ -49,6 +74,7 @@ class InitialValues:
 
     seed: int = 0
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    rounding: Rounding | None = None
 
     def materialise(
         self,
@@ -79,6 +105,9 @@ class InitialValues:
         with torch.no_grad():
             for name in names:
                 self._fill(module, name, prefix, tensors[name], device)
+            if self.rounding is not None:
+                for weight in module.parameters():
+                    self.rounding.perturb(weight)
 
     def _fill(
         self, module: nn.Module, name: str, prefix: str, tensor: torch.Tensor, device: torch.device

@@ -6,8 +6,6 @@ expert as its first dimension. A router sends each token to `num_experts_per_tok
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +17,6 @@ _STACKED = 3  # dimensions of a weight: experts, outputs, inputs
 GROUPED_MM = torch.ops.aten._grouped_mm.default
 _ALIGNMENT_BYTES = 16  # of rows, as the kernels require
 _MATRIX = 2  # dimensions; three are a stack of matrices, one for each expert
-_FAKE_LOGGER = "torch._subclasses.fake_tensor"
 
 
 def expert_layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -121,20 +118,6 @@ def grouped_flops(left: torch.Size, right: torch.Size, *_: object, **__: object)
 
 
 FLOP_FORMULAS: dict[Any, Any] = {torch.ops.aten._grouped_mm: grouped_flops}
-
-
-@contextlib.contextmanager
-def without_fake_tensor_logs() -> Iterator[None]:
-    """Keeps torch from logging a traceback for an operator that cannot run without values.
-
-    The error that it raises says the same, and reaches the user in one sentence.
-    """
-    logger = logging.getLogger(_FAKE_LOGGER)
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
 
 
 def _refuse_unaligned(operand: torch.Tensor) -> None:

@@ -6,11 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib import metadata
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.facts import ModelFacts
 from search_spaces.presets.catalogue import preset_config, preset_names
+from search_spaces.spec.files import is_file, is_folder, with_home, write_durably
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
+from workers.models.isolation import run_apart
+from workers.models.trust import check_trusted, is_hub_id, module_specs
 from workers.models.user_code import importable_from_cwd
 
 _CODE = Path(__file__).parents[2]
 _PACKAGES = ("search_spaces", "workers")  # their code describes and traces models
 _SOFTWARE = ("torch", "transformers", "peft")
 _DIGITS = 24
+DESCRIBE_SECONDS = 120.0  # imports, a build on the meta device, and probes of small ones
 
 
 def cache_folder(kind: str) -> Path:
@@ -45,9 +47,7 @@ def save_file(path: Path, content: bytes) -> None:
     """Writes a cached file at once; without access to its folder, nothing is cached."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(path)
+        write_durably(path, content)
 
 
 @cache
@@ -76,17 +76,21 @@ def model_source(spec: ModelSpec) -> Any:
         return dict(_python_files(name.partition(":")[0]))
     if name in preset_names():
         return preset_config(name)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = with_home(name)
+    if is_folder(folder):
         return {
             file.name: _hash(file)
             for file in sorted((*folder.glob("*.json"), *folder.glob("*.py")))
+            if is_file(file)
         }
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(name, "config.json") if name.count("/") <= 1 else None
-    if isinstance(config, str):
-        return _hash(Path(config))
+    with contextlib.suppress(ValueError):  # no id of the Hub, as `raw_config` will say
+        config = None
+        if name.count("/") <= 1:
+            config = try_to_load_from_cache(name, "config.json", revision=spec.revision)
+        if isinstance(config, str):
+            return _hash(Path(config))
     from workers.models.config_source import raw_config
 
     return raw_config(spec)
@@ -95,37 +99,45 @@ def model_source(spec: ModelSpec) -> Any:
 def _python_files(module: str) -> Iterator[tuple[str, str]]:
     """Yields the module's file and those in its folder, which it may import."""
     with importable_from_cwd():
-        spec = _find(module)
-    if spec is None or spec.origin is None:
+        specs = tuple(module_specs(module))
+    if len(specs) <= module.count(".") or not specs[-1].has_location:
         return
-    for file in sorted(Path(spec.origin).parent.glob("*.py")):
+    for file in sorted(Path(str(specs[-1].origin)).parent.glob("*.py")):
         yield file.name, _hash(file)
-
-
-def _find(module: str) -> ModuleSpec | None:
-    """Locates a module without importing the packages that contain it."""
-    path: Sequence[str] | None = None
-    spec: ModuleSpec | None = None
-    names = module.split(".")
-    for length in range(1, len(names) + 1):
-        spec = PathFinder.find_spec(".".join(names[:length]), path)
-        if spec is None:
-            return None
-        path = spec.submodule_search_locations
-    return spec
 
 
 def _hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+def pinned(spec: ModelSpec, earlier: str | None) -> ModelSpec:
+    """Returns the model with the commit of its Hub id; others are returned as they are.
+
+    Args:
+        spec: The model.
+        earlier: The commit that the study's first sweep found; None for a new study. A model
+            without a revision keeps to it.
+
+    Raises:
+        ModelError: If there is no such model.
+    """
+    if not is_hub_id(spec):
+        return spec
+    if spec.revision is None and earlier is not None:
+        return spec.model_copy(update={"revision": earlier})
+    from workers.models.config_source import hub_commit
+
+    commit = hub_commit(spec)
+    return spec if commit is None else spec.model_copy(update={"revision": commit})
+
+
 def model_facts(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
-    """Returns the facts of a model; without importing a framework if they are cached.
+    """Returns the facts of a model, which a process of its own describes; no framework is imported.
 
     Facts of a user's function are not cached on disk, as its code may read anything.
 
     Raises:
-        ModelError: As `describe`.
+        ModelError: As `describe`, and if that process takes too long or dies.
     """
     return _facts(spec.model_dump_json(), train.model_dump_json())
 
@@ -135,20 +147,33 @@ def _facts(spec_json: str, train_json: str) -> ModelFacts:
     spec = ModelSpec.model_validate_json(spec_json)
     train = TrainSpec.model_validate_json(train_json)
     if ":" in spec.name:
-        return _described(spec, train)
+        return _described_apart(spec, train)
     file = _cached_file(spec, train)
     try:
         return _adapter().validate_json(file.read_bytes())
     except (OSError, ValidationError):
-        facts = _described(spec, train)
+        facts = _described_apart(spec, train)
     save_file(file, _adapter().dump_json(facts))
     return facts
 
 
-def _described(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
+def _described_apart(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
+    module, colon, _ = spec.name.partition(":")
+    if colon:
+        with importable_from_cwd():
+            check_trusted(module)
+    request = {"model": spec.model_dump(mode="json"), "train": train.model_dump(mode="json")}
+    return _adapter().validate_json(run_apart(describe_to_json, request, DESCRIBE_SECONDS))
+
+
+def describe_to_json(request: Any) -> bytes:
+    """Describes the model of a request of `model_facts`, in the process that may run its code."""
+    from workers.models.function_probe import with_function_findings
     from workers.models.load import describe
 
-    return describe(spec, train)
+    spec = ModelSpec.model_validate(request["model"])
+    train = TrainSpec.model_validate(request["train"])
+    return _adapter().dump_json(with_function_findings(describe(spec, train), spec, train))
 
 
 def _cached_file(spec: ModelSpec, train: TrainSpec) -> Path:

@@ -7,21 +7,23 @@ import difflib
 import importlib
 import re
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import LoraSpec, TrainSpec
-from workers.models.built import BatchMaker, BuiltModel, seeded
+from workers.models.block_calls import bypasses_hooks
+from workers.models.built import BatchMaker, BuiltModel, module_inputs, seeded
+from workers.models.fake_memory import FakeMemory
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
+from workers.models.trust import check_trusted
 from workers.models.user_code import UserCodeError, importable_from_cwd, user_code_errors
 
 PROBE_SAMPLES = (0, 1)  # sample numbers of the batch that probes a model
@@ -36,12 +38,14 @@ def is_function(spec: ModelSpec) -> bool:
 def describe_function(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
     """Returns the facts from a call on the meta device, made once per process and spec.
 
+    A driver calls it in a process of its own: see `workers.models.isolation`.
+
     A function may be unable to build there, or may raise for reasons of its own. The facts
     then say 0 parameters and 0 blocks, and the first trial crashes with the traceback.
 
     Raises:
-        ModelError: If there is no such function, if it does not return (module, batch maker),
-            or if the module cannot take `train`'s adapters.
+        ModelError: If there is no such function, if the user does not trust its module, if it does
+            not return (module, batch maker), or if the module cannot take `train`'s adapters.
     """
     lora = adapters_of(train)
     return _facts(spec.model_dump_json(), lora.model_dump_json() if lora else None)
@@ -53,11 +57,11 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
     Errors of the function itself pass through.
 
     Raises:
-        ModelError: If there is no such function, if it does not return (module, batch maker),
-            or if the module cannot take `train`'s adapters.
+        ModelError: If there is no such function, if the user does not trust its module, if it does
+            not return (module, batch maker), or if the module cannot take `train`'s adapters.
     """
     with importable_from_cwd(), seeded(train.seed):
-        module, batch_maker = _call_function(spec)
+        module, batch_maker = call_function(spec)
         if lora := adapters_of(train):
             add_adapters(spec.name, module, lora)
     return BuiltModel(
@@ -70,7 +74,7 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
     )
 
 
-def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeTensorMode) -> BuiltModel:
+def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeMemory) -> BuiltModel:
     """Builds the model of fake tensors of `mode`.
 
     Raises:
@@ -104,7 +108,7 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
             seeded(0),
             torch.device("meta"),
         ):
-            module, batch_maker = _call_function(spec)
+            module, batch_maker = call_function(spec)
     if module is not None and lora_json is not None:
         with seeded(0), torch.device("meta"):
             add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
@@ -126,10 +130,19 @@ def _parallel_facts(
 ) -> dict[str, Any]:
     if module is None or batch_maker is None:
         return {}
-    return parallel_facts(module, spec.tensor_plan, partial(batch_maker, PROBE_SAMPLES))
+    inputs = lru_cache(lambda: module_inputs(batch_maker(PROBE_SAMPLES)))
+    return {
+        **parallel_facts(module, spec.tensor_plan, inputs),
+        "bypasses_hooks": bypasses_hooks(module, inputs),
+    }
 
 
-def _call_function(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
+def call_function(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
+    """Calls a user's function, whose own errors pass through.
+
+    Raises:
+        ModelError: If there is no such function, or it does not return (module, batch maker).
+    """
     returned = _import_function(spec.name)(**spec.config)
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
     if not is_pair or not isinstance(returned[0], nn.Module) or not callable(returned[1]):
@@ -137,7 +150,19 @@ def _call_function(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
             f"{spec.name} returned {_type_names(returned)}, must return (module, batch maker):"
             " an nn.Module and a function of sample numbers"
         )
+    _turn_off_caches(returned[0])
     return returned[0], returned[1]
+
+
+def _turn_off_caches(module: nn.Module) -> None:
+    """Turns off caches of keys and values, to which a recomputed block would append again.
+
+    They serve generation; transformers turns them off for its own recomputation.
+    """
+    for part in module.modules():
+        config: Any = getattr(part, "config", None)
+        if getattr(config, "use_cache", None) is True:
+            config.use_cache = False
 
 
 def _import_function(name: str) -> Callable[..., Any]:
@@ -145,6 +170,7 @@ def _import_function(name: str) -> Callable[..., Any]:
     if matched is None:
         raise ModelError(f"model {name!r} is not of the form package.module:function")
     module_name, function_name = matched["module"], matched["function"]
+    check_trusted(module_name)
     with user_code_errors(f"{module_name} cannot be imported"):
         module = importlib.import_module(module_name)
     function: Callable[..., Any] | None = getattr(module, function_name, None)
@@ -153,6 +179,8 @@ def _import_function(name: str) -> Callable[..., Any]:
         near = difflib.get_close_matches(function_name, names, n=1)
         hint = f", did you mean {near[0]}?" if near else ""
         raise ModelError(f"{module_name} has no function {function_name}{hint}")
+    # a trusted module imports functions of others, such as `subprocess.run`
+    check_trusted(getattr(function, "__module__", None) or type(function).__module__)
     return function
 
 

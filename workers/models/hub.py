@@ -29,14 +29,16 @@ from workers.models.built import BuiltModel, seeded
 from workers.models.capabilities import (
     keeps_packed_samples_apart,
     learned_positions,
+    probe_training,
     stated_positions,
 )
 from workers.models.config import BAD_VALUES, make_config, one_sentence
-from workers.models.config_source import config_class, raw_config
+from workers.models.config_source import check_remote_code, config_class, raw_config
 from workers.models.deferred_init import InitialValues
 from workers.models.experts import active_parameters
 from workers.models.init_recorder import NotReplayableError, Recipe, recording
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
+from workers.models.loss_probes import follows_label_count, probe_loss
 from workers.models.stack import find_blocks
 from workers.models.tensor_plan import parallel_facts
 
@@ -46,6 +48,7 @@ _FLASH_MISSING = {
     3: "flash-attn-3 is not installed; run `python setup.py install` in the folder hopper of"
     " https://github.com/Dao-AILab/flash-attention",
 }
+_FLASH_CAPABILITY = {2: (8, 0), 3: (9, 0)}  # Ampere, Hopper
 _HEADS: dict[Task, Any] = {
     "causal-lm": AutoModelForCausalLM,
     "masked-lm": AutoModelForMaskedLM,
@@ -81,6 +84,10 @@ def attentions_of(module: Any) -> tuple[Attention, ...]:
 def missing_for_flash(generation: Literal[2, 3], device: torch.device) -> str | None:
     """Returns the reason why flash attention cannot be used on `device`, None if it can.
 
+    Source:
+        https://github.com/Dao-AILab/flash-attention#cuda-support: "Ampere, Ada, or Hopper GPUs" for
+        the second generation, "H100 / H800 GPU" for the third.
+
     Args:
         generation: Of flash attention.
         device: Where it would run.
@@ -88,9 +95,16 @@ def missing_for_flash(generation: Literal[2, 3], device: torch.device) -> str | 
     if device.type != "cuda":
         return f"flash_attention_{generation} needs a CUDA device"
     available = is_flash_attn_2_available if generation == 2 else is_flash_attn_3_available
-    if available():
-        return None
-    return _FLASH_MISSING[generation]
+    if not available():
+        return _FLASH_MISSING[generation]
+    needed, capability = _FLASH_CAPABILITY[generation], torch.cuda.get_device_capability(device)
+    on_nvidia = torch.version.hip is None
+    if on_nvidia and (capability < needed or (generation == 3 and capability >= (10, 0))):
+        return (
+            f"flash_attention_{generation} needs compute capability {needed[0]}.{needed[1]},"
+            f" but the GPU has {capability[0]}.{capability[1]}"
+        )
+    return None
 
 
 def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
@@ -108,6 +122,18 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
             f" positions for {positions} tokens"
         )
     return replace(facts, name=spec.name)
+
+
+def divides_by_label_count(spec: ModelSpec) -> bool:
+    """Tells if a model's loss is the sum over its labels divided by a count that it is passed.
+
+    Trainer counts the labels of all micro-batches of a step and relies on this.
+
+    Raises:
+        ModelError: If the model cannot be found or built.
+    """
+    module = _build_on_meta(spec, _configure(spec), "eager")
+    return follows_label_count(module, spec.task)
 
 
 def build_transformers_model(
@@ -151,6 +177,13 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
             add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
     attentions = attentions_of(module)
     learned = learned_positions(module)
+    probed = probe_loss(module, spec.task, attentions)
+    if not probed.shifts_labels:
+        raise ModelError(
+            f"{type(module).__name__} does not shift labels: its loss at a token is of that token"
+            " itself, so that as a causal-lm it would learn to copy its input"
+        )
+    trained = probe_training(module, spec.task)
     facts = ModelFacts(
         name=spec.name,
         architecture=type(module).__name__,
@@ -162,13 +195,30 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
         packing=spec.task == "causal-lm" and keeps_packed_samples_apart(module, attentions),
         max_sequence_length=learned or stated_positions(config),
         vocab_size=config.get_text_config().vocab_size,
+        padding_difference=probed.padding or 0.0,
+        padding_from=_length_of_first_rope(config),
+        batch_difference=probed.batch or 0.0,
+        has_unused_weights=trained.has_unused_weights,
+        bypasses_hooks=trained.bypasses_hooks,
+        attention_differences=probed.attentions,
         **parallel_facts(module, spec.tensor_plan),
     )
     return facts, learned
 
 
+def _length_of_first_rope(config: Any) -> int:
+    """Returns the tokens up to which rotary positions do not depend on the longest row, or 0."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict) or rope.get("rope_type") not in ("dynamic", "longrope"):
+        return 0
+    own = rope.get("original_max_position_embeddings")
+    return int(own or config.max_position_embeddings)
+
+
 def _configure(spec: ModelSpec) -> Any:
     raw = raw_config(spec)
+    if spec.trust_remote_code:
+        check_remote_code(spec, raw)
     config = make_config(spec.name, config_class(spec, raw), raw, spec.config)
     if spec.task == "sequence-classification":
         # decoders classify at the last token that is not padding, so this must be the data's
@@ -232,8 +282,11 @@ def _build_on_meta(spec: ModelSpec, config: Any, attention: Attention) -> Any:
 
 
 def _from_config(spec: ModelSpec, config: Any, attention: Attention) -> Any:
-    return _HEADS[spec.task].from_config(
+    head = _HEADS[spec.task]
+    runs_own = spec.trust_remote_code and head.__name__ in getattr(config, "auto_map", {})
+    return head.from_config(
         config,
+        **({"code_revision": spec.revision} if runs_own else {}),
         trust_remote_code=spec.trust_remote_code,
         dtype=torch.float32,
         attn_implementation=attention,

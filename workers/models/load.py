@@ -7,7 +7,6 @@ that need it import it.
 from __future__ import annotations
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
@@ -15,6 +14,7 @@ from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.models import function
 from workers.models.built import BuiltModel
+from workers.models.fake_memory import FakeMemory
 from workers.models.user_code import user_code_errors
 
 
@@ -62,7 +62,7 @@ def build_whole(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> B
 
 
 def build_fake(
-    spec: ModelSpec, train: TrainSpec, *, attention: Attention, mode: FakeTensorMode
+    spec: ModelSpec, train: TrainSpec, *, attention: Attention, mode: FakeMemory
 ) -> BuiltModel:
     """Builds the model of fake tensors of `mode`, which report the CPU as their device.
 

@@ -41,10 +41,17 @@ def _outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, ...]]:
     for child in module.children():
         # placeholders for blocks of other pipeline stages do not count
         members = tuple(part for part in child.children() if not isinstance(part, BlockPlaceholder))
-        if isinstance(child, nn.ModuleList | nn.Sequential) and _are_alike(members):
+        if isinstance(child, nn.ModuleList) and members and _are_lists(members):
+            yield tuple(layer for layers in members for layer in layers.children())
+        elif isinstance(child, nn.ModuleList | nn.Sequential) and _are_alike(members):
             yield members
         else:
             yield from _outermost_lists(child)
+
+
+def _are_lists(members: tuple[nn.Module, ...]) -> bool:
+    """Tells if a list holds lists, as Funnel's of layers by the length of their rows."""
+    return all(type(member) is nn.ModuleList for member in members)
 
 
 def _are_alike(members: tuple[nn.Module, ...]) -> bool:

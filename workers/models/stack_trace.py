@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from workers.models.experts import GroupedProducts, without_fake_tensor_logs
+from workers.models.experts import GroupedProducts
+from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.stage_placeholders import (
     BlockForm,
     BlockPlaceholder,
@@ -71,7 +71,7 @@ def trace_calls(
     watcher = _Watcher([skeleton.get_submodule(name) for name in blocks])
     for part in parts:
         watcher.watch(part, skeleton.get_submodule(part))
-    with FakeTensorMode(allow_non_fake_inputs=True), GroupedProducts(), without_fake_tensor_logs():
+    with FakeMemory(), GroupedProducts(), without_fake_tensor_logs():
         output = skeleton(**_on_meta(inputs))
         form = watcher.form()
         before = tuple(part for part in parts if watcher.sides.get(part) == "before")
@@ -79,10 +79,13 @@ def trace_calls(
         _refuse_bypasses(skeleton, output, last_parts)
     assert watcher.hidden is not None
     received = _empty_like(watcher.hidden)
-    passage = HiddenStateChannel()
-    for part in before:
-        skeleton.set_submodule(part, EmbeddingPlaceholder(passage))
-    _ModelStart(skeleton, blocks[0], form, passage).hidden_states(inputs, received)
+    passage, later_stage = HiddenStateChannel(), without_memory(module)
+    placeholders = [EmbeddingPlaceholder(passage) for _ in before]
+    for part, placeholder in zip(before, placeholders, strict=True):
+        later_stage.set_submodule(part, placeholder)
+    _ModelStart(later_stage, blocks[0], form, passage).hidden_states(inputs, received)
+    if any(placeholder.is_overwritten for placeholder in placeholders):
+        raise NoStackError("writes into its embeddings in place, which a later stage does not have")
     return Calls(before=before, form=form)
 
 
@@ -116,7 +119,7 @@ class _ModelStart:
     ) -> torch.Tensor:
         """Returns the hidden states for a batch; placeholders take the shape of `received`."""
         self._passage.enter(received)
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        fake = FakeMemory()
         with torch.no_grad(), fake, GroupedProducts(), without_fake_tensor_logs():
             try:
                 self._module(**_on_meta(inputs))

@@ -188,6 +188,7 @@ def tensor_plan(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorPl
         raise CannotSplitError(f"{_architecture(module)}: its plan splits none of its modules")
     for name, style in splits.items():
         _check(module, name, modules[name], style)
+    _refuse_numbers_of_heads(module, splits)
     return TensorPlan(
         splits=tuple(splits.items()),
         vocabulary=tuple(vocabulary.items()),
@@ -306,6 +307,24 @@ def _check(module: nn.Module, name: str, part: nn.Module, style: Style) -> None:
             f"{_architecture(module)}: its plan splits {name} as {style}, which is impossible for"
             f" a {type(part).__name__}"
         )
+
+
+def _refuse_numbers_of_heads(module: nn.Module, splits: Mapping[str, Style]) -> None:
+    """Refuses a weight with one number per head beside split projections, as Doge has.
+
+    Raises:
+        CannotSplitError: If there is one: no style splits a weight that no module of its own has.
+    """
+    config = _text_config(module)
+    heads = {getattr(config, field, None) for _, field in _HEADS} - {None, 1}
+    columns = (name for name, style in splits.items() if style in COLUMN_STYLES)
+    for parent in dict.fromkeys(name.rpartition(".")[0] for name in columns):
+        for name, weight in module.get_submodule(parent)._parameters.items():
+            if weight is not None and weight.dim() == 1 and len(weight) in heads:
+                raise CannotSplitError(
+                    f"{_architecture(module)}: {parent}.{name} has one number per head, which no"
+                    " plan splits"
+                )
 
 
 def _divisors(module: nn.Module, plan: TensorPlan) -> Iterator[tuple[str, int]]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
+from search_spaces.settings.checkpointing import CheckpointSettings
 from search_spaces.settings.render import TorchSettings
 from workers.models.built import BuiltModel
-from workers.parallel.checkpoint import checkpoint_blocks
-from workers.parallel.compile import compile_blocks
-from workers.parallel.data_parallel import replicate, shard
+from workers.parallel.split_modules import localize
 from workers.parallel.tensor import split_blocks
+from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks
+from workers.plain_torch.data_parallel import replicate, shard
+from workers.plain_torch.selective import selective_contexts
 from workers.process_groups import Mesh
 
 
@@ -30,13 +36,38 @@ def parallelize(
     """
     if settings.tensor > 1 and mesh is not None:
         split_blocks(model, settings, mesh)
-    blocks = checkpoint_blocks(model.module, model.blocks, settings.checkpoint)
-    if settings.compile:
-        compile_blocks(blocks)
-    if settings.wrapper == "fsdp2" and mesh is not None:
-        shard(model.module, blocks, settings, mesh)
-    weights_on = torch.device("cpu") if settings.offload else device
+    blocks = wrap_blocks(model.module, model.blocks, settings.checkpoint, compiles=settings.compile)
+    weights_on = device
+    if settings.fsdp2 is not None and mesh is not None:
+        shard(model.module, blocks, _data_ranks(mesh), **asdict(settings.fsdp2))
+        weights_on = torch.device("cpu") if settings.fsdp2.offload else device
     model.initial.materialise(model.module, device, weights_on=weights_on)
-    if settings.wrapper == "ddp" and mesh is not None:
-        return replicate(model.module, settings, mesh, device)
+    if settings.ddp is not None and mesh is not None:
+        localize(model.module)  # DDP does not support DTensor
+        return replicate(model.module, device, mesh.data_group, **asdict(settings.ddp))
     return model.module
+
+
+def wrap_blocks(
+    module: nn.Module,
+    blocks: Sequence[nn.Module],
+    settings: CheckpointSettings,
+    *,
+    compiles: bool,
+) -> Sequence[nn.Module]:
+    """Recomputes and compiles the blocks of a model, under any engine; returns all blocks."""
+    contexts = None
+    if settings.mode == "selective":
+        contexts = selective_contexts(offload=settings.offload, compiled=settings.compiled)
+    blocks = checkpoint_blocks(
+        module, blocks, settings.blocks, offload=settings.offload, context_fn=contexts
+    )
+    if compiles:
+        compile_blocks(blocks)
+    return blocks
+
+
+def _data_ranks(mesh: Mesh) -> DeviceMesh:
+    if mesh.size("replicate") > 1:
+        return mesh.devices["replicate", "shard"]
+    return mesh.devices["shard"]

@@ -1,4 +1,4 @@
-"""Compilation block by block, which bounds its time: equal blocks share compiled code."""
+"""Compilation: its needs of the machine, its loading before a trial, and its time."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
 
 import torch
-from torch import nn
+
+from workers.plain_torch.blocks import reset_compiler
 
 _WARMUP_SIZE = 8
 _MIN_CAPABILITY = (7, 0)  # of a CUDA device, for Triton
-
-Forward = TypeVar("Forward", bound=Callable[..., object])
 
 
 @cache
@@ -34,37 +31,11 @@ def load_compiler(device: torch.device) -> None:
     reset_compiler()
 
 
-def compile_blocks(blocks: tuple[nn.Module, ...]) -> None:
-    """Marks each block for compilation at its first call; equal blocks share compiled code.
-
-    Torch compiles for the first input shape, and once more for any shape when a second one comes.
-    """
-    reset_compiler()  # a failed trial may have left compiled code
-    for block in blocks:
-        block.compile()
-
-
-def without_ddp_splits(forward: Forward) -> Forward:
-    """Keeps the compiler from splitting graphs inside `forward` at DDP's buckets.
-
-    Splitting is meant for models that are compiled as a whole, and fails on recomputation. Blocks
-    are small enough for their gradients to be reduced while other blocks compute.
-    """
-    patched: Forward = torch._dynamo.config.patch(optimize_ddp=False)(forward)
-    return patched
-
-
 def compile_seconds() -> float:
     """Returns seconds of compilation, forward and backward, since `compile_blocks`."""
     if "torch._dynamo" not in sys.modules:  # its import takes a second
         return 0.0
     return float(torch._dynamo.utils.calculate_time_spent()["total_wall_time"])
-
-
-def reset_compiler() -> None:
-    """Drops compiled code and the tensors that its guards hold; callable at any time."""
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
 
 
 def missing_for_compile(device: torch.device) -> str | None:

@@ -16,7 +16,6 @@ from deepspeed.comm import comm
 from deepspeed.comm.backend import Backend
 from deepspeed.comm.torch import TorchBackend, has_all_reduce_coalesced, has_coalescing_manager
 from deepspeed.module_inject import set_autotp_mode
-from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.runtime.zero import parameter_offload, partition_parameters
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.utils import debug, groups
@@ -24,11 +23,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
-from search_spaces.spec.sections import TrainSpec
 from workers.models.built import BuiltModel
-from workers.parallel.checkpoint import checkpoint_blocks
-from workers.parallel.compile import compile_blocks
-from workers.parallel.optimizers import make_optimizer
+from workers.parallel.apply import wrap_blocks
 from workers.process_groups import Mesh
 
 OptimizerMaker = Callable[[nn.Module], torch.optim.Optimizer]
@@ -50,9 +46,7 @@ def make_engine(
     the weights, splits them and hooks into the modules. AutoTP splits whole weights, which stay
     in host memory until each rank has its slices on the device.
     """
-    blocks = checkpoint_blocks(model.module, model.blocks, settings.checkpoint)
-    if settings.compile:
-        compile_blocks(blocks)
+    wrap_blocks(model.module, model.blocks, settings.checkpoint, compiles=settings.compile)
     module = model.module
     splits = settings.zero_stage == 3 or settings.tensor > 1
     weights_on = torch.device("cpu") if splits else device
@@ -65,28 +59,7 @@ def make_engine(
         lr_scheduler=scheduler_of,
         config=settings.config,
     )
-    if settings.tensor > 1:
-        # dropout must be the same on all ranks that split a block
-        torch.manual_seed(groups.get_data_parallel_rank())
     return engine
-
-
-def optimizer_maker(settings: DeepSpeedSettings, train: TrainSpec) -> OptimizerMaker:
-    """Returns the function that makes a plan's optimizer: on the host if its states are there."""
-
-    def on_host(module: nn.Module) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = DeepSpeedCPUAdam(
-            [weight for weight in module.parameters() if weight.requires_grad],
-            lr=train.learning_rate,
-            weight_decay=train.weight_decay,
-            adamw_mode=True,
-        )
-        return optimizer
-
-    def on_device(module: nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer(module, settings.optimizer, train)
-
-    return on_host if settings.host_optimizer else on_device
 
 
 class TrialBackend(TorchBackend):  # type: ignore[misc]  # deepspeed has no types

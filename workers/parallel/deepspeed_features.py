@@ -9,7 +9,9 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -108,8 +110,12 @@ def missing_for_cpu_adam() -> str | None:
     return missing_for_deepspeed() or _missing_for_compiler("DeepSpeedCPUAdam")
 
 
-def missing_for_nvme() -> str | None:
-    """Returns the reason why DeepSpeed cannot offload to NVMe here, None if it can."""
+def missing_for_nvme(device: torch.device) -> str | None:
+    """Returns the reason why DeepSpeed cannot offload to NVMe here, None if it can.
+
+    Args:
+        device: Where the model trains. For a GPU, async_io is built with CUDA's compiler.
+    """
     if lack := missing_for_cpu_adam() or _missing_for_compiler("DeepSpeed's async_io"):
         return lack
     headers = [prefix / _LIBAIO_HEADER for prefix in _PREFIXES]
@@ -117,6 +123,29 @@ def missing_for_nvme() -> str | None:
         return (
             "DeepSpeed's async_io needs libaio and its headers:"
             " apt-get install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
+        )
+    on_nvidia = device.type == "cuda" and torch.version.hip is None
+    return _missing_for_nvcc("DeepSpeed's async_io") if on_nvidia else None
+
+
+def _missing_for_nvcc(what: str) -> str | None:
+    """Returns the reason why an extension of DeepSpeed cannot be built for CUDA, None if it can.
+
+    Source: deepspeed/ops/op_builder/builder.py (0.19), `assert_no_cuda_mismatch`: the versions of
+    nvcc and torch have the same first number.
+    """
+    home, wanted = cpp_extension.CUDA_HOME, str(torch.version.cuda)
+    nvcc = None if home is None else shutil.which("nvcc", path=str(Path(home) / "bin"))
+    if nvcc is None:
+        return f"{what} is built with nvcc of CUDA {wanted}, which is missing: install the toolkit"
+    told = subprocess.run([nvcc, "-V"], capture_output=True, text=True, check=False).stdout
+    release = re.search(r"release (\d+)\.(\d+)", told)
+    if release is None:
+        return f"{what} is built with {nvcc}, which does not run: install the toolkit of {wanted}"
+    if release.group(1) != wanted.partition(".")[0]:
+        return (
+            f"{what} is built with nvcc {'.'.join(release.groups())}, but torch is built for CUDA"
+            f" {wanted}: install that toolkit, or set CUDA_HOME to it"
         )
     return None
 

@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement
 from torch.nn.functional import embedding, linear
 
 from workers.parallel.collectives import (
@@ -28,10 +26,10 @@ from workers.parallel.collectives import (
     summed,
     summed_slice,
 )
+from workers.plain_torch.slices import LAYOUT
 
 Entrance = Literal["whole", "tokens", "ready"]  # an input: whole, a slice of tokens, or prepared
 TOKENS = -2  # the dimension of tokens, with or without a batch dimension
-_LAYOUT = "_plimsoll_slice_of"  # attribute of a parameter: its mesh and placements
 
 
 def enter(tensor: torch.Tensor, entrance: Entrance, ranks: TensorRanks) -> torch.Tensor:
@@ -196,33 +194,10 @@ def localize(module: nn.Module) -> None:
         if not isinstance(weight, DTensor):
             return weight
         local = nn.Parameter(weight.to_local().detach(), requires_grad=weight.requires_grad)
-        setattr(local, _LAYOUT, (weight.device_mesh, weight.placements))
+        setattr(local, LAYOUT, (weight.device_mesh, weight.placements))
         return local
 
     replace_weights(module, plain)
-
-
-def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's part of a tensor, detached from autograd; shares memory."""
-    tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def as_distributed(weight: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns the DTensor of which a weight is a slice, undoing `localize`.
-
-    Args:
-        weight: A parameter.
-        values: A tensor with the weight's layout, such as its gradient, to use instead of it.
-
-    Returns:
-        A DTensor; the tensor itself if it is not a slice or already a DTensor.
-    """
-    values = weight if values is None else values
-    layout: tuple[DeviceMesh, tuple[Placement, ...]] | None = getattr(weight, _LAYOUT, None)
-    if layout is None:
-        return values
-    return DTensor.from_local(values.detach(), *layout, run_check=False)
 
 
 def replace_weights(module: nn.Module, replacement: Callable[[nn.Parameter], nn.Parameter]) -> None:

@@ -22,6 +22,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
+from search_spaces.errors import ModelError
 from search_spaces.settings.render import TorchSettings
 from workers.models.built import BuiltModel
 from workers.models.deferred_init import Piece, name_source
@@ -36,6 +37,7 @@ from workers.models.tensor_plan import (
     tensor_plan,
 )
 from workers.parallel.collectives import TensorRanks, gathered_alike, sliced
+from workers.parallel.draws import TokenDraws
 from workers.parallel.split_modules import (
     ColumnProjection,
     Entrance,
@@ -58,8 +60,9 @@ def split_sequence(
     """Slices the sequence before the first block and gathers it after the last, in place.
 
     Weights that work on a slice of tokens, such as norms, get a partial gradient on each rank,
-    which backward then sums.
+    which backward then sums. Dropout in between differs by rank, as tokens and heads do.
     """
+    draws = TokenDraws(ranks.rank)
     names = {id(part): name for name, part in module.named_modules()}
     covered = {name for name, _ in plan.splits} | set(plan.summed)
     for block in blocks:
@@ -68,18 +71,29 @@ def split_sequence(
                 sum_gradients(part, ranks)
 
     def cut(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args:
-            return (sliced(args[0], ranks, _SEQUENCE), *args[1:]), kwargs
-        states = sliced(kwargs["hidden_states"], ranks, _SEQUENCE)
-        return args, kwargs | {"hidden_states": states}
+        states = args[0] if args else kwargs["hidden_states"]
+        _refuse_uneven(states.shape[_SEQUENCE], ranks)
+        draws.enter(states.device)
+        own = sliced(states, ranks, _SEQUENCE)
+        return ((own, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": own})
 
     def gather(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
-        if isinstance(output, torch.Tensor):
-            return gathered_alike(output, ranks, _SEQUENCE)
-        return (gathered_alike(output[0], ranks, _SEQUENCE), *output[1:])
+        states = output if isinstance(output, torch.Tensor) else output[0]
+        draws.leave(states.device)
+        whole = gathered_alike(states, ranks, _SEQUENCE)
+        return whole if isinstance(output, torch.Tensor) else (whole, *output[1:])
 
     blocks[0].register_forward_pre_hook(cut, with_kwargs=True)
     blocks[-1].register_forward_hook(gather)
+
+
+def _refuse_uneven(tokens: int, ranks: TensorRanks) -> None:
+    # Plimsoll pads its own rows; collectives of unequal parts would abort the processes
+    if tokens % ranks.size:
+        raise ModelError(
+            f"sequence_parallel splits rows over {ranks.size} tensor ranks, but the batch maker"
+            f" returned rows of {tokens} tokens"
+        )
 
 
 def split_blocks(model: BuiltModel, settings: TorchSettings, mesh: Mesh) -> None:
@@ -101,8 +115,6 @@ def split_blocks(model: BuiltModel, settings: TorchSettings, mesh: Mesh) -> None
         for count in LOCAL_COUNTS.get(type(part).__name__, ()):
             setattr(part, count, getattr(part, count) // ranks.size)
     _split_modules(module, plan, mesh.devices["tensor"], ranks, tokens=tokens)
-    # dropout must be the same on all ranks that split a block
-    torch.manual_seed(mesh.place.data)
 
 
 def split_order(owner: nn.Module, whole: torch.Tensor) -> torch.Tensor:

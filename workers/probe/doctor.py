@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from search_spaces.errors import missing_extra
 from search_spaces.spec.schema import GIB
 from workers.models.hub import missing_for_flash
 from workers.parallel.compile import missing_for_compile
@@ -16,15 +17,14 @@ from workers.parallel.deepspeed_features import (
     missing_for_fp16,
     missing_for_nvme,
 )
-from workers.parallel.optimizers import missing_for_eight_bit
 
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: missing_for_deepspeed()),
     ("deepspeed_fp16", "engine deepspeed with precision fp16", missing_for_fp16),
     ("cpu_adam", "engine deepspeed with offload_optimizer", lambda _: missing_for_cpu_adam()),
-    ("nvme", "offload to nvme", lambda _: missing_for_nvme()),
+    ("nvme", "offload to nvme", missing_for_nvme),
     ("compile", "compile", missing_for_compile),
-    ("eight_bit", "optimizer adamw_8bit", lambda _: missing_for_eight_bit()),
+    ("eight_bit", "optimizer adamw_8bit", lambda _: missing_extra("bitsandbytes")),
     (
         "flash_attention_2",
         "attention flash_attention_2",

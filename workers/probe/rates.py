@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.hardware.device import Collective, CollectivePoint, MatmulPoint, MatmulPrecision
-from workers.probe.config import ProbeConfig
+from workers.probe.config import ProbeConfig, Shape
 
 _MIN_SECONDS = 1e-3  # shorter repeats are timed together, so that the clock costs little
 _TOO_SLOW = 5  # times the budget of a point: larger shapes would take minutes
@@ -116,20 +116,24 @@ def _points_of(
     dtype = _DTYPES[precision]
     with _tf32(precision == "tf32"):
         for rows, columns, inner in sorted(config.shapes, key=math.prod):
-            left = torch.randn(rows, inner, device=device).to(dtype)
-            right = torch.randn(inner, columns, device=device).to(dtype)
-            target = torch.empty(rows, columns, device=device, dtype=dtype)
-            multiply = _multiplication(left, right, target)
-            seconds = best_seconds(multiply, device, config.point_seconds)
+            try:
+                seconds = _matmul_seconds((rows, columns, inner), dtype, config, device)
+            except torch.OutOfMemoryError:  # a shape that this device has no room for
+                continue
             yield precision, rows, columns, inner, 2 * rows * columns * inner / seconds
             if seconds > _TOO_SLOW * config.point_seconds:
                 return
 
 
-def _multiplication(
-    left: torch.Tensor, right: torch.Tensor, target: torch.Tensor
-) -> Callable[[], object]:
-    return lambda: torch.mm(left, right, out=target)
+def _matmul_seconds(
+    shape: Shape, dtype: torch.dtype, config: ProbeConfig, device: torch.device
+) -> float:
+    # a function of its own, so that its tensors are gone when the next, larger shape is made
+    rows, columns, inner = shape
+    left = torch.randn(rows, inner, device=device, dtype=dtype)
+    right = torch.randn(inner, columns, device=device, dtype=dtype)
+    target = torch.empty(rows, columns, device=device, dtype=dtype)
+    return best_seconds(lambda: torch.mm(left, right, out=target), device, config.point_seconds)
 
 
 def _has(precision: MatmulPrecision, device: torch.device) -> bool:

@@ -100,7 +100,7 @@ class ModuleHooks:
 
         Compiled modules get no hooks inside, which would trigger a recompilation.
         """
-        roots = list(_roots())
+        roots = list(root_modules())
         compiled = [module for root in roots for module in root.modules() if _is_compiled(module)]
         inside_compiled = {id(inner) for module in compiled for inner in module.modules()}
         hooks = cls(in_backward, roots, compiled)
@@ -180,7 +180,8 @@ class ModuleHooks:
             again[id(module)] = module
 
 
-def _roots() -> Iterator[nn.Module]:
+def root_modules() -> Iterator[nn.Module]:
+    """Yields the trainable modules of this process that are part of no other module."""
     modules = [each for each in gc.get_objects() if _is_module(each)]
     inner = {id(child) for module in modules for child in module._modules.values()}
     for module in modules:

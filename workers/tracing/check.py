@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    FakeTensorMode,
-)
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.costs.footprint import Compute
 from search_spaces.plan import Attention
-from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from workers.engines.base import require_loss
 from workers.models.built import seeded
 from workers.models.experts import FLOP_FORMULAS
-from workers.parallel.data_parallel import shard
-from workers.tracing.footprints import NO_FACTS, traced_attention
+from workers.models.fake_memory import FakeMemory
+from workers.plain_torch.data_parallel import shard
+from workers.tracing.footprints import traced_attention
 from workers.tracing.operators import flops, peak_bytes, saved_bytes
 from workers.tracing.recorder import BatchValues
 from workers.tracing.step import emulated_device
@@ -101,13 +98,21 @@ def _track(
     ranks: int,
 ) -> tuple[float, float, float]:
     """Returns bytes at the end of forward and at the peak, and FLOPs, as torch counts them."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeMemory()
     whole = traced_model(spec, attention, mode, whole=True)
     model = in_fake_memory(whole.model, "fp32", mode, None)
     batch = batch_of(model, longest_spec(model, spec), pass_plan(micro_batch))
     plan = replace(pass_plan(1, data=ranks), precision="bf16" if compute == "cast" else "fp32")
     with fake_ranks(plan) as mesh, mode, seeded(spec.train.seed):
-        shard(model.module, model.blocks, render_torch(plan, NO_FACTS), mesh)
+        shard(
+            model.module,
+            model.blocks,
+            mesh.devices["shard"],
+            compute=plan.precision,
+            reshard_after_forward=plan.zero_stage == 3,
+            offload=False,
+            pin_memory=False,
+        )
         tracker = FSDPMemTracker(model.module)
         tracker.track_inputs(tuple(batch.inputs.values()))
         peak = _ActivationPeak(tracker)

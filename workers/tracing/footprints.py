@@ -11,7 +11,6 @@ from typing import Any
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     UnsupportedOperatorException,
 )
 
@@ -23,6 +22,7 @@ from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from workers.models.built import BuiltModel, seeded
 from workers.models.config import one_sentence
+from workers.models.fake_memory import FakeMemory
 from workers.models.tensor_plan import tensor_facts
 from workers.parallel.tensor import split_blocks
 from workers.tracing.pass_costs import Grid, part_costs, tied_parameters
@@ -104,7 +104,7 @@ class _Subject:
 
     spec: SweepSpec
     device: str
-    mode: FakeTensorMode
+    mode: FakeMemory
     traced_model: TracedModel
 
     @property
@@ -126,7 +126,7 @@ def make_footprint(
     Raises:
         ModelError: If the model cannot be found, built, traced or split.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeMemory()
     subjects: dict[Attention, _Subject] = {}
     traced: dict[Wanted, tuple[Stack, int]] = {}
     variants: list[Variant] = []
@@ -169,7 +169,7 @@ def traced_attention(attention: Attention) -> Attention:
     return "sdpa" if attention.startswith("flash") else attention
 
 
-def _subject(spec: SweepSpec, attention: Attention, device: str, mode: FakeTensorMode) -> _Subject:
+def _subject(spec: SweepSpec, attention: Attention, device: str, mode: FakeMemory) -> _Subject:
     traced = traced_model(spec, attention, mode)
     longest = longest_spec(traced.model, spec)
     return _Subject(spec=longest, device=device, mode=mode, traced_model=traced)

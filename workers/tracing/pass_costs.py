@@ -40,7 +40,6 @@ class PartCosts:
     frozen: int
     largest_weight: int
     saved_bytes: int
-    weight_copies_bytes: int  # part of saved_bytes
     kept_bytes: int
     input_bytes: int
     forward: PassCosts
@@ -76,7 +75,6 @@ def _read_part(
         frozen=sum(weight.numbers for weight in weights if not weight.trains),
         largest_weight=max((weight.numbers for weight in weights), default=0),
         saved_bytes=saved_bytes,
-        weight_copies_bytes=sum(s.size_bytes for s in _saved(log, part) if s.copies_weight),
         kept_bytes=sum(
             s.size_bytes
             for s in log.storages

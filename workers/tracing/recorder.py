@@ -63,7 +63,6 @@ class Storage:
     made_at: int
     part: int  # the part that made it, or that it enters as hidden states
     kept: bool  # by selective recomputation, as the result of an expensive operator
-    copies_weight: bool = False  # in another precision
     gone_at: int | None = None
     behind: int | None = None  # the block that returned it
 
@@ -166,14 +165,15 @@ class Recorder(TorchDispatchMode):
             return result
         part, kept = self._current_part(), func in self._kept_operators
         operations = self.log.operations
-        read_weights = [self._weights[key] for key in map(_key, read) if key in self._weights]
         if not self._backward:
-            self._reads += [(weight, part, len(operations)) for weight in read_weights]
+            self._reads += [
+                (self._weights[key], part, len(operations))
+                for key in map(_key, read)
+                if key in self._weights
+            ]
         operations.append(Operation(str(func), part, work_of(func, args, kwargs, result), kept))
         for tensor in tensors(result):
-            new = self._track(tensor, part, kept=kept)
-            if new is not None:
-                new.copies_weight = func is torch.ops.aten._to_copy.default and bool(read_weights)
+            self._track(tensor, part, kept=kept)
         return result
 
     def _current_part(self) -> int:
@@ -193,12 +193,12 @@ class Recorder(TorchDispatchMode):
         tracked = self._alive.get(_key(tensor))
         return None if tracked is None else tracked[1]
 
-    def _track(self, tensor: torch.Tensor, part: int, *, kept: bool) -> Storage | None:
-        """Follows the tensor's storage until it is freed; None if it is not a new one."""
+    def _track(self, tensor: torch.Tensor, part: int, *, kept: bool) -> None:
+        """Follows the tensor's storage, if it is a new one, until it is freed."""
         memory = tensor.untyped_storage()
         key: int = memory._cdata
         if key in self._alive or key in self._weights or key in self._buffers:
-            return None
+            return
         operations, alive = self.log.operations, self._alive
         storage = Storage(memory.nbytes(), max(len(operations) - 1, 0), part, kept)
 
@@ -208,7 +208,6 @@ class Recorder(TorchDispatchMode):
 
         alive[key] = (weakref.ref(memory, on_free), storage)
         self.log.storages.append(storage)
-        return storage
 
 
 def _key(tensor: torch.Tensor) -> int:

@@ -10,16 +10,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.footprint import Compute
 from workers.engines.base import require_loss
 from workers.models.built import BuiltModel
-from workers.models.experts import without_fake_tensor_logs
+from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.user_code import errors_as
-from workers.parallel.checkpoint import saved_operators
+from workers.plain_torch.selective import saved_operators
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Recorder
 
 # Source: AT_FORALL_FP32 in torch's ATen/autocast_mode.h, under their Python names.
@@ -174,7 +173,7 @@ def trace_step(
     *,
     compute: Compute,
     device: str,
-    mode: FakeTensorMode,
+    mode: FakeMemory,
 ) -> TracedStep:
     """Runs forward and backward once through a model in fake memory, as on `device`.
 

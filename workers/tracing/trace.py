@@ -9,14 +9,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
+from search_spaces.spec.files import file_stamp
 from search_spaces.spec.schema import SweepSpec
 from workers.models.facts import cache_folder, content_digest, model_source, save_file
+from workers.models.isolation import run_apart
 from workers.models.user_code import user_code_errors
+
+_TRACE_SECONDS = 1800.0  # in a process of its own
 
 
 def default_folder() -> Path:
@@ -40,7 +45,7 @@ def digest_of(spec: SweepSpec, device: str) -> str:
             "model": spec.model.model_dump(mode="json"),
             "source": model_source(spec.model),
             "data": spec.data.model_dump(mode="json"),
-            "files": [_stamp(Path(file)) for file in (*spec.data.files, spec.data.tokenizer or "")],
+            "files": [file_stamp(file) for file in (*spec.data.files, spec.data.tokenizer or "")],
             "sequence_length": train.sequence_length,
             "lora": train.lora.model_dump(mode="json") if train.method == "lora" else None,
         }
@@ -63,14 +68,6 @@ def save(folder: Path, footprint: Footprint) -> None:
 @cache
 def _adapter() -> TypeAdapter[Footprint]:
     return TypeAdapter(Footprint)
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        status = file.expanduser().stat()
-    except OSError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)  # identifies the file's content
 
 
 Wanted = tuple[Attention, Compute, Split]
@@ -105,11 +102,10 @@ def trace(
     folder = default_folder() if cache is None else cache
     digest = digest_of(spec, device)
     cached = load(folder, digest)
-    variants = cached.variants if cached else ()
-    available = {(one.attention, one.compute, one.split) for one in variants}
-    missing = [variant for variant in dict.fromkeys(wanted) if variant not in available]
+    missing = _missing(cached, wanted)
     if cached is not None and not missing:
         return cached
+    variants = cached.variants if cached else ()
     from workers.tracing.footprints import make_footprint
 
     with user_code_errors(f"{spec.model.name} cannot be traced"):
@@ -117,3 +113,45 @@ def trace(
     footprint = replace(footprint, variants=(*variants, *footprint.variants))
     save(folder, footprint)
     return footprint
+
+
+def cached_trace(spec: SweepSpec, wanted: Iterable[Wanted], *, device: str) -> Footprint | None:
+    """Returns the footprint of the spec's model from the cache; None if a variant is missing.
+
+    Runs no code of the model.
+
+    Raises:
+        ModelError: If there is no such model.
+    """
+    footprint = load(default_folder(), digest_of(spec, device))
+    return None if _missing(footprint, wanted) else footprint
+
+
+def trace_apart(spec: SweepSpec, wanted: Iterable[Wanted], *, device: str) -> Footprint:
+    """Traces in a process of its own, as the code of the user's model may do anything to it.
+
+    Raises:
+        UserError: As `trace`, and if that process takes too long or dies.
+    """
+    wanted = tuple(wanted)
+    if (cached := cached_trace(spec, wanted, device=device)) is not None:
+        return cached
+    request = {
+        "spec": spec.model_dump(mode="json"),
+        "wanted": [list(variant) for variant in wanted],
+        "device": device,
+    }
+    return _adapter().validate_json(run_apart(trace_to_json, request, _TRACE_SECONDS))
+
+
+def trace_to_json(request: Any) -> bytes:
+    """Traces what `trace_apart` asks for, in the process that may run the model's code."""
+    spec = SweepSpec.model_validate(request["spec"])
+    wanted = tuple(map(tuple, request["wanted"]))
+    return _adapter().dump_json(trace(spec, wanted, device=request["device"]))
+
+
+def _missing(cached: Footprint | None, wanted: Iterable[Wanted]) -> list[Wanted]:
+    variants = cached.variants if cached else ()
+    available = {(one.attention, one.compute, one.split) for one in variants}
+    return [variant for variant in dict.fromkeys(wanted) if variant not in available]

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
@@ -25,7 +24,7 @@ from search_spaces.spec.schema import SweepSpec
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
 from workers.models.config import one_sentence
-from workers.models.experts import without_fake_tensor_logs
+from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.function import is_function
 from workers.models.load import build, build_fake
 from workers.models.stack import find_stack
@@ -108,7 +107,7 @@ class TracedModel:
 
 
 def traced_model(
-    spec: SweepSpec, attention: Attention, mode: FakeTensorMode, *, whole: bool = False
+    spec: SweepSpec, attention: Attention, mode: FakeMemory, *, whole: bool = False
 ) -> TracedModel:
     """Builds the model of the spec as the worker does; `whole` keeps all of its blocks.
 
@@ -116,7 +115,11 @@ def traced_model(
         ModelError: If the model cannot be found or built.
     """
     model = _build(spec, attention, mode)
-    replace_weights(model.module, _on_meta)
+    replace_weights(model.module, _weight_on_meta)
+    for part in model.module.modules():
+        for key, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[key] = _on_meta(buffer)
     kinds = block_kinds(model.blocks)
     if whole or len(kinds) == len(model.blocks):
         return TracedModel(model=model, kinds=kinds, is_stack=False)
@@ -133,14 +136,15 @@ def traced_model(
 
 
 def in_fake_memory(
-    given: BuiltModel, compute: Compute, mode: FakeTensorMode, splitter: Splitter | None
+    given: BuiltModel, compute: Compute, mode: FakeMemory, splitter: Splitter | None
 ) -> BuiltModel:
     """Returns a trainable copy of a model: split, then with weights of `mode` in `compute`.
 
     Under "cast", as with sharded weights, the weights and the inputs of blocks are in bf16;
     buffers keep their precision. A `splitter` of None leaves the model whole.
     """
-    module, blocks = copy.deepcopy((given.module, given.blocks))
+    with without_fake_tensor_logs():
+        module, blocks = copy.deepcopy((given.module, given.blocks))
     model = replace(given, module=module, blocks=blocks)
     if splitter is not None:
         splitter(model)
@@ -159,7 +163,7 @@ def in_fake_memory(
     return model
 
 
-def _build(spec: SweepSpec, attention: Attention, mode: FakeTensorMode) -> BuiltModel:
+def _build(spec: SweepSpec, attention: Attention, mode: FakeMemory) -> BuiltModel:
     if not is_function(spec.model):
         return build(spec.model, spec.train, attention=attention)
 
@@ -180,11 +184,15 @@ def _input_maker(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None
     return lambda: source.typical().inputs
 
 
-def _on_meta(weight: nn.Parameter) -> nn.Parameter:
-    empty = torch.empty_strided(
-        weight.size(), weight.stride(), dtype=weight.dtype, device=torch.device("meta")
+def _weight_on_meta(weight: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(_on_meta(weight), requires_grad=weight.requires_grad)
+
+
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns an empty tensor of no mode: `torch.empty_like` of a fake one would be fake."""
+    return torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=torch.device("meta")
     )
-    return nn.Parameter(empty, requires_grad=weight.requires_grad)
 
 
 def _in_memory(weight: nn.Parameter, *, casts: bool) -> nn.Parameter:

@@ -1,4 +1,4 @@
-"""What tests of the GPU's programs share: one worker for all of them, and one table of plans."""
+"""Fixtures of tests of the GPU's programs: one worker for all of them, and a tiny run."""
 
 from __future__ import annotations
 

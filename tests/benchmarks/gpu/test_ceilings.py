@@ -1,4 +1,4 @@
-"""What the GPU can do: a real probe of a few points, and a file that forecasts read."""
+"""Ceilings of the GPU: a real probe of a few points, and a file that forecasts read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_probe_is_a_device_file_that_forecasts_find(
 ) -> None:
     found = measure(asked)
 
-    shapes = effort_for(tiny=True).shapes
+    shapes = effort_for(asked).shapes
     rates = {(r["precision"], r["rows"], r["columns"], r["inner"]): r for r in found.rows}
     assert set(rates) == {(name, *shape) for name in ("fp32", "bf16") for shape in shapes}
     for (_, rows, columns, inner), row in rates.items():

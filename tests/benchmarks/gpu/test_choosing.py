@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.gpu.cases import CASES, LLAMA_1B, TINY_CASES, searched
 from benchmarks.gpu.choosing import balanced, space_of
+from benchmarks.gpu.command import Asked
 from benchmarks.gpu.surfaces import FOLDER, LEAST_PLANS, order_of
 from benchmarks.gpu.sweep import cases as sweep_cases
 from benchmarks.gpu.sweep import spec_of as sweep_spec
@@ -57,8 +59,8 @@ def test_the_models_are_those_of_the_validation_and_tiny_ones_are_small(case: ob
     assert {one.name for one in TINY_CASES} < {one.name for one in CASES}
 
 
-def test_the_sweeps_are_of_all_models_at_two_lengths() -> None:
-    wanted = sweep_cases(tiny=False)
+def test_the_sweeps_are_of_all_models_at_two_lengths(asked: Asked) -> None:
+    wanted = sweep_cases(replace(asked, tiny=False))
 
     assert len(wanted) == 2 * len(CASES)
     for case, length in wanted[-1:]:  # BERT, which has learned positions for 512 tokens

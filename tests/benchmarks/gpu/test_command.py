@@ -118,15 +118,24 @@ def test_parts_run_again_while_there_is_something_left() -> None:
     assert run_parts(["sweep"], [], 4, start) == AGAIN
 
 
-def test_a_machine_without_a_gpu_ends_all_parts() -> None:
-    typed: list[Sequence[str]] = []
+def test_a_part_that_cannot_run_does_not_end_the_others() -> None:
+    typed: list[str] = []
 
     def start(command: Sequence[str]) -> int:
-        typed.append(command)
-        return UNUSABLE
+        typed.append(command[2].rpartition(".")[2])
+        return UNUSABLE if typed[-1] == "ceilings" else 0
 
     assert run_parts(PARTS, [], 4, start) == UNUSABLE
-    assert len(typed) == 1
+    assert tuple(typed) == PARTS
+
+
+def test_a_machine_without_a_gpu_is_told_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--short", "--out", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+    assert ended.returncode == UNUSABLE
+    assert ended.stderr.count("no CUDA GPU can be reached") == 1
+    assert "Traceback" not in ended.stderr
 
 
 def test_all_targets_are_told_together(tmp_path: Path) -> None:

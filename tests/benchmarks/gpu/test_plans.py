@@ -168,7 +168,7 @@ def test_plans_of_tiny_models_are_measured_once_and_judged(asked: Asked) -> None
     rows, left = measured_rows(asked, each=4)
 
     assert left == ""
-    assert [row["model"] for row in rows] == [c.name for c in cases(tiny=True) for _ in range(4)]
+    assert [row["model"] for row in rows] == [c.name for c in cases(asked) for _ in range(4)]
     assert {row["outcome"] for row in rows} == {"measured", "out_of_memory"}
     for row in rows:
         needed = "wanted_bytes" if row["outcome"] == "out_of_memory" else "held_bytes"

@@ -1,4 +1,4 @@
-"""What is told of searches side by side, and that each way really searches."""
+"""Figures of searches side by side; each way really searches."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_is_not_reached_is_told(
     assert [verdict.holds for verdict in found.verdicts] == holds
 
 
-def test_the_worst_case_counts_and_what_has_no_rival_is_not_judged() -> None:
+def test_the_worst_case_counts_and_what_has_no_competitor_is_not_judged() -> None:
     longer = [run | {"sequence_length": 4096} for run in RUNS]
     longer[1] = a_run(TRAINER, (60, 13.0), sequence_length=4096)
 
@@ -88,14 +88,17 @@ def test_winners_are_plimsolls_own() -> None:
 
 
 def test_a_search_is_run_once(asked: Asked) -> None:
-    every = list(missing([], tiny=False))
-    assert len(every) == len(cases(tiny=False)) * len(WAYS)
+    whole = replace(asked, tiny=False)
+    every = list(missing(whole, []))
+    assert len(every) == len(cases(whole)) * len(WAYS)
+    short = replace(whole, short=True)
+    assert [(case.name, way) for case, _, way in missing(short, [])] == [("llama-3.2-1b", OURS)]
     case, length, way = every[0]
     done = a_run(way, model=case.name, sequence_length=length)
     (asked.out / FILE).write_text(json.dumps(done) + '\n{"model": "cut sho')
 
     assert read(asked) == [done]
-    assert list(missing(read(asked), tiny=False)) == every[1:]
+    assert list(missing(whole, read(asked))) == every[1:]
 
 
 def test_without_time_no_search_is_begun(asked: Asked) -> None:
@@ -140,10 +143,10 @@ def test_each_way_searches_for_real(asked: Asked) -> None:
 @pytest.mark.thorough
 def test_under_ray_it_is_what_users_run(asked: Asked) -> None:
     under_ray = replace(asked, ray=True)
-    ((case, length),) = cases(tiny=True)
+    ((case, length),) = cases(asked)
     spec = spec_of(case, length, tiny=True)
 
-    mine, theirs = (WAYS[way](under_ray, spec, 1.0) for way in (OURS, OPTUNA))
+    mine, theirs = (WAYS[way](under_ray, spec, 1.5) for way in (OURS, OPTUNA))
 
     assert (mine.how, theirs.how) == ("under Ray", "Ray Tune with OptunaSearch")
     kinds = [ending.kind for ending in mine.endings]

@@ -15,22 +15,13 @@ from search_spaces.trial import (
     OutOfMemory,
 )
 from tests.outcomes import make_conditions, make_measured
+from tests.plans import ddp_plan
 
 GIB = 2**30
 
 
 def a_plan(**knobs: Any) -> Plan:
-    usual: dict[str, Any] = {
-        "data": 1,
-        "zero_stage": 0,
-        "micro_batch": 4,
-        "accumulation": 4,
-        "batching": "padded",
-        "checkpoint_ratio": 0.0,
-        "attention": "sdpa",
-        "precision": "fp32",
-    }
-    return Plan(**(usual | knobs))
+    return ddp_plan(**{"data": 1} | knobs)
 
 
 def measured(*, seconds: float = 2.0, peak: int = 3 * GIB, flops: float | None = 4e12) -> Measured:

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from benchmarks.published.cells import COLUMNS
-from benchmarks.published.reading import read
+from benchmarks.published.reader import read
 from benchmarks.published.values import Run
 
 # a plain GPT on one A100, measured
@@ -50,7 +50,7 @@ def read_one(folder: Path, **cells: str) -> Run:
 
 
 def reason_of(folder: Path, **cells: str) -> str:
-    """Why the plain row with other cells is skipped."""
+    """Returns why the plain row with other cells is skipped."""
     write_table(folder, "table", [cells])
     tables = read(folder)
     assert not tables.runs

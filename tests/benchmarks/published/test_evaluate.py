@@ -16,7 +16,7 @@ from benchmarks.published.command import main
 from benchmarks.published.evaluate import evaluate
 from benchmarks.published.footprints import spec_of, wanted_by_model
 from benchmarks.published.forecaster import Forecaster, RunForecasts
-from benchmarks.published.reading import read
+from benchmarks.published.reader import read
 from benchmarks.published.report import report
 from benchmarks.published.sets import draws, noise_of
 from benchmarks.published.values import Run, Tables

@@ -35,7 +35,7 @@ def test_tau_without_noise_is_scipys() -> None:
 
 
 def test_pairs_within_noise_do_not_count() -> None:
-    """Of 100, 102, 110 at 3 %: 100 against 102 is a tie; both others count and agree."""
+    """The pair of 100 and 102 is a tie at 3 %; both pairs with 110 count and agree."""
     assert kendall_tau([2.0, 1.0, 3.0], [100.0, 102.0, 110.0], noise=0.03) == 1.0
     assert kendall_tau([2.0, 1.0, 3.0], [100.0, 102.0, 110.0], noise=0.01) == pytest.approx(1 / 3)
     assert kendall_tau([1.0, 2.0], [100.0, 102.0], noise=0.03) is None

@@ -16,7 +16,7 @@ train: {global_batch: 8, sequence_length: 16}
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the command says, which must be an error of the user's."""
+    """Returns what the command says, which must be an error of the user's."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2

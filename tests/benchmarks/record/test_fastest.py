@@ -1,4 +1,4 @@
-"""Which plans of a recording get more repeats."""
+"""Plans of a recording that get more repeats."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_fails_in_half_of_its_repeats_is_not_fast() -> None:
 
 
 def test_repeats_that_not_all_plans_have_change_nothing() -> None:
-    """As after a stop: the same command takes the same plans."""
+    """The same command takes the same plans after a stop."""
     table = rows(1, 20) + rows(2, 30, 5, 5) + rows(4, 10, 90) + rows(8, 25)
 
     assert fastest(PLANS, table, KNOBS, 2) == (TWO, EIGHT)

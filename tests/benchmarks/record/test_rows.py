@@ -1,4 +1,4 @@
-"""What a row says of a plan and of how its trial ended, in columns that others read."""
+"""Rows of a plan and of how its trial ended, in columns that others read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.published.baseline import ConstantMfu
 from benchmarks.published.cells import COLUMNS, Row
-from benchmarks.published.reading import run_of
+from benchmarks.published.reader import run_of
 from benchmarks.record.rows import MEASURED, PUBLISHED, header, knob_cells, varying_knobs
 from benchmarks.search.surfaces import surfaces_in
 from search_spaces.plan import Plan

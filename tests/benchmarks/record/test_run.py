@@ -123,7 +123,7 @@ def test_nothing_is_left_running(stopped: object, folder: Path) -> None:
 
 
 def test_what_was_measured_is_kept_when_a_scheduler_ends_it(tmp_path: Path) -> None:
-    """As `ray job stop` does."""
+    """SIGTERM is what `ray job stop` sends."""
     assert_kept(stopped_by(lambda driver: os.kill(driver, signal.SIGTERM), prepared(tmp_path)))
 
 

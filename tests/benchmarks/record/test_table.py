@@ -8,7 +8,14 @@ import pytest
 
 from benchmarks.record.order import Turn, turns
 from benchmarks.record.rows import header
-from benchmarks.record.table import RecordingError, Table, keep_spec, refuse_other_spec, set_id
+from benchmarks.record.table import (
+    RecordingError,
+    Table,
+    keep_spec,
+    refuse_other_spec,
+    set_id,
+    torn_file,
+)
 from search_spaces.spec.load import load_spec
 from tests.benchmarks.record.values import SPEC, row
 from tests.orchestrator.records import make_plan, make_spec
@@ -39,7 +46,7 @@ def test_rows_are_there_as_soon_as_they_are_added(path: Path) -> None:
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_row_that_was_cut_short_is_cut_off(path: Path) -> None:
+def test_a_row_that_was_cut_short_is_set_aside(path: Path) -> None:
     begun(path).add(row(knobs=KNOBS))
     whole = path.read_text()
     path.write_text(whole + "recording tiny,,llama")
@@ -48,6 +55,11 @@ def test_a_row_that_was_cut_short_is_cut_off(path: Path) -> None:
 
     assert len(table.rows) == 1
     assert path.read_text() == whole
+    assert torn_file(path).read_text() == "recording tiny,,llama\n"
+    said: list[str] = []
+    path.write_text(whole + "again")
+    Table(path, set_id(SPEC, "tiny"), said.append)
+    assert f"is set aside in {torn_file(path)}" in said[0]
 
 
 def test_a_header_that_was_cut_short_is_written_again(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.record.model_shape import ModelShape
 from benchmarks.record.rows import Cells, Subject, row_of
 from benchmarks.record.table import set_id
 from search_spaces.plan import Plan
@@ -11,7 +12,6 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import LLAMA, make_plan, make_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
-from workers.models.capabilities import ModelShape
 
 SPEC = make_spec(space={"engine": ["torch"], "batching": ["padded"], "micro_batch": [1, 2, 4]})
 SHAPE = ModelShape(hidden=192, heads=6, key_value_heads=2, feed_forward=512)

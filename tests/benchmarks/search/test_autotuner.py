@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.search.rivals.autotuner import GIB, Memory, autotuner, instantiation_gib
-from benchmarks.search.rivals.base import ByStrategy
+from benchmarks.search.competitors.autotuner import GIB, Memory, autotuner, instantiation_gib
+from benchmarks.search.competitors.base import ByStrategy
 from benchmarks.search.surfaces import Setup, Surface
 from tests.benchmarks.search.toys import LIMIT_GIB, order_of, toy_surface
 
@@ -18,7 +18,7 @@ Point = tuple[int, float]
 
 
 def asked_for(surface: Surface, seed: int = 0) -> list[dict[str, Any]]:
-    """What the strategy measures before it ends, each candidate once."""
+    """Returns what the strategy measures before it ends, each candidate once."""
     strategy = autotuner(surface, np.random.default_rng(seed))
     wanted, asked = next(strategy, None), []
     while wanted is not None:

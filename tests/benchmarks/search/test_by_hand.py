@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.search.rivals.base import ByStrategy
-from benchmarks.search.rivals.by_hand import largest_micro_batch
-from benchmarks.search.rivals.layout import Layout, stage_of
+from benchmarks.search.competitors.base import ByStrategy
+from benchmarks.search.competitors.by_hand import largest_micro_batch
+from benchmarks.search.competitors.layout import Layout, stage_of
 from tests.benchmarks.search.toys import order_of, toy_surface
 
 
@@ -16,7 +16,7 @@ def micro_order(offered: list[float], largest: float) -> list[float]:
         [{"micro_batch": micro} for micro in offered],
         [micro if micro <= largest else None for micro in offered],
     )
-    rival = ByStrategy(surface, 0, largest_micro_batch)
+    competitor = ByStrategy(surface, 0, largest_micro_batch)
     strategy = largest_micro_batch(surface, np.random.default_rng(0))
     wanted, asked = next(strategy, None), []
     while wanted is not None:
@@ -25,7 +25,7 @@ def micro_order(offered: list[float], largest: float) -> list[float]:
             wanted = strategy.send(surface.trials[wanted][0])
         except StopIteration:
             wanted = None
-    first = order_of(surface, rival, len(asked))
+    first = order_of(surface, competitor, len(asked))
     assert [point["micro_batch"] for point in first] == asked
     return asked
 

@@ -1,4 +1,4 @@
-"""Which columns become knobs: by names, and by what they do."""
+"""Columns that become knobs: by their names, and by how they behave."""
 
 from __future__ import annotations
 

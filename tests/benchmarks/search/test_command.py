@@ -10,7 +10,7 @@ import pytest
 from benchmarks.published.baseline import ConstantMfu
 from benchmarks.published.forecaster import Forecaster
 from benchmarks.search.command import main
-from benchmarks.search.rivals.known import RIVALS, WRONG
+from benchmarks.search.competitors.known import COMPETITORS, WRONG
 from tests.benchmarks.published.rows import write_table
 from tests.benchmarks.search.test_races import KEYS
 from tests.benchmarks.search.test_surfaces import few, rows
@@ -30,7 +30,7 @@ def test_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
     assert status == 0
     assert list(told["surfaces"]) == list(told["facts"]) == ["table"]
-    assert set(told["surfaces"]["table"]) == set(told["overall"]) == set(RIVALS)
+    assert set(told["surfaces"]["table"]) == set(told["overall"]) == set(COMPETITORS)
     assert all(set(figures) == KEYS for figures in told["surfaces"]["table"].values())
     assert all(set(figures) == KEYS for figures in told["overall"].values())
     assert told["facts"]["table"]["candidates"] == 12

@@ -1,4 +1,4 @@
-"""What is told of a surface beside the races, by hand-computed cases."""
+"""Facts of a surface apart from its races, by hand-computed cases."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def facts(**forecast: list[float]) -> dict[str, object]:
     surface = toy_surface(
         CANDIDATES, [10.0, 20.0, 30.0, None], peaks_gib=[4.0, 8.0, 12.0, 20.0], **forecast
     )
-    told: dict[str, object] = Results(surfaces=(surface,), rivals=(), races={}, seeds=0).as_dict()[
-        "facts"
-    ]
+    told: dict[str, object] = Results(
+        surfaces=(surface,), competitors=(), races={}, seeds=0
+    ).as_dict()["facts"]
     return told["toy"]  # type: ignore[return-value]
 
 
 def test_a_forecast_is_judged_by_what_ran() -> None:
-    """Of three pairs one stands the wrong way; peaks are forecast 10 %, 20 % and 40 % too high."""
+    """One of three pairs stands the wrong way; peaks are forecast 10, 20 and 40 % too high."""
     told = facts(
         log_rate=list(np.log([15.0, 12.0, 40.0, 1.0])),
         log_share=list(np.log(np.array([4.4, 9.6, 16.8, 20.0]) / LIMIT_GIB)),

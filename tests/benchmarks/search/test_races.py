@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.search.competitors.base import AbstractCompetitor, Flags
+from benchmarks.search.competitors.known import COMPETITORS, WRONG
 from benchmarks.search.races import AFTER, Race, figures, over_all, race
-from benchmarks.search.rivals.base import AbstractRival, Flags
-from benchmarks.search.rivals.known import RIVALS, WRONG
 from benchmarks.search.run import run
 from benchmarks.search.surfaces import Surface, Trial
 from tests.benchmarks.search.toys import toy_surface
@@ -20,7 +20,7 @@ KEYS = {
 }
 
 
-class InOrder(AbstractRival):
+class InOrder(AbstractCompetitor):
     def __init__(self) -> None:
         self.told: list[Trial] = []
 
@@ -77,9 +77,9 @@ def test_a_trial_tells_one_repeat_and_regret_goes_by_the_mean(surface: Surface) 
     noisy = replace(surface, trials=tuple(trials))
     seen = set()
     for seed in range(20):
-        rival = InOrder()
-        assert race(noisy, rival, seed).regret[1] == 0.5
-        seen.add(rival.told[1].rate)
+        competitor = InOrder()
+        assert race(noisy, competitor, seed).regret[1] == 0.5
+        seen.add(competitor.told[1].rate)
 
     assert seen == {40.0, 60.0}
 
@@ -118,9 +118,9 @@ def test_over_all_surfaces() -> None:
     assert over_all([]) == {}
 
 
-@pytest.mark.parametrize("name", [*RIVALS, *WRONG])
-def test_every_rival_comes_to_the_end(surface: Surface, name: str) -> None:
-    found = race(surface, {**RIVALS, **WRONG}[name](surface, 3), 3)
+@pytest.mark.parametrize("name", [*COMPETITORS, *WRONG])
+def test_every_competitor_comes_to_the_end(surface: Surface, name: str) -> None:
+    found = race(surface, {**COMPETITORS, **WRONG}[name](surface, 3), 3)
 
     assert found.regret[-1] == 0
     assert len(found.regret) <= len(surface)

@@ -16,11 +16,11 @@ def test_intervals_of_one_surface_are_those_of_scipy() -> None:
 
     found = compared(near, far)
 
-    witness = stats.bootstrap(
+    reference = stats.bootstrap(
         ((far - near)[0],), np.mean, method="percentile", n_resamples=4000, rng=1
     ).confidence_interval
     assert found["difference"] == pytest.approx(float((far - near).mean()), abs=1e-4)
-    assert found["interval_seeds"] == pytest.approx([witness.low, witness.high], abs=0.01)
+    assert found["interval_seeds"] == pytest.approx([reference.low, reference.high], abs=0.01)
 
 
 def test_surfaces_that_differ_widen_the_interval_for_others_like_them() -> None:

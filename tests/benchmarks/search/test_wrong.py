@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.search.rivals.known import RIVALS, WRONG
-from benchmarks.search.rivals.ours import (
+from benchmarks.search.competitors.known import COMPETITORS, WRONG
+from benchmarks.search.competitors.ours import (
     Plimsoll,
     memory_times,
     times_shuffled,
@@ -59,7 +59,7 @@ def test_what_cannot_be_forecast_stays_so(surface: Surface) -> None:
 def test_only_the_true_forecast_begins_with_the_best(surface: Surface) -> None:
     first = {
         name: [order_of(surface, make(surface, seed), 1)[0]["micro_batch"] for seed in range(5)]
-        for name, make in {**RIVALS, **WRONG}.items()
+        for name, make in {**COMPETITORS, **WRONG}.items()
         if name.startswith("plimsoll")
     }
 
@@ -84,11 +84,11 @@ def test_memory_that_is_thought_too_much_is_avoided(surface: Surface) -> None:
 
 
 def test_peaks_and_wants_are_told(surface: Surface) -> None:
-    rival = Plimsoll(surface, 0)
-    rival.tell(0, Trial(rate=2.0, log_share=-0.5, seconds=1.0))
-    rival.tell(1, Trial(rate=None, log_share=0.3, seconds=1.0))
-    rival.tell(2, Trial(rate=None, log_share=None, seconds=1.0))
-    measured, wanted, unknown = rival._sights
+    competitor = Plimsoll(surface, 0)
+    competitor.tell(0, Trial(rate=2.0, log_share=-0.5, seconds=1.0))
+    competitor.tell(1, Trial(rate=None, log_share=0.3, seconds=1.0))
+    competitor.tell(2, Trial(rate=None, log_share=None, seconds=1.0))
+    measured, wanted, unknown = competitor._observations
 
     assert (measured.log_share, measured.fitted, measured.ran_out) == (-0.5, True, False)
     assert measured.log_rate == pytest.approx(np.log(2.0))
@@ -99,10 +99,10 @@ def test_peaks_and_wants_are_told(surface: Surface) -> None:
 
 def test_the_noise_of_a_trial_is_told_by_its_own_interval(surface: Surface) -> None:
     """The product cannot know how much repeats of a surface differ."""
-    rival = Plimsoll(replace(surface, noise=0.3), 0)
-    rival.tell(0, Trial(rate=2.0, log_share=None, seconds=1.0, half_width=0.1))
-    rival.tell(1, Trial(rate=2.0, log_share=None, seconds=1.0, half_width=0.0))
-    wide, exact = rival._sights
+    competitor = Plimsoll(replace(surface, noise=0.3), 0)
+    competitor.tell(0, Trial(rate=2.0, log_share=None, seconds=1.0, half_width=0.1))
+    competitor.tell(1, Trial(rate=2.0, log_share=None, seconds=1.0, half_width=0.0))
+    wide, exact = competitor._observations
 
     assert wide.rate_noise == pytest.approx(np.log(1.1) / 1.96)
     assert exact.rate_noise == 0.005

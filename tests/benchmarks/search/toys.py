@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from benchmarks.search.rivals.base import AbstractRival
+from benchmarks.search.competitors.base import AbstractCompetitor
 from benchmarks.search.surfaces import Setup, Surface, Trial
 
 LIMIT_GIB = 16.0
@@ -57,8 +57,10 @@ def toy_surface(
     )
 
 
-def order_of(surface: Surface, incumbent: AbstractRival, trials: int) -> list[Mapping[str, Any]]:
-    """The candidates that a rival asks for first."""
+def order_of(
+    surface: Surface, incumbent: AbstractCompetitor, trials: int
+) -> list[Mapping[str, Any]]:
+    """The candidates that a competitor asks for first."""
     free, asked = np.ones(len(surface), dtype=bool), []
     for _ in range(trials):
         row = incumbent.next(free)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.published.reading import read
+from benchmarks.published.reader import read
 from benchmarks.record.rows import knob_cells, varying_knobs
 from benchmarks.record.table import Table, kept_spec, set_id
-from orchestrator.cli.check import model_and_space
+from orchestrator.cli.check import planned_context
+from search_spaces.space import build_space
 from search_spaces.spec.load import load_spec
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "surfaces"
@@ -24,7 +25,8 @@ def test_a_recording_has_every_plan_of_its_specification_and_no_other(path: Path
     spec = load_spec(kept_spec(path))
     table = Table(path, set_id(spec, path.stem))
     assert isinstance(spec.cluster.workers, int)
-    _, space = model_and_space(spec, spec.cluster.workers)
+    ranks = spec.cluster.workers
+    space = build_space(planned_context(spec, ranks), ranks)
     knobs = varying_knobs(space.table)
 
     measured = Counter((row["repeat"], *(row[name] for name in knobs)) for row in table.rows)

@@ -9,12 +9,13 @@ from typing import Any
 
 import yaml
 
-from orchestrator.cli.check import model_and_space
+from orchestrator.cli.check import planned_context
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import BudgetSpent, Sampled, StopReason
 from orchestrator.study.study import Study
 from orchestrator.workspace import save_spec
 from search_spaces.plan import Plan
+from search_spaces.space import build_space
 from search_spaces.spec.load import parse_spec
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome
@@ -66,7 +67,7 @@ def a_study(
 def _tell(
     spec: SweepSpec, name: str, tried: Sequence[tuple[Plan, Outcome]], ended: StopReason
 ) -> None:
-    study = Study(spec, name, model_and_space(spec, 2)[1])
+    study = Study(spec, name, build_space(planned_context(spec, 2), 2))
     for plan, outcome in tried:
         number = study.ask(plan, Sampled(sampler="random"))
         made = make_record(number, plan, outcome)

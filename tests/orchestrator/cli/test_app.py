@@ -181,6 +181,21 @@ def test_check_says_in_a_sentence_why_there_is_no_forecast(
     assert "Traceback" not in out + err
 
 
+def test_check_prints_nothing_that_transformers_remarks(
+    spec_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = "{name: gpt2, config: {n_layer: 2, n_embd: 16, n_head: 2, vocab_size: 77}}"
+    spec_path.write_text(
+        f"model: {model}\ntrain: {{global_batch: 4, sequence_length: 8}}\n"
+        "cluster: {device: cpu, workers: 1}",
+        encoding="utf-8",
+    )
+
+    assert run("check", spec_path) == 0
+
+    assert capfd.readouterr().err == ""
+
+
 def test_check_of_a_mixture_of_experts_prints_no_traceback(
     spec_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +231,34 @@ def test_check_of_a_model_that_cannot_be_found(
 
     assert run("check", spec_path) == 2
     assert "gpt3-giant" in capsys.readouterr().err
+
+
+_TINY = (
+    "model: {name: gpt2, config: {n_layer: 1, n_embd: 8, n_head: 2, vocab_size: 256}}\n"
+    "train: {global_batch: 2, sequence_length: 8}\ncluster: {device: cpu, workers: 1}\n"
+)
+
+
+@pytest.mark.parametrize("command", ["check", "tune"])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("{files: [some.txt]}", "vocab_size is 256, a byte-level tokenizer needs 258"),
+        ("{files: [none.txt]}", "none.txt"),
+        ("{lengths: {1: 1.0}}", "data.lengths has samples of 1 token"),
+    ],
+)
+def test_check_refuses_the_data_that_tune_refuses(
+    data: str, words: str, command: str, spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("some.txt").write_text("a b c d\n" * 100, encoding="utf-8")
+    spec_path.write_text(f"{_TINY}data: {data}", encoding="utf-8")
+
+    assert run(command, spec_path) == 2
+
+    written = capsys.readouterr()
+    assert words in written.err
+    assert not written.out
 
 
 @pytest.mark.parametrize(
@@ -278,3 +321,29 @@ def test_two_things_that_want_stdout_are_a_sentence(
 ) -> None:
     assert run("tune", spec_path, "--json", "--events") == 2
     assert "choose one" in capsys.readouterr().err
+
+
+def test_check_says_what_would_change_the_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """BERT's relatives that mix padding into samples, as FNet does with its Fourier transforms."""
+    model = tmp_path / "fnet"
+    model.mkdir()
+    (model / "config.json").write_text(
+        '{"model_type": "fnet", "architectures": ["FNetForMaskedLM"]}'
+    )
+    spec = tmp_path / "fnet.yaml"
+    spec.write_text(
+        f"model: {{name: {model}, task: masked-lm}}\n"
+        "cluster: {device: cuda, workers: 1}\n"
+        "data: {lengths: {128: 1, 512: 2}}\n"
+        "train: {global_batch: 16, sequence_length: 512}\n"
+    )
+
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(spec)])
+
+    told = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    assert "Lossless plans only: outputs of FNetForMaskedLM for a sample change beside a" in told
+    assert "use micro_batch 1, or samples of one length." in told

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.exit_codes import MEANINGS, ExitCode, exit_codes_markdown
+from orchestrator.cli.exit_codes import MEANINGS, ExitCode, exit_code_after, exit_codes_markdown
 from orchestrator.cluster.runtime import RAY_LOGS_VARIABLE
 from tests.orchestrator.cli.test_app import run
 
@@ -56,6 +57,22 @@ def test_a_users_error_has_a_traceback_only_with_debug(
     assert "SpecError" in said
     assert said.splitlines()[-1].startswith("  - file: does not exist")
     assert RAY_LOGS_VARIABLE not in os.environ
+
+
+def test_a_machine_that_cannot_go_on_is_no_fault_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/ray")
+
+    monkeypatch.setattr("orchestrator.cli.schema.json_schema", full)
+
+    assert run("schema") == ExitCode.TRY_AGAIN
+    said = capsys.readouterr().err
+    assert said == (
+        "/tmp/ray: No space left on device: make room there, then run the same command again\n"
+    )
+    assert exit_code_after(OSError(errno.ENOENT, "no such file")) == ExitCode.INTERNAL_ERROR
 
 
 def test_a_fault_of_ours_is_told_apart(

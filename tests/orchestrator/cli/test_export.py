@@ -37,7 +37,7 @@ def test_the_answer_is_written_to_a_folder(
         (("--trial", "1"), "trial 1 of study demo ended with out of memory"),
         (("--trial", "7"), "no finished trial 7: its trials are 0 to 2"),
         (("--format", "yaml"), "the formats are torchrun, deepspeed"),
-        (("--format", "deepspeed"), "its engine is torch; torchrun, "),
+        (("--format", "deepspeed"), "engine is torch; torchrun, "),
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence(

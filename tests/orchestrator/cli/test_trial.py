@@ -10,16 +10,16 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.trial import read_plan
 from search_spaces.errors import UserError
-from tests.search_spaces.values import a_plan
+from tests.plans import ddp_plan
 
-KNOBS = a_plan().as_dict()
+KNOBS = ddp_plan().as_dict()
 
 
 def test_reads_the_plan_that_as_dict_gives(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(KNOBS), encoding="utf-8")
 
-    assert read_plan(path) == a_plan()
+    assert read_plan(path) == ddp_plan()
 
 
 @pytest.mark.parametrize(

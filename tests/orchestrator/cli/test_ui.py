@@ -23,7 +23,7 @@ from urllib.request import urlopen
 import pytest
 
 from benchmarks.rigs.mlflow_server import serves
-from benchmarks.rigs.ray_head import free_port
+from benchmarks.rigs.ports import free_port
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.mlflow_view import sweep_pages
 from orchestrator.workspace import save_spec
@@ -84,7 +84,7 @@ def shown(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.communicate(timeout=20)
 
 
 def test_it_shows_mlflows_page(shown: Shown) -> None:

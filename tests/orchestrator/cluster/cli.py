@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from benchmarks.rigs.ray_head import environment
+from search_spaces.spec.load import spec_to_tree
+from tests.workers.values import a_spec
 
+ONE_WAY = {
+    "engine": ["torch"],
+    "attention": ["sdpa"],
+    "batching": ["padded"],
+    "offload_optimizer": ["none"],
+}
+"""Space of plans that differ only in what a test adds."""
 PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
+
+
+def write_sweep(path: Path, *, space: Mapping[str, Any], **sections: Any) -> None:
+    """Writes a specification of the tiny Llama: `a_spec` with `space` and `sections`.
+
+    Nothing is validated, and no trial ends early because it is slow.
+    """
+    usual = {"objective": {"max_seconds": 30, "racing": False}, "validation": {"enabled": False}}
+    sections = {name: usual.get(name, {}) | sections.get(name, {}) for name in usual | sections}
+    spec = a_spec(space=ONE_WAY | space, **sections)
+    path.write_text(yaml.safe_dump(spec_to_tree(spec)))
 
 
 def plimsoll(

@@ -20,10 +20,12 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.rigs.ports import free_port
 from benchmarks.rigs.postgres import Server
-from benchmarks.rigs.ray_head import SESSION, free_port, ray_head
+from benchmarks.rigs.ray_head import SESSION, ray_head
 from orchestrator.core.records import Record
-from orchestrator.study.reader import load_records, load_validations
+from orchestrator.core.repeats import is_repeat
+from orchestrator.study.reader import load_records, load_state
 from orchestrator.tracking.events import Line, read_events
 from orchestrator.workspace import TRACKING_VARIABLE
 from search_spaces.spec.load import load_spec
@@ -78,7 +80,8 @@ class Eventful:
     Attributes:
         folder: Where it was started; `sweep.yaml` and `plimsoll-runs` are in there.
         spec: What was asked for.
-        trials: The study's trials.
+        trials: The study's trials, each of another plan.
+        checks: Trials of measured plans, to tell whether the machine works.
         validations: The study's validations, as they were run.
         events: The event log.
         session: Where Ray keeps its logs.
@@ -92,6 +95,7 @@ class Eventful:
     folder: Path
     spec: SweepSpec
     trials: tuple[Record, ...]
+    checks: tuple[Record, ...]
     validations: tuple[Record, ...]
     events: tuple[Line, ...]
     session: Path
@@ -186,11 +190,13 @@ def eventful(
         scraper.join()
     assert code == 0, "".join(lines)
     spec = load_spec(folder / "sweep.yaml")
+    records = load_records(spec, "sweep")
     return Eventful(
         folder=folder,
         spec=spec,
-        trials=load_records(spec, "sweep"),
-        validations=load_validations(spec, "sweep"),
+        trials=tuple(record for record in records if not is_repeat(record)),
+        checks=tuple(record for record in records if is_repeat(record)),
+        validations=load_state(spec, "sweep").validations,
         events=tuple(read_events(folder / "plimsoll-runs" / "sweep" / "events.jsonl")),
         session=Path(cluster[SESSION]),
         log="".join(lines),

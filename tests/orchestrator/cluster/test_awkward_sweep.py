@@ -9,6 +9,7 @@ import os
 
 from mlflow.tracking import MlflowClient
 
+from orchestrator.core.reasons import ChecksMachine
 from search_spaces.trial import Crashed, Diverged, Measured, OutOfMemory, TimedOut
 from tests.orchestrator.cluster.conftest import (
     DEADLINE_SECONDS,
@@ -59,6 +60,10 @@ def test_a_killed_worker_is_a_crash_of_that_worker(eventful: Eventful) -> None:
 
     assert isinstance(outcome, Crashed)
     assert outcome.cause == "worker_died"
+    (check,) = eventful.checks  # it died twice: a measured plan has shown that the machine works
+    assert isinstance(check.reason, ChecksMachine)
+    assert check.reason.suspect == eventful.by_rows[DIES].number
+    assert isinstance(check.outcome, Measured)
 
 
 def test_one_rank_out_of_memory_is_everybodys(eventful: Eventful) -> None:
@@ -106,4 +111,5 @@ def test_mlflow_has_a_run_for_each_trial(eventful: Eventful) -> None:
     (died,) = cut_short  # which ran once more
     assert died.data.params["micro_batch"] == str(DIES)
     outcomes = sorted(run.data.tags["outcome"] for run in nested if run is not died)
-    assert outcomes == sorted(record.outcome.kind for record in eventful.trials)
+    ended = (*eventful.trials, *eventful.checks)
+    assert outcomes == sorted(record.outcome.kind for record in ended)

@@ -57,7 +57,7 @@ def test_a_worker_that_the_memory_monitor_kills_ran_out_of_host_memory(tmp_path:
         )
 
     assert sweep.returncode == 0, sweep.stdout + sweep.stderr
-    _hoarder_ran_out(tmp_path)
+    _greedy_trial_ran_out(tmp_path)
 
 
 @pytest.fixture
@@ -96,17 +96,17 @@ def test_a_worker_that_the_kernel_kills_for_memory_ran_out_of_host_memory(
     )
 
     assert sweep.returncode == 0, sweep.stdout + sweep.stderr
-    assert "OOM killer" in _hoarder_ran_out(tmp_path).detail
+    assert "OOM killer" in _greedy_trial_ran_out(tmp_path).detail
 
 
-def _hoarder_ran_out(folder: Path) -> OutOfMemory:
+def _greedy_trial_ran_out(folder: Path) -> OutOfMemory:
     """Checks the study's two plans; returns the outcome of the one that hoards memory."""
     outcomes = {
         record.plan.micro_batch: record.outcome
         for record in load_records(load_spec(folder / "sweep.yaml"), "sweep")
     }
     assert isinstance(outcomes[1], Measured)
-    hoarder = outcomes[HOARDS]
-    assert isinstance(hoarder, OutOfMemory), hoarder
-    assert hoarder.where == "host"
-    return hoarder
+    greedy = outcomes[HOARDS]
+    assert isinstance(greedy, OutOfMemory), greedy
+    assert greedy.where == "host"
+    return greedy

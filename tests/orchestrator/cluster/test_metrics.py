@@ -35,7 +35,8 @@ def seconds(line: Line) -> float:
 
 
 def test_values_are_those_of_the_study(eventful: Eventful) -> None:
-    kinds = Counter(record.outcome.kind for record in eventful.trials)
+    ended_well = (*eventful.trials, *eventful.checks)
+    kinds = Counter(record.outcome.kind for record in ended_well)
     ended = Counter(line["outcome"] for line in ends(eventful) if not line["validation"])
     assert ended == kinds + Counter(cancelled=1)  # cut short by a worker's death, and run again
     assert ended["out_of_memory"] == 1
@@ -83,11 +84,13 @@ def test_latencies_are_those_of_the_events(eventful: Eventful) -> None:
 def test_the_busy_share_is_that_of_trials_and_validations(eventful: Eventful) -> None:
     starts = [line for line in eventful.events if line["event"] == "trial_started"]
     # when the workers had ended, which the driver hears of later
-    records = [*eventful.trials, *eventful.validations]
+    records = [*eventful.trials, *eventful.checks, *eventful.validations]
     ended = {(record.number, record.validation): record.ended_at for record in records}
     ran = 0.0
-    for start, end in zip(starts, ends(eventful), strict=True):
-        assert (start["trial"], start["validation"]) == (end["trial"], end["validation"])
+    ends_by_trial = {(end["trial"], end["validation"]): end for end in ends(eventful)}
+    assert len(ends_by_trial) == len(starts)
+    for start in starts:
+        end = ends_by_trial[start["trial"], start["validation"]]
         if end["waited_seconds"] is not None:  # else nobody knows when it began
             at = ended.get((end["trial"], end["validation"]), seconds(end))
             ran += at - seconds(start) - end["waited_seconds"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,10 @@ from orchestrator.cluster.runtime import (
     is_own_ray,
     missing_variables,
 )
+from orchestrator.cluster.worker_group import trainer_of
+from orchestrator.core.placement import Processes
+from tests.workers.values import a_spec
+from workers.worker import pick_device
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +58,15 @@ def test_the_next_sweep_may_join_where_the_last_one_had_its_own() -> None:
     configure_ray()
 
     assert not is_own_ray()
+
+
+def test_workers_train_on_the_device_that_the_driver_settled(tmp_path: Path) -> None:
+    """torch may see a GPU that Ray was not told of, which all ranks would share."""
+    spec = a_spec(cluster={"device": "auto"})
+    processes = Processes(world_size=2, environment=())
+    config = trainer_of(spec, processes, "cpu", str(tmp_path), {}).train_loop_config
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        assert pick_device(config["spec"].cluster.device, 0).type == "cpu"
+    assert config["spec"].train == spec.train

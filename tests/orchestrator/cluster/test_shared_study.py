@@ -16,7 +16,7 @@ from benchmarks.rigs.ray_head import environment
 from orchestrator.cli import main
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.study.reader import load_records
-from orchestrator.study.writer import SPOOL_FILE
+from orchestrator.study.spool import SPOOL_FILE
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model
@@ -125,16 +125,16 @@ def test_a_sweep_whose_database_stays_away_ends_and_goes_on_later(
             if "trial 1 starts" in line:
                 postgres.stop()
     said = "".join(lines)
-    assert sweep.wait(60) == ExitCode.STUDY_LOST, said
+    assert sweep.wait(60) == ExitCode.TRY_AGAIN, said
     assert "the same command resumes the sweep" in lines[-1]
     assert "Traceback" not in said
-    (untold,) = tmp_path.rglob(SPOOL_FILE)
+    (spooled,) = tmp_path.rglob(SPOOL_FILE)
 
     postgres.start()
     again = command(tmp_path, f"sqlite:///{runs}/mlflow.db", "tune", "sweep.yaml", "--plain")
     told = again.communicate(timeout=300)[0]
     assert again.returncode == 0, told
-    assert not untold.exists()
+    assert not spooled.exists()
     records = load_records(load_spec(asked), "sweep")
     assert [record.plan.micro_batch for record in records] == [1, 64]
     assert [record.number for record in records] == [0, 1]  # and nothing ran again

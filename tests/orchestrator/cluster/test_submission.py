@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.cluster.jobs import (
+    DEFAULT_EXCLUDES,
     STUDY,
     Job,
     active_job,
@@ -61,6 +62,8 @@ def test_a_study_is_left_to_the_job_that_runs_it() -> None:
         ("failed", 1, False, 1),  # nothing was found
         ("failed", 2, False, 2),  # the specification is at fault
         ("failed", 127, False, 127),  # Plimsoll is not installed
+        ("failed", 75, True, 75),  # machines failed
+        ("failed", 15, True, 15),  # SIGTERM, by Ray's own handler
         ("failed", 137, True, 137),
         ("failed", -9, True, 1),
         ("failed", None, True, 1),  # its node was lost
@@ -74,3 +77,17 @@ def test_only_what_died_is_followed_by_another(
 
     assert can_resume(job) is dead
     assert exit_code(job) == told
+
+
+def test_s15_keys_and_passwords_are_not_uploaded() -> None:
+    from ray._private.thirdparty.pathspec import PathSpec  # as Ray reads the patterns
+
+    excluded = PathSpec.from_lines("gitwildmatch", DEFAULT_EXCLUDES)
+    secrets = (
+        *(".env", ".env.production", "config/.env", ".netrc", "deploy/server.pem", "tls.key"),
+        *("id_rsa", ".ssh/id_ed25519", ".aws/credentials", ".kube/config", ".git-credentials"),
+    )
+    needed = ("sweep.yaml", "model.py", "id_map.json", "data/keys.txt", "environment.yml", "env.py")
+
+    assert [name for name in secrets if not excluded.match_file(name)] == []
+    assert [name for name in needed if excluded.match_file(name)] == []

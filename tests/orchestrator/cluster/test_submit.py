@@ -138,6 +138,7 @@ def test_files_that_make_it_too_large_are_named(work: Path, environ: dict[str, s
     assert "weights" not in refused.stderr.split("largest files are")[0]
 
 
+@pytest.mark.thorough
 def test_jobs_get_what_is_named_and_tell_where_they_come_from(
     work: Path, environ: dict[str, str]
 ) -> None:

@@ -32,7 +32,7 @@ from orchestrator.core.reasons import Retry
 from orchestrator.core.records import Record
 from orchestrator.study.study import Study
 from search_spaces.errors import ClusterError
-from search_spaces.trial import Cancelled, Crashed, Measured, Stopped, WorkersFailed
+from search_spaces.trial import Cancelled, Crashed, Measured, QueuesLost, Stopped, WorkersFailed
 from tests.orchestrator.controller.sweeps import Sweep, make_nodes
 from tests.orchestrator.records import make_plan, make_space, make_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
@@ -81,7 +81,7 @@ def is_first(what: str) -> bool:
 
 @dataclass
 class Ran:
-    """What a group says of a trial."""
+    """A trial as its group tells of it."""
 
     process: str
     nodes: str
@@ -130,20 +130,20 @@ def records_of(sweep: Sweep) -> dict[int, Record]:
 
 
 def ran(sweep: Sweep) -> dict[int, Ran]:
-    """What groups say of the trials, by number; of a validation instead of its trial."""
+    """Returns what groups say of trials, by number; of a validation instead of its trial."""
     notes = [event.note for event in sweep.events(Noted)]
     texts = [note.text.split() for note in notes if isinstance(note, Message)]
     return {int(number): Ran(pid, where, fresh == "True") for number, pid, where, fresh in texts}
 
 
-def assert_lost(sweep: Sweep, count: int) -> None:
+def assert_lost(sweep: Sweep, count: int, through: type = WorkersFailed) -> None:
     """Asserts how many trials lost their groups, and that each was run again and measured."""
     records = records_of(sweep)
     lost = [number for number, record in records.items() if isinstance(record.outcome, Cancelled)]
     assert len(lost) == count
     for number in lost:
         cause = records[number].outcome.cause
-        assert isinstance(cause, WorkersFailed)
+        assert isinstance(cause, through)
         (again,) = [trial for trial in trials_of(sweep) if trial.retry_of == number]
         assert again.reason == Retry(trial=number, cause=cause)
         assert again.plan == records[number].plan
@@ -219,7 +219,7 @@ def test_groups_that_die_or_hang_cost_their_trials_which_are_retried(sweep: Swee
 
 
 def test_groups_outlive_their_trials(sweep: Sweep) -> None:
-    """At most two more processes than groups: lost ones were replaced."""
+    """There are at most two more processes than groups: lost ones were replaced."""
     processes = {each.process for each in ran(sweep).values()}
     most = max(len(state.running) for _, state in sweep.recorder.heard)
 
@@ -250,13 +250,35 @@ class Treacherous(Group):
             time.sleep(600)  # it is ended
 
 
+class Orphaned(GroupRunner):
+    """Finds the queues dead when it asks for its first trial."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self._group = Group(self._queues)
+        if is_first("orphaned"):
+            ray.kill(self._queues)
+
+
+@pytest.mark.thorough
+def test_no_plan_is_blamed_when_what_passes_trials_to_groups_dies(
+    left: object, tmp_path: Path
+) -> None:
+    """One death once cost a plan two trials, and counted as two of its own."""
+    ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
+
+    run(ours, Orphaned)
+
+    assert_lost(ours, 1, QueuesLost)
+
+
 @pytest.mark.thorough
 def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object, tmp_path: Path) -> None:
     ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
 
     run(ours, runner_of(Treacherous))
 
-    assert_lost(ours, 1)
+    assert_lost(ours, 1, QueuesLost)
     assert len({each.process for each in ran(ours).values()}) == 2
 
 
@@ -276,14 +298,12 @@ def test_what_is_lost_time_and_again_is_given_up(left: object, tmp_path: Path) -
     with pytest.raises(ClusterError, match="died or hung 3 times"):
         run(ours, runner_of(Doomed))
 
-    first, again, other = records_of(ours).values()
-    assert isinstance(first.outcome, Cancelled)
-    assert isinstance(first.outcome.cause, WorkersFailed)
-    assert isinstance(again.outcome, Crashed)
-    assert again.plan == first.plan
-    assert isinstance(other.outcome, Cancelled)
-    assert isinstance(other.outcome.cause, Stopped)
-    assert other.plan != first.plan
+    records = records_of(ours).values()
+    assert len({record.plan for record in records}) == 1  # which is not blamed
+    first, again, last = [record.outcome for record in records]
+    assert first == again == Cancelled(cause=QueuesLost())
+    assert isinstance(last, Cancelled)
+    assert isinstance(last.cause, Stopped)
     assert not ours.state.running
     assert not ours.study.interrupted()
     assert len(ours.events(SweepEnded)) == 1
@@ -301,7 +321,7 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
 
     outcome = lost.value.outcome
     assert isinstance(outcome, Crashed)
-    assert (outcome.cause, outcome.phase) == ("worker_died", "starting")
+    assert (outcome.cause, outcome.phase) == ("start_failed", "starting")
     assert "starting did not finish within" in outcome.detail
     # what waits for room would take it once there is some
     assert not any("_fit" in thread.name for thread in threading.enumerate())

@@ -117,6 +117,8 @@ class Sweep:
     clock: Clock = field(default_factory=Clock)
     forecasts: AbstractForecasts = field(default_factory=NoForecasts)
     callbacks: tuple[AbstractCallback, ...] = ()
+    secrets: tuple[str, ...] = ()
+    nodes_may_come: bool = True
 
     def __post_init__(self) -> None:
         space = make_space(self.spec)
@@ -127,7 +129,9 @@ class Sweep:
             CapacityRequest(groups=self.requested or self.groups, ranks=2, accelerator=kind)
             for kind in self.kinds
         )
-        started = self.study.driver_started(CLUSTER, requests, self.groups, self.clock())
+        started = self.study.driver_started(
+            CLUSTER, requests, self.groups, self.clock(), nodes_may_come=self.nodes_may_come
+        )
         self.controller = Controller(
             started,
             self.study,
@@ -136,6 +140,7 @@ class Sweep:
             self.forecasts,
             self.clock,
             lambda *decision: self.decisions.append(decision),
+            self.secrets,
         )
 
     @property

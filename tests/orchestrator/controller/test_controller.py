@@ -35,7 +35,7 @@ from orchestrator.core.records import Record, closed_record
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
 from orchestrator.report.reasons import note_words
-from orchestrator.study.reader import load_end, load_records
+from orchestrator.study.reader import load_records
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
 from search_spaces.trial import (
@@ -49,6 +49,7 @@ from search_spaces.trial import (
 )
 from tests.orchestrator.controller.sweeps import DIED, Clock, PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import BEGAN, make_spec
+from tests.orchestrator.study.values import stored_end
 from tests.outcomes import (
     CPU_FINGERPRINT,
     every_outcome,
@@ -462,7 +463,7 @@ def test_a_signal_while_a_result_is_stored_loses_no_end(
     assert ours.recorder.kinds[-2:] == [TrialEnded, SweepEnded]
     assert ours.outcomes == [Cancelled(cause=Stopped(by="Ctrl-C"))]
     assert ours.state.running == ()
-    assert load_end(ours.spec, "demo") == ours.state.ended
+    assert stored_end(ours.spec, "demo") == ours.state.ended
     again = sweep(trials=trials)
     assert again.study.interrupted() == ()
     assert again.ask().request.plan == run.request.plan

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from benchmarks.rigs.postgres import Server
 from orchestrator.core.controller_state import Phase
-from orchestrator.core.events import SweepEnded, TrialEnded
-from orchestrator.study.reader import load_end
+from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
+from orchestrator.core.reasons import IsBaseline
+from orchestrator.study.reader import load_state
+from orchestrator.study.storage import open_engine, storage_url
 from orchestrator.study.study import Study
 from search_spaces.errors import StudyError, StudyLost
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
@@ -45,6 +48,24 @@ def test_results_are_kept_and_nothing_more_is_started(
     again = Sweep(spec)
     assert [record.number for record in again.study.records()] == [0, 1]
     assert again.study.interrupted() == ()
+
+
+def test_a_driver_that_finds_a_damaged_record_says_so_and_goes_on(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path, "random")
+    first = Sweep(spec)
+    for _ in range(2):
+        first.report(first.ask(), make_measured())
+    with open_engine(storage_url(spec, "demo")).begin() as connection:
+        damage = "UPDATE trial_user_attributes SET value_json = '[]' WHERE key = 'record'"
+        connection.execute(text(f"{damage} AND trial_id = 1"))
+
+    again = Sweep(spec)
+
+    assert isinstance(again.recorder.heard[0][0], SweepStarted)
+    assert "the record of trial 0 is left out" in again.notes[0]
+    again.report(again.ask(), make_measured())
+    assert again.study.records()[0].number == 1
+    assert len(again.study.records()) == 2
 
 
 @pytest.fixture
@@ -84,7 +105,7 @@ def test_a_storage_that_comes_back_gets_results_but_no_trial_and_no_end(
     assert sweep.next() is None
     assert sweep.outcomes == [make_measured(rates[1 - failing])]
     assert sweep.events(SweepEnded) == []
-    assert load_end(sweep.spec, "demo") is None
+    assert load_state(sweep.spec, "demo").ended is None
     assert sorted(sweep.cluster.dismissed) == sweep.cluster.started
 
 
@@ -98,7 +119,7 @@ def test_no_retry_is_opened_after_an_error(sweep: Sweep, monkeypatch: pytest.Mon
     assert sweep.next() is None
     assert sweep.phase is Phase.DONE
     (left,) = Study(sweep.spec, "demo", make_space(sweep.spec)).interrupted()
-    assert (left.number, left.retry_of) == (first.request.number, None)
+    assert (left.number, left.reason) == (first.request.number, IsBaseline())
     again = Sweep(sweep.spec)
     assert again.ask().request.plan == first.request.plan
 

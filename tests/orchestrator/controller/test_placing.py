@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.notes import PlanBlamed
 from orchestrator.core.placement import Node, Placement, Shortfall
-from orchestrator.core.reasons import NoPlanForNodes, Retry
+from orchestrator.core.reasons import NoPlanForNodes, Retry, ended_by_machine
 from search_spaces.trial import Cancelled, Measured, NodesLost, NoRoom
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import make_spec
@@ -284,6 +284,23 @@ def test_nobody_waits_for_ever(placed: Make) -> None:
     later = Sweep(ours.spec, PlayedCluster(make_nodes("a")))  # the plan is still untried
     assert len(later.state.records) == 1
     assert later.ask().placement == Placement((("a", 2),))
+
+
+def test_the_node_of_a_ray_that_is_gone_is_not_waited_for(placed: Make) -> None:
+    """A Ray that the sweep has started has one node, in whose place no other will come."""
+    ours = Sweep(placed("a").spec, PlayedCluster(make_nodes("a")), nodes_may_come=False)
+    first = ours.ask()
+    ours.cluster.there = []
+    ours.report(first, DIED, "a")
+
+    assert ours.next() is None
+
+    ended = ours.state.ended
+    assert ended is not None
+    assert ended.reason == NoRoom(ranks=2, minutes=0.0)
+    assert ended_by_machine(ended.reason)
+    assert not [note for note in ours.notes if "waits" in note]
+    assert {type(outcome) for outcome in ours.outcomes} == {Cancelled}
 
 
 def test_a_validation_without_room_ends_the_sweep(placed: Make) -> None:

@@ -79,6 +79,26 @@ def test_a_lucky_trial_is_found_out(sweep: Make, sampler: str) -> None:
     assert rate_of(ours.state.best) == pytest.approx(42.0, rel=0.01)
 
 
+@pytest.mark.parametrize(("precision", "perturbed"), [("bf16", True), ("fp32", False)])
+def test_in_16_bits_a_repeat_begins_with_weights_that_are_rounded_otherwise(
+    tmp_path: Path, precision: str, perturbed: bool
+) -> None:
+    spec = make_spec(
+        study={"folder": str(tmp_path), "sampler": "random"},
+        budget={"trials": 3, "minutes": 10, "trial_seconds": 60},
+        validation={"enabled": True, "repeats": 6},
+        train={"global_batch": 16, "sequence_length": 128, "precision": precision},
+        space={"precision": [precision], "attention": ["sdpa"]},
+    )
+    ours = Sweep(spec)
+    for outcome in TRIALS:
+        run = ours.ask()
+        assert not run.request.perturbed
+        ours.report(run, outcome)
+
+    assert ours.ask().request.perturbed is perturbed
+
+
 def test_repeats_are_trials_that_no_budget_counts(sweep: Make) -> None:
     ours = sweep(minutes=0.6)
     rates = searched(ours)

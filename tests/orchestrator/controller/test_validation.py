@@ -13,7 +13,7 @@ import pytest
 from orchestrator.core.events import Noted, SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.instructions import Run
 from orchestrator.core.reasons import BudgetSpent, Validates
-from orchestrator.study.reader import load_end, load_records, load_validations
+from orchestrator.study.reader import load_records, load_state
 from search_spaces.trial import Cancelled, Crashed, Stopped
 from tests.orchestrator.controller.sweeps import Sweep
 from tests.orchestrator.records import make_spec
@@ -95,7 +95,7 @@ def test_a_validation_is_no_trial(sweep: Make) -> None:
     assert len(load_records(ours.spec, "demo")) == 3
     trials = ours.study._study.get_trials()
     assert [trial.value for trial in trials] == [20.0, 40.0, 39.5]
-    assert load_validations(ours.spec, "demo") == ours.state.validations
+    assert load_state(ours.spec, "demo").validations == ours.state.validations
 
 
 def test_the_next_plan_is_validated_instead(sweep: Make) -> None:
@@ -114,7 +114,7 @@ def test_the_next_plan_is_validated_instead(sweep: Make) -> None:
     assert state.best.number == 0
     assert list(state.failed_validations) == [2, 1]
     assert isinstance(state.validations[1].outcome, Crashed)
-    assert load_validations(ours.spec, "demo") == state.validations
+    assert load_state(ours.spec, "demo").validations == state.validations
 
 
 def test_a_validation_comes_after_the_minutes_too(sweep: Make) -> None:
@@ -200,16 +200,16 @@ def test_a_longer_search_validates_what_it_finds(sweep: Make) -> None:
 
 def test_how_it_ended_is_kept_until_another_trial_ends(sweep: Make) -> None:
     ours = searched(sweep)
-    assert load_end(ours.spec, "demo") is None
+    assert load_state(ours.spec, "demo").ended is None
     ours.report(ours.ask(), make_measured(39.0, 0.55))
 
     ended = ours.state.ended
     assert ended is not None
     assert ended.untried == len(ours.state.space.table) - len(TRIALS)
-    assert load_end(ours.spec, "demo") == ended
+    assert load_state(ours.spec, "demo").ended == ended
 
     more = sweep(trials=5)
     run = more.ask()
-    assert load_end(ours.spec, "demo") == ended
+    assert load_state(ours.spec, "demo").ended == ended
     more.report(run, make_measured(10.0, 0.5))
-    assert load_end(ours.spec, "demo") is None
+    assert load_state(ours.spec, "demo").ended is None

@@ -29,7 +29,15 @@ from orchestrator.core.reasons import (
     WorkersGone,
 )
 from orchestrator.core.schedule import REPORT_SECONDS
-from search_spaces.trial import Cancelled, Crashed, NodesLost, Outcome, TimedOut, WorkersFailed
+from search_spaces.trial import (
+    Cancelled,
+    Crashed,
+    NodesLost,
+    Outcome,
+    QueuesLost,
+    TimedOut,
+    WorkersFailed,
+)
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import make_spec
 from tests.outcomes import make_costs, make_measured, make_oom
@@ -196,7 +204,9 @@ def test_only_the_group_that_is_overdue_is_killed(sweep: Make) -> None:
     assert {trial.number for trial in ours.state.running} == {2, 3}
     ours.clock.now += 10_000
     ours.report(beside, make_measured())  # late, but nobody looked in the meantime
-    assert ours.outcomes[-2:] == [make_measured(), GROUP_OVERDUE]  # the latter of the retry
+    assert ours.outcomes[-1] == make_measured()
+    (suspect,) = ours.controller.state.suspects  # the retry, until a measured plan has run again
+    assert suspect.record.outcome == GROUP_OVERDUE
 
 
 # ---------------------------------------------------------------- workers to replace
@@ -325,19 +335,39 @@ def test_no_trial_starts_on_a_group_that_ended_with_others(sweep: Make, turned: 
     ours.report(idle, make_measured())
     assert ours.next() is None
     names = (idle.group, busy.group)
-    ours.controller.receive(GroupsEnded(groups=names[::-1] if turned else names, at=0.0))
+    names_in_turn = names[::-1] if turned else names
+    ours.controller.receive(GroupsEnded(groups=names_in_turn, queues_lost=True, at=0.0))
     again = ours.ask()
 
     assert again.group not in names
     assert again.request.plan == busy.request.plan
     assert ours.outcomes == [
         make_measured(),
-        Cancelled(cause=WorkersFailed(outcome=RUNNER_DIED)),
+        Cancelled(cause=QueuesLost()),
     ]
     assert ours.cluster.started == [*names, again.group]
     ours.report(again, make_measured())
     assert ours.phase is Phase.DONE
     assert ours.cluster.dismissed == [again.group]
+
+
+def test_no_plan_is_blamed_for_lost_queues(sweep: Make) -> None:
+    """They are lost twice during trials of a plan, whose group then dies once."""
+    ours = sweep("a", trials=1)
+    for _ in range(2):
+        lost = ours.ask()
+        ours.controller.receive(GroupsEnded(groups=(lost.group,), queues_lost=True, at=0.0))
+    dying = ours.ask()
+    ours.controller.receive(GroupsEnded(groups=(dying.group,), at=0.0))
+    again = ours.ask()
+    ours.report(again, make_measured())
+
+    assert {lost.request.plan, dying.request.plan} == {again.request.plan}
+    assert ours.outcomes == [
+        *[Cancelled(cause=QueuesLost())] * 2,
+        Cancelled(cause=WorkersFailed(outcome=RUNNER_DIED)),
+        make_measured(),
+    ]
 
 
 def test_all_trials_of_groups_that_ended_together_are_retried(sweep: Make) -> None:

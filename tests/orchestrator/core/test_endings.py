@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.failures import GroupFailure, outcome_of_group_failure
+from orchestrator.core.failures import (
+    GroupFailure,
+    announced_failure,
+    outcome_of_group_failure,
+)
 from search_spaces.trial import Crashed, CrashKind, Diverged, Outcome, OutOfMemory
 from tests.outcomes import make_costs, make_measured, make_oom
 
@@ -44,10 +48,12 @@ def test_what_a_rank_announced_goes_first(
     announced: tuple[Outcome, ...], meant: Outcome, death: GroupFailure
 ) -> None:
     assert outcome_of_group_failure(death, announced) == meant
+    assert announced_failure(announced) == meant  # also where a deadline ended the group
 
 
 @pytest.mark.parametrize("announced", [(), (BROKEN,), (BROKEN, make_measured())])
 def test_rays_word_counts_where_no_rank_knew_better(announced: tuple[Outcome, ...]) -> None:
+    assert announced_failure(announced) is None
     killed = outcome_of_group_failure(KILLED, announced)
     assert isinstance(killed, OutOfMemory)
     assert (killed.where, killed.rank, killed.wanted_bytes) == ("host", 1, None)

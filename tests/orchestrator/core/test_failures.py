@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.failures import (
-    MAX_FULL_DISKS,
     MAX_SAME_FAILURES,
     RESIDUAL_FLOOR_BYTES,
     RESIDUAL_SHARE,
@@ -80,6 +79,7 @@ def measured_under(limit_bytes: int) -> Measured:
         (crash("worker_died"), WorkersCrashed(cause="worker_died")),
         (BROKEN, WorkersCrashed(cause="collective")),
         (crash("device_error"), WorkersCrashed(cause="device_error")),
+        (crash("start_failed"), WorkersCrashed(cause="start_failed")),
         # memory that was not released: 64 MiB, or 5 % of the limit where that is more
         (left(FLOOR, measured_under(SMALL_LIMIT)), None),
         (
@@ -119,11 +119,12 @@ def test_when_a_group_is_replaced(outcome: Outcome, reason: ReplacementReason | 
         (RAISED, False, True, True),
         (crash("layout"), False, True, True),
         (LATE, False, True, True),
-        (crash("driver_lost"), False, True, True),
+        (crash("driver_lost"), False, False, False),
         (crash("worker_died"), True, False, True),
         (BROKEN, True, False, True),
         (crash("device_error"), True, False, True),
-        (crash("disk_full"), False, False, False),
+        (crash("disk_full"), True, False, False),
+        (crash("start_failed"), True, False, False),
         (Refused(rule="cluster_has_room", detail="so"), False, False, False),
         (Cancelled(cause=Stopped(by="Ctrl-C")), False, False, False),
     ],
@@ -166,16 +167,7 @@ ODD = crash("exception", "ValueError: other")
         ([make_oom()] * 9, None),
         ([LATE] * 9, None),
         ([crash("worker_died")] * 9, None),
-        ([make_measured(), FULL], None),
-        ([FULL, make_measured(), FULL], None),
-        (
-            [make_measured(), *[FULL] * MAX_FULL_DISKS],
-            SameFailure(trials=2, cause="disk_full", error=FULL.detail),
-        ),
-        (
-            [FULL, Cancelled(cause=Stopped(by="Ctrl-C")), FULL],
-            SameFailure(trials=2, cause="disk_full", error=FULL.detail),
-        ),
+        ([FULL] * 9, None),  # `blame` ends that
     ],
 )
 def test_what_ends_a_sweep(outcomes: list[Outcome], reason: SameFailure | None) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.controller_state import ControllerState, Opening, Phase, Proposing
+from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import (
     GroupStarted,
     Noted,
@@ -18,7 +16,6 @@ from orchestrator.core.events import (
 from orchestrator.core.failures import DRIVER_DIED_TWICE, GROUP_OVERDUE, RUNNER_DIED
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
-    DriverStarted,
     FinalistsChosen,
     GroupsEnded,
     Input,
@@ -48,7 +45,7 @@ from orchestrator.core.instructions import (
     Store,
 )
 from orchestrator.core.notes import GroupReplaced, Message, TrialWaits
-from orchestrator.core.placement import CapacityRequest, Node, Placement, Shortfall
+from orchestrator.core.placement import Node, Placement, Shortfall
 from orchestrator.core.reasons import (
     BudgetSpent,
     FreshWorkers,
@@ -57,146 +54,26 @@ from orchestrator.core.reasons import (
     OtherRanks,
     Remeasures,
     Retry,
-    Sampled,
+    TrialReason,
 )
 from search_spaces.plan import Plan
-from search_spaces.trial import Cancelled, DriverDied, Outcome, Stopped, WorkersFailed
-from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
-from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
-
-KINDS = ("A100", "H100")
-SPEC = make_spec(
-    space={"micro_batch": [1, 2, 4], "data": [1, 2], "batching": ["padded"]},
-    budget={"trials": 2, "minutes": 600, "trial_seconds": 60},
-    validation={"enabled": True, "repeats": 0},
+from search_spaces.trial import Cancelled, DriverDied, NodesLost, Outcome, WorkersFailed
+from tests.orchestrator.core.driven import (
+    ANY_REASON,
+    BASELINE,
+    KINDS,
+    LONE,
+    PAIRS,
+    STOPPED,
+    Driven,
+    budget_of,
+    driver,
+    kinds,
+    nodes,
+    searching,
 )
-SPACE = make_space(SPEC)
-BASELINE = SPACE.baseline
-PAIRS = [plan for plan in SPACE.candidates if plan.world_size == 2 and plan != BASELINE]
-LONE = [plan for plan in SPACE.candidates if plan.world_size == 1]
-ANY_REASON = Sampled(sampler="random")
-STOPPED = Stopped(by="Ctrl-C")
-
-
-def driver(**changes: Any) -> DriverStarted:
-    """Returns a first driver for two groups, with a budget of two trials."""
-    spec = changes.get("spec", SPEC)
-    space = SPACE if spec is SPEC else make_space(spec)
-    kinds = tuple(spec.cluster.accelerators) or ("",)
-    base: dict[str, Any] = {
-        "study": "demo",
-        "spec": spec,
-        "space": space,
-        "records": (),
-        "untried": tuple((kind, 50) for kind in kinds),
-        "memory_limit_bytes": LIMIT_BYTES,
-        "device": "cpu",
-        "folder": "/here",
-        "max_groups": 2,
-        "requests": tuple(CapacityRequest(groups=2, ranks=2, accelerator=kind) for kind in kinds),
-        "at": BEGAN,
-    }
-    return DriverStarted(**{**base, **changes})
-
-
-def budget_of(trials: int) -> Any:
-    return SPEC.model_copy(update={"budget": SPEC.budget.model_copy(update={"trials": trials})})
-
-
-def nodes(*names: str, slots: int = 2) -> tuple[Node, ...]:
-    return tuple(Node(id=name, slots=slots, name=name, address=f"{name}:1") for name in names)
-
-
-def contents(state: ControllerState) -> dict[str, Any]:
-    """Returns the attributes of a state, with mappings copied."""
-    values = {field.name: getattr(state, field.name) for field in fields(state)}
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
-    }
-
-
-def kinds(instructions: Sequence[Instruction]) -> list[type]:
-    """Returns the types of instructions; of an announcement, the type of its event."""
-    return [type(one.event) if isinstance(one, Announce) else type(one) for one in instructions]
-
-
-@dataclass
-class Driven:
-    """A controller that a test gives inputs, each twice: a decision depends on nothing else."""
-
-    state: ControllerState
-    now: float = BEGAN
-    opened: int = 0
-
-    @classmethod
-    def by(cls, started: DriverStarted) -> Driven:
-        return cls(start(started)[0], opened=len(started.records))
-
-    def give(self, given: Input) -> tuple[Instruction, ...]:
-        before = contents(self.state)
-        state, instructions = handle(self.state, given)
-        assert handle(self.state, given) == (state, instructions)
-        assert contents(self.state) == before
-        self.state = state
-        if any(isinstance(one, Store | Abandon) for one in instructions):
-            assert not any(isinstance(one, Propose | Open | Run) for one in instructions)
-            instructions += self.give(Tick(at=self.now))  # as the driver does after a write
-        elif any(isinstance(one, StartGroup) for one in instructions):
-            assert kinds(instructions).count(StartGroup) == 1
-            instructions += self.give(Tick(at=self.now))  # as Ray Tune does for the next group
-        return instructions
-
-    def show(self, *there: Node) -> tuple[Instruction, ...]:
-        return self.give(NodesChanged(nodes=there, at=self.now))
-
-    def tick(self, seconds: float = 0.0) -> tuple[Instruction, ...]:
-        self.now += seconds
-        return self.give(Tick(at=self.now))
-
-    def propose(self, plan: Plan, **changes: Any) -> tuple[Instruction, ...]:
-        return self.give(PlanProposed(plan=plan, reason=ANY_REASON, at=self.now, **changes))
-
-    def open(self) -> tuple[Instruction, ...]:
-        self.opened += 1
-        return self.give(TrialOpened(number=self.opened - 1, at=self.now))
-
-    def begin(self, plan: Plan) -> tuple[Instruction, ...]:
-        """Proposes a plan and opens its trial."""
-        self.propose(plan)
-        return self.open()
-
-    def report(
-        self, group: str, number: int, outcome: Outcome | None = None, **changes: Any
-    ) -> tuple[Instruction, ...]:
-        self.now += 10
-        report = TrialFinished(
-            group=group,
-            number=number,
-            validation=False,
-            outcome=outcome or make_measured(),
-            fingerprint=CPU_FINGERPRINT,
-            started_at=self.now - 9,
-            ended_at=self.now - 1,
-            at=self.now,
-        )
-        return self.give(replace(report, **changes))
-
-    def end(self, *groups: str, **changes: Any) -> tuple[Instruction, ...]:
-        return self.give(GroupsEnded(groups=groups, at=self.now, **changes))
-
-    def stop(self) -> tuple[Instruction, ...]:
-        return self.give(StopRequested(cause=STOPPED, at=self.now))
-
-
-def searching(**changes: Any) -> Driven:
-    """Returns a controller with two nodes on which two trials run."""
-    driven = Driven.by(driver(**changes))
-    driven.show(*nodes("a", "b"))
-    driven.open()
-    driven.begin(PAIRS[0])
-    assert [group.trial for group in driven.state.groups.values()] == [0, 1]
-    return driven
-
+from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
+from tests.outcomes import CPU_FINGERPRINT, make_measured
 
 # ---------------------------------------------------------------- from start to end
 
@@ -287,24 +164,29 @@ def test_a_group_gets_its_next_trial_in_the_step_that_ends_one() -> None:
     assert (run.group, run.request.plan, run.fresh) == ("group-1", PAIRS[1], False)
 
 
+def left(reason: TrialReason, *, in_space: bool = True) -> InterruptedTrial:
+    return InterruptedTrial(number=4, plan=PAIRS[0], reason=reason, in_space=in_space)
+
+
+def died(times: int, *, alone: bool = True) -> Retry:
+    return Retry(trial=2, cause=DriverDied(times=times, alone=alone))
+
+
 @pytest.mark.parametrize(
     ("trial", "reopened", "untried", "closed"),
     [
-        (InterruptedTrial(number=4, plan=PAIRS[0], retry_of=None), True, 50, None),
-        (InterruptedTrial(number=4, plan=PAIRS[0], retry_of=None, in_space=False), False, 50, None),
-        (InterruptedTrial(number=4, plan=PAIRS[0], retry_of=2), False, 49, DRIVER_DIED_TWICE),
-        (
-            InterruptedTrial(number=4, plan=PAIRS[0], retry_of=2, in_space=False),
-            False,
-            50,
-            DRIVER_DIED_TWICE,
-        ),
+        (left(IsBaseline()), True, 50, None),
+        (left(IsBaseline(), in_space=False), False, 50, None),
+        (left(Remeasures(trial=1)), False, 50, None),
+        (left(died(1)), False, 49, DRIVER_DIED_TWICE),
+        (left(died(1), in_space=False), False, 50, DRIVER_DIED_TWICE),
+        (left(Retry(trial=2, cause=NodesLost(nodes=("a",)))), True, 50, None),
     ],
 )
 def test_a_trial_that_an_earlier_driver_left_is_closed(
     trial: InterruptedTrial, reopened: bool, untried: int, closed: Outcome | None
 ) -> None:
-    """It runs once more, before all others, unless it was a retry or its plan is gone."""
+    """It runs once more, before all others, unless a driver died in it before, or it is gone."""
     state, instructions = start(driver(interrupted=(trial,)))
     assert kinds(instructions) == [SweepStarted, Abandon]
     (_, abandon) = instructions
@@ -318,7 +200,7 @@ def test_a_trial_that_an_earlier_driver_left_is_closed(
     assert isinstance(opening, Open)
     if reopened:
         reason = Retry(trial=4, cause=DriverDied())
-        assert opening == Open(plan=PAIRS[0], reason=reason, retry_of=4)
+        assert opening == Open(plan=PAIRS[0], reason=reason)
     else:
         assert opening == Open(plan=BASELINE, reason=IsBaseline())
 
@@ -398,7 +280,6 @@ def test_a_group_is_overdue_at_one_moment() -> None:
     assert instructions[2] == Open(
         plan=BASELINE,
         reason=Retry(trial=0, cause=WorkersFailed(outcome=GROUP_OVERDUE)),
-        retry_of=0,
     )
     assert driven.state.groups.keys() == {"group-2"}
     assert driven.report("group-1", 0) == ()
@@ -453,14 +334,14 @@ def test_a_stop_closes_what_runs_and_what_waits() -> None:
     assert driven.stop() == ()
 
 
-@pytest.mark.parametrize("awaited", [Proposing, Opening])
+@pytest.mark.parametrize("awaited", [Propose, Open])
 @pytest.mark.parametrize("ends", [StopRequested, StudyUnavailable])
 def test_an_answer_that_comes_after_the_end_changes_nothing(
     awaited: type, ends: type[StopRequested | StudyUnavailable]
 ) -> None:
     driven = searching(spec=budget_of(9))
     driven.report("group-1", 0)
-    if awaited is Opening:
+    if awaited is Open:
         driven.propose(PAIRS[1])
     assert isinstance(driven.state.awaited, awaited)
     cause = {"cause": STOPPED} if ends is StopRequested else {}
@@ -548,14 +429,15 @@ def test_a_retry_takes_no_place_of_a_trial_that_waits_for_the_same_nodes(two_kin
     two_kinds.show(*(node for node in there if node.kind == "A100"))
     assert kinds(two_kinds.end("group-1")) == [Abandon]  # its trial is one for H100 too
     two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
-    assert two_kinds.state.pending["H100"].request == waiting.request
+    assert two_kinds.state.pending["H100"] == waiting
     assert len(two_kinds.state.retries) == 1
 
     (*_, run, opening) = two_kinds.show(*there)
     assert isinstance(run, Run)
-    assert run.request == waiting.request
+    assert (run.request.number, run.request.plan) == (waiting.number, waiting.plan)
     assert isinstance(opening, Open)
-    assert opening.retry_of == 3
+    assert isinstance(opening.reason, Retry)
+    assert opening.reason.trial == 3
 
 
 def test_the_best_proposal_of_all_ends_the_search_if_it_is_declined(two_kinds: Driven) -> None:
@@ -628,7 +510,10 @@ def test_the_leaders_are_measured_again_between_search_and_validation() -> None:
     assert kinds(log) == [GroupStarted, Store, ChooseFinalists][-len(log) :]
     assert driven.tick() == ()  # an answer is awaited
 
-    log = driven.give(FinalistsChosen(plans=(other, BASELINE), at=driven.now))
+    def lead(*plans: Plan) -> tuple[Instruction, ...]:
+        return driven.give(FinalistsChosen(plans=plans, at=driven.now))
+
+    log = lead(other, BASELINE)
     (opened,) = log
     assert isinstance(opened, Open)
     assert (opened.plan, opened.reason) == (other, Remeasures(trial=1))
@@ -639,10 +524,13 @@ def test_the_leaders_are_measured_again_between_search_and_validation() -> None:
     assert driven.state.untried == untried
 
     log = driven.report("group-1", 2, make_measured(30.0))
+    assert isinstance(log[-1], ChooseFinalists)  # others may lead by now
+    log = lead(BASELINE, other)
     assert isinstance(log[-1], Open)
     assert log[-1].plan == BASELINE
     driven.open()
     driven.report("group-1", 3, make_measured(40.0))
+    lead(other, BASELINE)
     driven.open()
     log = driven.report("group-1", 4, make_measured(30.0))  # of the plan that was lucky once
     assert driven.state.phase is Phase.VALIDATING

@@ -14,9 +14,12 @@ from orchestrator.core.budget import incumbent
 from orchestrator.core.objective import Objective, best, ranked, ties_of_best
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
-from orchestrator.report.labels import violation_words
+from orchestrator.report.labels import outcome_words, violation_words
+from orchestrator.report.sweep_tables import outcomes_table
+from orchestrator.report.sweep_text import _nothing_feasible
+from orchestrator.search.observations import constraints_of
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Outcome
+from search_spaces.trial import Measured, Outcome
 from tests.orchestrator.core.values import numbers
 from tests.orchestrator.records import make_plan, make_record, make_spec, make_state
 from tests.outcomes import make_measured, make_oom
@@ -135,7 +138,7 @@ def test_what_a_trial_has_to_beat_is_what_is_wanted(metric: str, times: float) -
     assert found.value == pytest.approx(make_measured(40.0).step_seconds.value * times)
 
 
-def test_a_rival_on_cheaper_nodes_may_be_as_much_slower() -> None:
+def test_a_competitor_on_cheaper_nodes_may_be_as_much_slower() -> None:
     kinds = {"cheap": {"price_per_gpu_hour": 0.5}, "dear": {"price_per_gpu_hour": 2.0}}
     spec = make_spec(cluster={"accelerators": kinds}, objective={"metric": "samples_per_price"})
     dear = make_plan(accelerator="dear")
@@ -154,3 +157,34 @@ def test_a_price_that_one_kind_lacks_is_none_at_all() -> None:
 
     assert not objective.is_priced
     assert objective.price_on("a") is None
+
+
+def test_a_plan_that_thrashes_is_no_answer() -> None:
+    """Its allocator gave the cache back in measured steps, as one close to its limit does."""
+    calm, fast = record_of(0, 40.0), record_of(1, 60.0, share=0.85)
+    outcome = fast.outcome
+    assert isinstance(outcome, Measured)
+    memory = replace(outcome.memory, allocator_retries=3)
+    thrashing = replace(fast, outcome=replace(outcome, memory=memory))
+    objective = Objective.of(spec_of())
+
+    assert best([calm, fast], objective) == fast
+    assert best([calm, thrashing], objective) == calm
+    assert thrashing not in ties_of_best([calm, thrashing], objective)
+    assert constraints_of(fast, objective)["memory"] <= 0
+    assert 0 < constraints_of(thrashing, objective)["memory"] < 0.01
+    (violation,) = objective.violations(thrashing)
+    assert violation_words(violation) == (
+        "it thrashes: with 77 % of the limit reserved, the allocator gave its cache back and tried"
+        " again 3 times in the measured steps"
+    )
+    assert "(thrashes: the allocator tried again 3 times)" in outcome_words(thrashing.outcome)
+    state = make_state([calm.outcome, thrashing.outcome])
+    assert state.best is not None
+    assert state.best.number == 0
+    text = str([column._cells for column in outcomes_table(state).columns])
+    assert "measured, but thrashes" in text
+    assert "below a minimum" not in text
+    alone = make_state([thrashing.outcome])
+    assert alone.best is None
+    assert "but it thrashes" in _nothing_feasible(alone)

@@ -93,7 +93,7 @@ def test_the_deviation_between_trials_is_pooled_over_plans() -> None:
 
 
 def test_intervals_hold_repeats_of_noisy_plans() -> None:
-    """Of a plan measured once, in a study that knows the noise from five other pairs."""
+    """The plan is measured once, in a study that knows the noise from five other pairs."""
     random, held, tries = np.random.default_rng(0), 0, 400
     for _ in range(tries):
         true = 20 * np.exp(random.normal(0, 0.15, (6, 2)))
@@ -126,6 +126,17 @@ def test_first_each_finalist_then_the_baseline_then_the_two_that_lead() -> None:
     assert len(order) == 10  # never clear: as many as there may be
     assert set(order[4:]) <= {1, 2}
     assert abs(order[4:].count(1) - order[4:].count(2)) <= 1  # in turn
+
+
+def test_a_plan_that_leads_by_now_is_measured_again_though_it_was_no_finalist() -> None:
+    """Results of repeats may rank other plans above the finalists."""
+    state = searched(10.0, 40.0, 39.0, 38.0, 37.0)
+    for number in (1, 2, 3, 0):
+        state = again(state, number, rate_of(state.records[number]) * 0.9)
+
+    assert chosen(state, 1, 4, 2) == 4  # measured once, the first leader twice
+    assert chosen(state, 1, 2, 4) == 1  # of two measured as often, the first
+    assert chosen(state, 1, 4, 2, running=[4, 4]) == 1
 
 
 def test_a_clear_leader_is_enough() -> None:
@@ -186,7 +197,7 @@ def test_repeats_are_counted_anew_after_other_trials() -> None:
 
 @pytest.mark.parametrize("low", [0.0, 1e-300])
 def test_a_trial_whose_steps_tell_nothing_has_a_wide_interval(low: float) -> None:
-    """So few steps that the interval of their mean has no end, in a study with repeats."""
+    """The steps are so few that the interval of their mean has no end; the study has repeats."""
     state = again(searched(10.0, 40.0, 39.0), 1, 40.0)
     outcome = state.records[2].outcome
     assert isinstance(outcome, Measured)
@@ -209,18 +220,45 @@ def test_the_lucky_trial_is_not_the_answer() -> None:
     state = searched(10.0, 50.0, 42.0, 41.0)
     assert state.best is not None
     assert state.best.number == 1
-    for number, rate in ((1, 38.0), (2, 42.5), (3, 40.5), (1, 37.5)):
+    for number, rate in ((1, 38.0), (2, 42.5), (3, 40.5), (1, 37.5), (2, 42.0)):
         state = again(state, number, rate)
 
     best = state.best
     assert best is not None
     assert best.number == 2
-    assert rate_of(best) == pytest.approx(math.sqrt(42.0 * 42.5))
+    assert rate_of(best) == pytest.approx((42.0 * 42.5 * 42.0) ** (1 / 3))
     outcome = best.outcome
     assert isinstance(outcome, Measured)
     assert outcome.step_seconds.value * rate_of(best) == pytest.approx(
         rate_of(state.records[2]) * state.records[2].outcome.step_seconds.value  # type: ignore[union-attr]
     )
+
+
+def test_of_plans_as_fast_as_each_other_the_one_measured_more_often_is_the_answer() -> None:
+    """The mean of two that differ by 10 % is less certain than that of four."""
+    state = searched(10.0, 40.0, 39.9)
+    for number, rate in ((1, 36.0), (2, 36.0), (2, 36.0), (2, 39.8)):
+        state = again(state, number, rate)
+    (first, often), speeds = plans(state, 1, 2), state.speeds
+    assert speeds.score(first) > speeds.score(often)
+
+    assert state.best is not None
+    assert state.best.number == 2
+    assert numbers(state.ties) == [2, 1]
+
+
+def test_trials_of_few_steps_do_not_make_a_plan_slower() -> None:
+    """Their intervals have no end, but their means are as good as others."""
+    state = searched(10.0, 40.0, 30.0)
+    endless = Estimate(value=40.0, low=0.0, high=1e300)
+    vague = replace(make_measured(40.0, 0.5), samples_per_second=endless)
+    records = (state.records[0], replace(state.records[1], outcome=vague), state.records[2])
+    state = replace(state, records=records)
+    for number, outcome in ((1, vague), (2, 30.3)):
+        state = again(state, number, outcome)
+
+    assert state.best is not None
+    assert state.best.number == 1
 
 
 def test_a_plan_that_was_not_measured_again_has_to_be_faster_beyond_doubt() -> None:

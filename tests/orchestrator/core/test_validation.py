@@ -10,10 +10,12 @@ import pytest
 
 from orchestrator.core.budget import validation_deadline_seconds
 from orchestrator.core.events import TrialEnded
+from orchestrator.core.losses import COMPARED_STEPS, loss_check
+from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance
-from orchestrator.core.validation import COMPARED_STEPS, loss_check
 from orchestrator.report.labels import failure_words
+from search_spaces.facts import LossDependence
 from search_spaces.trial import Cancelled, Measured, Outcome, Stopped, ValidationRun
 from tests.orchestrator.core.values import numbers, state_after
 from tests.outcomes import make_costs, make_measured, make_oom
@@ -289,6 +291,138 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
         assert reason in words_of(state)[1]
 
 
+@pytest.mark.parametrize(
+    ("tried", "validated", "unstable", "words"),
+    [
+        (2e-3, 2e-3, None, "the plans differ in "),  # the plan, each time
+        (0.0, 2e-3, 1, "two runs of the plan of trial 1 differ"),
+    ],
+)
+def test_losses_that_are_apart_say_since_when_and_by_what(
+    tried: float, validated: float, unstable: int | None, words: str
+) -> None:
+    def off(share: float) -> Measured:
+        return with_losses([*LOSSES[:4], LOSSES[4] - share * LOSSES[0], *LOSSES[5:]])
+
+    baseline = replace(off(0.0), samples_per_second=SLOW.samples_per_second)
+    state = searched([baseline, off(tried)])
+    found = checked(state, 1, off(validated))
+
+    assert (found.first_step, found.unstable) == (5, unstable)
+    reference, plan = (record.plan.as_dict() for record in state.records)
+    assert set(found.changes) == {name for name in plan if plan[name] != reference[name]}
+    assert found.cause == ("plan" if unstable is None else "repeat")
+    said = words_of(after_validation(state, 1, off(validated)))[1]
+    assert f"(tolerance 0.1 % in fp32, first exceeded in step 5); {words}" in said
+
+
+def test_a_reference_that_differs_from_itself_says_nothing_of_a_plan() -> None:
+    off = with_losses([LOSSES[0], LOSSES[1] - 0.1, *LOSSES[2:]])
+    state = searched([with_losses(LOSSES), off])
+    again = replace(state.records[0], number=2, outcome=off, reason=Remeasures(trial=0))
+    state = replace(state, records=(*state.records, again))
+
+    assert checked(state, 1, off).unstable == 0
+
+
+def drifting(shares: Sequence[float], **changes: Any) -> Measured:
+    """Returns a run whose losses differ from `LOSSES` by these shares of the largest one."""
+    shares = [*shares, *[shares[-1]] * (len(LOSSES) - len(shares))]
+    drifted = [one - share * LOSSES[0] for one, share in zip(LOSSES, shares, strict=True)]
+    return with_losses(drifted, **changes)
+
+
+def in_bf16(*repeats: tuple[int, Sequence[float]], off: float = 0.0) -> SweepState:
+    """Returns a sweep in bf16 of a baseline and two more plans, with repeats of some trials.
+
+    Each repeat names its trial and by how much other rounding changed its losses. Those of trial 1
+    are `off` by this share each time.
+    """
+    train = {"global_batch": 16, "sequence_length": 128, "precision": "bf16"}
+    trials = [
+        drifting([off if number == 1 else 0.0], samples_per_second=one.samples_per_second)
+        for number, one in enumerate((SLOW, FAST, ROOMY))
+    ]
+    state = searched(trials, train=train, space={"precision": ["bf16"], "attention": ["sdpa"]})
+    for number, shares in repeats:
+        drift = [share + (off if number == 1 else 0.0) for share in shares]
+        again = replace(
+            state.records[number],
+            number=len(state.records),
+            outcome=drifting(drift, perturbed=True),
+            reason=Remeasures(trial=number),
+        )
+        state = replace(state, records=(*state.records, again))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("repeats", "share", "basis", "repeat"),
+    [
+        ((), 0.02, "usual", None),
+        (((0, [4e-4]),), 0.02, "usual", None),  # the plan may compute its loss in 16 bits too
+        (((1, [4e-4]),), 4e-3, "repeat", 3),
+        (((1, [2e-5]),), 1e-3, "repeat", 3),  # no less than fp32 is allowed
+        (((1, [4e-4]), (0, [8e-4])), 8e-3, "repeat", 4),  # the largest of both plans
+        (((1, [8e-4]), (0, [4e-4]), (2, [9e-3])), 8e-3, "repeat", 3),
+    ],
+)
+def test_what_other_rounding_changes_in_a_repeat_is_the_tolerance(
+    repeats: Sequence[tuple[int, Sequence[float]]], share: float, basis: str, repeat: int | None
+) -> None:
+    def found(off: float) -> Any:
+        return checked(in_bf16(*repeats, off=off), 1, drifting([off]))
+
+    assert found(0.0).tolerance.share == pytest.approx(share)
+    assert (found(0.0).tolerance.basis, found(0.0).tolerance.repeat) == (basis, repeat)
+    assert found(0.9 * share).holds
+    assert found(1.1 * share).cause == "plan"
+    words = words_of(after_validation(in_bf16(*repeats, off=0.03), 1, drifting([0.03])))[1]
+    assert "(tolerance " in words
+    assert "first exceeded in step 1); the plans differ in" in words
+    if repeat is not None:
+        assert f"from trial {repeat}, a repeat with weights rounded otherwise" in words
+
+
+def test_losses_are_compared_until_rounding_alone_explains_a_difference() -> None:
+    """A few steps tell more than ten if training is chaotic."""
+    state = in_bf16((1, [1e-4, 5e-4, 1e-2]))
+
+    found = checked(state, 1, drifting([0.0, 0.0, 0.5]))
+    assert (found.steps, found.tolerance.share) == (2, pytest.approx(5e-3))
+    assert found.holds
+
+
+def test_a_reference_that_draws_its_own_data_is_the_cause() -> None:
+    """Its repeat differs from it by more than any rounding does."""
+    state = in_bf16((0, [0.2]), (1, [1e-4]), off=0.1)
+
+    found = checked(state, 1, drifting([0.1]))
+    assert (found.tolerance.share, found.steps) == (0.02, 1)
+    assert (found.cause, found.unstable) == ("repeat", 0)
+
+
+def test_a_plan_that_differs_from_itself_cannot_widen_its_own_tolerance() -> None:
+    state = in_bf16((0, [1e-4]), (1, [2e-3]))
+
+    assert checked(state, 1, drifting([0.0])).tolerance.share == pytest.approx(0.02)
+    found = checked(state, 1, drifting([1.5e-3]))  # its trial had none
+    assert found.tolerance.share == pytest.approx(1e-3)
+    assert (found.cause, found.unstable) == ("repeat", 1)
+
+
+def test_what_the_probe_found_explains_a_difference_before_any_plan() -> None:
+    data = LossDependence(on="data", knobs=(), share=0.4)
+    attention = LossDependence(on="attention", knobs=("prefetch_mib",), share=0.036)
+    for found, cause in ((data, "probe"), (attention, "plan")):
+        off = drifting([0.1], validation=validation_run(dependences=(found,)))
+        state = searched([drifting([0.0]), drifting([0.1])])  # the plan, each time
+        assert checked(state, 1, off).cause == cause
+    off = drifting([0.1], validation=validation_run(dependences=(data,)))
+    words = words_of(after_validation(searched([SLOW, FAST]), 1, off))[1]
+    assert "the probe of the model says why: 40.0% of the values of a batch differ" in words
+
+
 def test_only_the_first_steps_are_compared() -> None:
     state = searched([SLOW, FAST])
 
@@ -305,7 +439,7 @@ def test_precision_and_lossy_knobs_widen_what_may_be() -> None:
             state.records[0], plan=replace(state.records[0].plan, precision=trained)
         )
         state = replace(state, records=(reference, *state.records[1:]))
-        value: float = checked(state, 1, with_losses(LOSSES)).tolerance
+        value: float = checked(state, 1, with_losses(LOSSES)).tolerance.share
         return value
 
     assert tolerance("fp32", "fp32") == 1e-3

@@ -14,7 +14,8 @@ from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.rules.registry import refusal
 from search_spaces.trial import Refused
-from tests.search_spaces.values import GLOBAL_BATCH, a_cluster, a_plan, around
+from tests.plans import ddp_plan
+from tests.search_spaces.values import GLOBAL_BATCH, a_cluster, around
 
 DOMAINS: dict[str, tuple[Any, ...]] = {"bucket_mib": (50, 100), "checkpoint_mode": ("selective",)}
 NAMES = [knob.name for knob in KNOBS]
@@ -65,18 +66,18 @@ def test_what_is_no_knob_is_a_sentence(typed: list[str], words: str) -> None:
 @pytest.mark.parametrize(
     ("like", "asked", "differs"),
     [
-        (a_plan(), {"micro_batch": 8}, {"micro_batch": 8, "accumulation": 2}),
-        (a_plan(), {"batching": "packed"}, {"batching": "packed"}),
+        (ddp_plan(), {"micro_batch": 8}, {"micro_batch": 8, "accumulation": 2}),
+        (ddp_plan(), {"batching": "packed"}, {"batching": "packed"}),
         # an inactive knob has its default, a knob that becomes active a value that is searched
-        (a_plan(bucket_mib=50), {"zero_stage": 3}, {"zero_stage": 3, "bucket_mib": 25}),
-        (a_plan(zero_stage=3), {"zero_stage": 0}, {"zero_stage": 0, "bucket_mib": 50}),
-        (a_plan(), {"checkpoint_ratio": 0.5},
+        (ddp_plan(bucket_mib=50), {"zero_stage": 3}, {"zero_stage": 3, "bucket_mib": 25}),
+        (ddp_plan(zero_stage=3), {"zero_stage": 0}, {"zero_stage": 0, "bucket_mib": 50}),
+        (ddp_plan(), {"checkpoint_ratio": 0.5},
          {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}),
         # data ranks are the remaining ones, unless they are named
-        (a_plan(data=4, accumulation=2), {"tensor": 2},
+        (ddp_plan(data=4, accumulation=2), {"tensor": 2},
          {"tensor": 2, "data": 2, "accumulation": 4}),
-        (a_plan(data=4, accumulation=2), {"tensor": 2, "data": 4}, {"tensor": 2}),
-        (a_plan(zero_stage=3), {"offload_optimizer": "cpu"},
+        (ddp_plan(data=4, accumulation=2), {"tensor": 2, "data": 4}, {"tensor": 2}),
+        (ddp_plan(zero_stage=3), {"offload_optimizer": "cpu"},
          {"offload_optimizer": "cpu", "offload_parameters": "cpu"}),
     ],
 )  # fmt: skip
@@ -89,12 +90,12 @@ def test_the_rest_is_as_in_the_other_plan(
 
 
 def test_a_batch_that_cannot_be_met_is_refused() -> None:
-    made = complete_plan({"micro_batch": 3}, a_plan(), {}, GLOBAL_BATCH)
+    made = complete_plan({"micro_batch": 3}, ddp_plan(), {}, GLOBAL_BATCH)
 
     assert isinstance(made, Refused)
     assert made.rule == "global_batch_is_kept"
     assert made.detail.endswith("is not a multiple of micro_batch 3 x data 2 = 6")
-    assert isinstance(complete_plan({"micro_batch": 64}, a_plan(), {}, GLOBAL_BATCH), Refused)
+    assert isinstance(complete_plan({"micro_batch": 64}, ddp_plan(), {}, GLOBAL_BATCH), Refused)
 
 
 @given(
@@ -112,7 +113,7 @@ def test_a_batch_that_cannot_be_met_is_refused() -> None:
     )
 )
 def test_what_nobody_named_never_breaks_a_rule_of_rest(asked: dict[str, Any]) -> None:
-    made = complete_plan(asked, a_plan(zero_stage=3), {}, GLOBAL_BATCH)
+    made = complete_plan(asked, ddp_plan(zero_stage=3), {}, GLOBAL_BATCH)
 
     if isinstance(made, Plan):
         refused = refusal(made, around(cluster=a_cluster(slots=64)))

@@ -39,26 +39,28 @@ from tests.outcomes import every_outcome, make_oom
 LOST = a_plan(zero_stage=2, micro_batch=4)
 
 
-def fate_of(number: int, *tried: tuple[Plan, Outcome], blind: bool = False) -> TrialExplanation:
+def explanation_of(
+    number: int, *tried: tuple[Plan, Outcome], blind: bool = False
+) -> TrialExplanation:
     state = a_state(tried)
     ground = None if blind else a_ground(state)
     return explain_trial(state, trial_named(state, number), ground)
 
 
 def shortage_of(number: int, *tried: tuple[Plan, Outcome]) -> Shortage:
-    found = fate_of(number, *tried).shortage
+    found = explanation_of(number, *tried).shortage
     assert found is not None
     return found
 
 
-def test_an_answer_and_its_rivals() -> None:
+def test_an_answer_and_its_competitors() -> None:
     tried = (
         (a_plan(), measured(50.0, 40)),
         (a_plan(micro_batch=2), measured(49.9, 60)),  # equal
         (a_plan(micro_batch=4), measured(70.0, 79)),  # over the line of 76 GiB
         (a_plan(zero_stage=2), measured(25.0, 40)),
     )
-    told = [fate_of(number, *tried, blind=True) for number in range(4)]
+    told = [explanation_of(number, *tried, blind=True) for number in range(4)]
 
     assert [one.rank for one in told] == [1, 2, None, 3]
     assert [one.standing for one in told] == ["best", "tied", "infeasible", "worse"]
@@ -87,9 +89,9 @@ def test_a_forecast_that_was_too_low_raises_its_neighbours() -> None:
     told = a_ground(a_state([(LOST, out_of_memory(None))])).expected(LOST)
     assert told is not None
     silent = shortage_of(0, (LOST, out_of_memory(None)))
-    wanted = 1.25 * told.peak_bytes.value / GIB
+    wanted = 1.25 * told.forecast.peak_bytes.value / GIB
     raised = shortage_of(0, (LOST, out_of_memory(wanted)))
-    below = shortage_of(0, (LOST, out_of_memory(0.8 * told.peak_bytes.value / GIB)))
+    below = shortage_of(0, (LOST, out_of_memory(0.8 * told.forecast.peak_bytes.value / GIB)))
 
     assert (silent.factor, below.factor) == (1.0, 1.0)
     assert raised.factor == pytest.approx(1.25, rel=1e-6)
@@ -146,7 +148,7 @@ def test_what_needs_no_less_than_a_plan_that_ran_out_is_no_remedy() -> None:
 
 def test_the_hosts_memory_is_not_the_devices() -> None:
     lost = make_oom(None, where="host", limit_bytes=None, rank=None, phase="data")
-    told = fate_of(0, (LOST, lost))
+    told = explanation_of(0, (LOST, lost))
 
     assert told.shortage is None
     (reason,) = standing_sentences(told, a_state([(LOST, lost)]))
@@ -158,17 +160,17 @@ def test_a_snapshot_that_a_gpu_left_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tried = ((a_plan(), measured(50.0, 40)), (LOST, out_of_memory(100)))
-    assert fate_of(1, *tried).snapshot is None
+    assert explanation_of(1, *tried).snapshot is None
     for number in (0, 1):
         left = Path(f"plimsoll-runs/demo/snapshots/trial-{number}.rank-5.pickle")
         left.parent.mkdir(parents=True, exist_ok=True)
         left.touch()
 
-    told = fate_of(1, *tried)
+    told = explanation_of(1, *tried)
 
     assert told.snapshot == "plimsoll-runs/demo/snapshots/trial-1.rank-5.pickle"
     assert any("memory_viz" in sentence for sentence in trial_sentences(told, a_state(tried)))
-    assert fate_of(0, *tried).snapshot is None
+    assert explanation_of(0, *tried).snapshot is None
 
 
 def test_a_plan_that_the_space_of_today_lacks_is_told_all_the_same() -> None:
@@ -202,4 +204,4 @@ def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_trial_that_is_not_there_is_a_sentence() -> None:
     with pytest.raises(StudyError, match="no finished trial 7: its trials are 0 to 0"):
-        fate_of(7, (a_plan(), measured(50.0, 40)))
+        explanation_of(7, (a_plan(), measured(50.0, 40)))

@@ -24,7 +24,7 @@ from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
-from tests.orchestrator.forecast.values import a_belief, a_footprint
+from tests.orchestrator.forecast.values import a_calibration, a_footprint
 
 TRIED = (
     (a_plan(zero_stage=2), measured(20.0, 40)),
@@ -38,7 +38,7 @@ def grounded(
 ) -> ForecastContext:
     ground = a_ground(replace(a_state(tried), **changes))
     question = ground.question.limited_to(int(limit_gib * GIB))
-    sized = forecast_table(question, 8, a_footprint, a_belief())
+    sized = forecast_table(question, 8, a_footprint, a_calibration())
     return replace(ground, question=question, sized=sized)
 
 
@@ -100,7 +100,7 @@ def test_what_needs_no_less_than_a_plan_that_ran_out() -> None:
 def test_what_is_not_expected_to_fit() -> None:
     peak = grounded().expected(a_plan(micro_batch=4))
     assert peak is not None
-    gib = peak.peak_bytes.value / GIB
+    gib = peak.forecast.peak_bytes.value / GIB
 
     above = told({"micro_batch": 4}, grounded(limit_gib=0.9 * gib))
     line = told({"micro_batch": 4}, grounded(limit_gib=1.02 * gib))
@@ -121,7 +121,7 @@ def test_slower_by_forecast_and_not_reached() -> None:
     plan = a_plan(checkpoint_ratio=1.0)
     expected = grounded().expected(plan)
     assert expected is not None
-    rate = expected.samples_per_second.value
+    rate = expected.forecast.samples_per_second.value
     start = (a_plan(zero_stage=2), measured(1.0, 40))
     ahead = (start, (a_plan(), measured(2 * rate, 30)))
     behind = (start, (a_plan(), measured(rate / 2, 30)))

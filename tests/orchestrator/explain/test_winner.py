@@ -39,19 +39,19 @@ def explained(tried: tuple = TRIED, with_forecasts: bool = True) -> BestExplanat
 
 def test_the_baseline_goes_first_with_each_knob_alone() -> None:
     won = explained()
-    rival = won.competitors[0]
+    first = won.competitors[0]
 
     assert (won.trial.number, won.trial.plan) == (1, WINNER)
-    assert (rival.role, rival.trial, rival.measured, rival.equal) == ("baseline", 0, True, False)
-    assert rival.ratio is not None
-    assert rival.ratio.value == pytest.approx(2.5)
+    assert (first.role, first.trial, first.measured, first.equal) == ("baseline", 0, True, False)
+    assert first.ratio is not None
+    assert first.ratio.value == pytest.approx(2.5)
     half = 2**0.5 * 0.015  # two of 1.5 %, in quadrature
-    assert rival.ratio.low == pytest.approx(2.5 * (1 - half))
-    assert rival.changes == (
+    assert first.ratio.low == pytest.approx(2.5 * (1 - half))
+    assert first.changes == (
         Change(knob="zero_stage", value=3, other_value=2),
         Change(knob="micro_batch", value=4, other_value=1),
     )
-    stage, micro = rival.knob_effects
+    stage, micro = first.knob_effects
     # zero_stage 2 with micro-batch 4 was not tried: both are forecast
     assert (stage.change.knob, stage.trial) == ("zero_stage", None)
     assert stage.ratio is not None
@@ -77,7 +77,7 @@ def test_a_knob_whose_other_value_ran_out_of_memory_says_so() -> None:
 
 
 def test_of_several_plans_that_differ_in_a_knob_the_measured_one_is_told() -> None:
-    """Under DDP the bucket is active too, so either of two plans changes only the stage."""
+    """The bucket is active under DDP too, so either of two plans changes only the stage."""
     space = {**SPACE, "zero_stage": [0, 3], "bucket_mib": [25, 100]}
     ddp = {"zero_stage": 0, "bucket_mib": 100}
     tried = [(a_plan(**ddp), measured(20.0, 40)), (WINNER, measured(50.0, 60))]
@@ -95,11 +95,11 @@ def test_of_several_plans_that_differ_in_a_knob_the_measured_one_is_told() -> No
 
 def test_a_baseline_that_was_not_measured_is_forecast() -> None:
     won = explained(((BASELINE, out_of_memory(90)), *TRIED[1:]))
-    rival = won.competitors[0]
+    first = won.competitors[0]
 
-    assert (rival.trial, rival.measured) == (0, False)
-    assert rival.ratio is not None
-    assert "(forecast; its trial: out of device memory" in competitor_sentence(rival)
+    assert (first.trial, first.measured) == (0, False)
+    assert first.ratio is not None
+    assert "(forecast; its trial: out of device memory" in competitor_sentence(first)
 
 
 def test_runners_up_follow_by_speed_and_equals_are_marked() -> None:
@@ -110,15 +110,17 @@ def test_runners_up_follow_by_speed_and_equals_are_marked() -> None:
 
 
 def test_what_shrank_of_a_step_adds_up() -> None:
-    rival = explained().competitors[0]
+    first = explained().competitors[0]
 
     # `make_measured` spends 16 / rate seconds: 0.02 + 0.3 + 0.6 + 0.08 of it
-    assert sum(ours for _, ours, _ in rival.phases) == pytest.approx(16 / 50)
-    assert sum(theirs for _, _, theirs in rival.phases) == pytest.approx(16 / 20)
+    assert sum(ours for _, ours, _ in first.phases) == pytest.approx(16 / 50)
+    assert sum(theirs for _, _, theirs in first.phases) == pytest.approx(16 / 20)
     state = a_state(TRIED)
     ours = a_ground(state).expected(WINNER)
     assert ours is not None
-    assert sum(seconds for _, seconds, _ in rival.terms) == pytest.approx(ours.step_seconds.value)
+    assert sum(seconds for _, seconds, _ in first.terms) == pytest.approx(
+        ours.forecast.step_seconds.value
+    )
 
 
 def test_memory_that_is_left() -> None:
@@ -140,7 +142,7 @@ def test_without_forecasts_measurements_speak() -> None:
     assert won.competitors[0].phases
 
 
-def test_the_winner_needs_no_rivals() -> None:
+def test_the_winner_needs_no_competitors() -> None:
     assert explained(((BASELINE, measured(20.0, 40)),)).competitors == ()
 
 

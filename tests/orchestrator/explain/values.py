@@ -14,9 +14,10 @@ from orchestrator.study.reader import stored_state
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Measured, MemoryReading, Outcome, OutOfMemory
-from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, a_spec
+from tests.orchestrator.forecast.values import a_calibration, a_footprint, a_question, a_spec
 from tests.orchestrator.records import make_record
 from tests.outcomes import make_measured, make_oom
+from tests.plans import ddp_plan
 
 LIMIT = 80 * GIB
 SPACE = {
@@ -35,17 +36,8 @@ SPACE = {
 def a_plan(**knobs: Any) -> Plan:
     """Returns FSDP2 on eight ranks, micro-batch 1, no recomputation, with `knobs` changed."""
     micro = knobs.get("micro_batch", 1)
-    base: dict[str, Any] = {
-        "zero_stage": 3,
-        "micro_batch": micro,
-        "accumulation": 8 // micro,
-        "data": 8,
-        "checkpoint_ratio": 0.0,
-        "attention": "sdpa",
-        "precision": "bf16",
-        "batching": "padded",
-    }
-    return Plan(**{**base, **knobs})
+    usual = {"zero_stage": 3, "micro_batch": micro, "accumulation": 8 // micro, "data": 8}
+    return ddp_plan(**usual | {"precision": "bf16"} | knobs)
 
 
 def measured(rate: float, gib: float) -> Measured:
@@ -80,7 +72,7 @@ def a_ground(state: SweepState) -> ForecastContext:
         state=state,
         records=state.records,
         question=question,
-        calibration=a_belief(),
+        calibration=a_calibration(),
         trace=a_footprint,
-        sized=forecast_table(question, 8, a_footprint, a_belief()),
+        sized=forecast_table(question, 8, a_footprint, a_calibration()),
     )

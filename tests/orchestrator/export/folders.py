@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.losses import TOLERANCE_FP32
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.records import Record
 from orchestrator.export.source import ExportSource
 from orchestrator.export.verify import check_run, environment_of, ranks_in
+from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
@@ -32,8 +34,15 @@ CLIP = 3.0
 
 def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any) -> ExportSource:
     """Returns the plan as if it had been measured; `train` overrides keys of the specification."""
-    outcome = make_measured(20.0, 0.3)
     spec = spec.model_copy(update={"train": spec.train.model_copy(update=train)})
+    return source_of(plan, spec, prepare(spec), hosts=hosts)
+
+
+def source_of(
+    plan: Plan, spec: SweepSpec, model: ModelFacts, device: str = "cpu", *, hosts: int = 1
+) -> ExportSource:
+    """Returns a plan as if it had been measured by a sweep of a specification."""
+    outcome = make_measured(20.0, 0.3)
     assert isinstance(outcome, Measured)
     record = Record(
         number=3,
@@ -47,12 +56,13 @@ def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any
     return ExportSource(
         study="nightly",
         spec=spec,
-        model=prepare(spec),
+        model=model,
         record=record,
         outcome=outcome,
         validation=None,
-        device="cpu",
+        device=device,
         hosts=hosts,
+        loss_tolerance=TOLERANCE_FP32,
     )
 
 
@@ -62,9 +72,9 @@ def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
     A recorder in its processes checks that they train by the plan.
     """
     kept = ExportManifest.read(folder)
-    sights = folder.with_name(f"{folder.name}-sights")
-    sights.mkdir()
-    given = environment_of(kept, sights)
+    recordings = folder.with_name(f"{folder.name}-recordings")
+    recordings.mkdir()
+    given = environment_of(kept, recordings)
     ran = subprocess.run(
         [*shlex.split(kept.command), "--steps", str(steps)],
         cwd=folder,
@@ -80,7 +90,7 @@ def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    findings = check_run(kept, sorted(ranks_in(sights), key=lambda rank: rank.settings.rank))
+    findings = check_run(kept, sorted(ranks_in(recordings), key=lambda rank: rank.settings.rank))
     timed = ("losses", "samples/s")  # of a record that is made up
     differ = [one for one in findings if one.passed is False and one.check not in timed]
     assert not differ, differ

@@ -73,8 +73,9 @@ def test_accelerate_launch_starts_it_on_a_cpu_too(data: int) -> None:
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
-        ({"zero_stage": 3}, "on a CPU it silently replaces FSDP by DDP"),
-        ({"engine": "deepspeed", "zero_stage": 1}, "its engine is deepspeed"),
+        ({"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
+        ({"precision": "fp16"}, "on a CPU accelerate silently trains in fp32"),
+        ({"engine": "deepspeed", "zero_stage": 1}, "engine is deepspeed"),
         ({"compression": "bf16"}, "compression is bf16"),
         ({"pipeline": 2, "data": 1}, "pipeline is 2"),
     ],

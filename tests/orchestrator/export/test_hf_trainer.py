@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from orchestrator.api import load_best
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
 from search_spaces.errors import UserError
+from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.export.folders import CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
-from tests.workers.values import a_plan
+from tests.workers.values import a_plan, a_spec
+from workers.data.batches import WORST_STEP, batch_source
+from workers.models.hub import divides_by_label_count
+from workers.models.load import build_whole
 
 
 @pytest.mark.slow
@@ -37,6 +43,111 @@ def test_trainer_gives_the_losses_of_a_plain_loop(knobs: dict[str, Any], tmp_pat
     assert [line["step"] for line in lines] == list(range(1 + STEPS))
     losses = [line["loss"] for line in lines]
     assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
+
+
+T5: dict[str, Any] = {
+    "model_type": "t5",
+    "architectures": ["T5ForConditionalGeneration"],
+    "d_model": 32,
+    "d_ff": 64,
+    "d_kv": 8,
+    "num_layers": 2,
+    "num_heads": 4,
+    "vocab_size": 100,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+}
+BERT: dict[str, Any] = {
+    "model_type": "bert",
+    "architectures": ["BertForMaskedLM"],
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def spec_for(config: dict[str, Any], task: str, folder: Path) -> SweepSpec:
+    """Returns a specification with a model of its own folder, which is read by a script as well."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return a_spec(
+        model={"name": str(folder), "task": task},
+        cluster={"device": "cpu", "workers": 1},
+        train={"grad_clip": CLIP / 4},
+    )
+
+
+def plain_losses(spec: SweepSpec, steps: int) -> list[float]:
+    """Returns the losses of a loop that takes one sample at a time, weighted by its targets."""
+    model = build_whole(spec.model, spec.train, attention="eager")
+    source = batch_source(model, spec)
+    one_by_one = a_plan(data=1, micro_batch=1)
+    train, weights = spec.train, list(model.module.parameters())
+    optimizer = torch.optim.AdamW(weights, lr=train.learning_rate, weight_decay=train.weight_decay)
+    losses = []
+    for number in range(WORST_STEP, WORST_STEP + steps):
+        step, loss = source.step(one_by_one, 0, number), 0.0
+        for batch in step.batches:
+            part = model.module(**batch.inputs).loss * batch.targets / step.targets
+            part.backward()
+            loss += part.item()
+        torch.nn.utils.clip_grad_norm_(weights, train.grad_clip or 0.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss)
+    return losses
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [(T5, "seq2seq"), (BERT, "masked-lm"), (BERT, "sequence-classification")],
+    ids=["T5", "BERT", "classification"],
+)
+def test_models_that_ignore_trainers_count_train_steps_of_the_same_length(
+    config: dict[str, Any], task: str, tmp_path: Path
+) -> None:
+    """Trainer believes that they divide by its count, and would take steps four times as long."""
+    spec = spec_for(config, task, tmp_path / "model")
+    what = taken_of(a_plan(data=1, micro_batch=2), spec=spec)
+    write_bundle(export_bundle(what, "hf-trainer"), what, tmp_path / "out")
+
+    lines = run_folder(tmp_path / "out", steps=STEPS)
+
+    losses = [line["loss"] for line in lines]
+    assert losses == pytest.approx(plain_losses(spec, STEPS), rel=LOSS_TOLERANCE)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        (T5, "seq2seq"),
+        (BERT, "masked-lm"),
+        (BERT, "sequence-classification"),
+    ],
+    ids=["T5", "BERT", "classification"],
+)
+def test_the_stock_trainer_is_refused_where_it_would_take_longer_steps(
+    config: dict[str, Any], task: str, tmp_path: Path
+) -> None:
+    spec = spec_for(config, task, tmp_path / "model")
+    for name, knobs in (("many", {"micro_batch": 2}), ("one", {"micro_batch": 8})):
+        what = taken_of(a_plan(data=1, **knobs), spec=spec)
+        write_bundle(export_bundle(what), what, tmp_path / name)
+
+    with pytest.raises(UserError, match="gradients would be 4 times too long"):
+        load_best(tmp_path / "many").training_arguments()
+    assert load_best(tmp_path / "one").training_arguments()["gradient_accumulation_steps"] == 1
+
+
+def test_causal_models_divide_by_trainers_count() -> None:
+    assert divides_by_label_count(a_spec().model)
 
 
 def on_cuda(**knobs: Any) -> dict[str, Any]:
@@ -84,6 +195,7 @@ def test_transformers_reads_the_arguments(tmp_path: Path) -> None:
     [
         ({"batching": "packed"}, "batching is packed"),
         ({"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
+        ({"precision": "fp16"}, "on a CPU accelerate silently trains in fp32"),
         ({"compression": "powersgd"}, "compression is powersgd"),
         ({"optimizer": "adafactor"}, "optimizer is adafactor"),
         ({"tensor": 2, "data": 1}, "tensor is 2"),

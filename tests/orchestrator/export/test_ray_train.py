@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
-from orchestrator.export import ray_train
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import export_bundle
+from orchestrator.export.formats import FORMATS, export_bundle
 from orchestrator.export.verify import environment_of
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
@@ -66,7 +65,9 @@ def test_on_a_cluster_the_ranks_train_as_a_plain_loop_does(
 
 def watched(folder: Path) -> dict[str, str]:
     """Returns the environment of a cluster whose ranks the recorder of `run_folder` observes."""
-    given = environment_of(ExportManifest.read(folder), folder.with_name(f"{folder.name}-sights"))
+    given = environment_of(
+        ExportManifest.read(folder), folder.with_name(f"{folder.name}-recordings")
+    )
     modules = os.pathsep.join([given["PYTHONPATH"], str(ROOT)])
     return {"PYTHONPATH": modules, FOLDER_VARIABLE: given[FOLDER_VARIABLE]}
 
@@ -141,10 +142,13 @@ def test_a_script_is_python_and_has_all_names_that_it_uses(
 
 
 def test_what_its_engine_cannot_say_is_refused() -> None:
-    refused = ray_train.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
+    ray_train = FORMATS["ray-train"]
+    (split,) = ray_train.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
 
-    assert "tensor is 2" in next(refused)
-    assert "precision is fp16" in next(ray_train.refusals(a_plan(zero_stage=3, precision="fp16")))
+    assert "tensor is 2" in split
+    for engine in ("torch", "deepspeed"):
+        half = a_plan(engine=engine, zero_stage=3, precision="fp16")
+        assert not list(ray_train.refusals(half))
 
 
 def test_on_several_hosts_the_folder_has_to_be_there(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def test_what_kustomize_makes_of_the_folder_keeps_to_the_rules_of_k8s(
     resources: list[Resource] = list(yaml.safe_load_all(made.stdout))
 
     image = f"plimsoll:{our_version()}"
-    assert list(policies.complaints([*resources, NAMESPACE])) == []
+    bounds = list(yaml.safe_load_all((ROOT / "k8s/base/limits.yaml").read_text()))
+    assert list(policies.complaints([*resources, NAMESPACE, *bounds])) == []
     assert list(references.complaints([*resources, NAMESPACE], [])) == []
     assert image in made.stdout
     script = export_bundle(TAKEN[case], "ray-train").files["train.py"]

@@ -18,9 +18,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from orchestrator.export.formats import export_bundle
+from orchestrator.export.formats import FORMATS, export_bundle
 from orchestrator.export.source import ExportSource
-from orchestrator.export.torchtitan import VERSION, every_nth, refusals
+from orchestrator.export.torchtitan import VERSION, every_nth
 from search_spaces.errors import UserError
 from search_spaces.settings.checkpointing import checkpointed_blocks, evenly_spaced
 from tests.orchestrator.export.folders import taken_of
@@ -37,6 +37,13 @@ def on_a_flavor(what: ExportSource, name: str, blocks: int) -> ExportSource:
     return dataclasses.replace(
         what, spec=what.spec.model_copy(update={"model": model}), model=facts
     )
+
+
+def for_task(task: str) -> ExportSource:
+    """Returns the source as if a model for a task had been measured."""
+    what = taken_of(a_plan())
+    model = what.spec.model.model_copy(update={"task": task})
+    return dataclasses.replace(what, spec=what.spec.model_copy(update={"model": model}))
 
 
 HYBRID = {"zero_stage": 3, "data": 8, "replicas": 2, "micro_batch": 1, "accumulation": 2}
@@ -118,22 +125,22 @@ def test_stages_hold_the_blocks_that_they_were_measured_with() -> None:
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
-        ({"engine": "deepspeed", "zero_stage": 1}, "its engine is deepspeed"),
+        ({"engine": "deepspeed", "zero_stage": 1}, "engine is deepspeed"),
         ({"precision": "fp16"}, "precision is fp16"),
         ({"optimizer": "adafactor"}, "optimizer is adafactor"),
         ({"compression": "bf16"}, "compression is bf16"),
-        ({"zero_stage": 3, "data": 1}, "it shards over one rank"),
+        ({"zero_stage": 3, "data": 1}, "zero_stage is 3 over one rank"),
         ({"tensor": 2, "sequence_parallel": True}, "zero_stage is 0 with tensor"),
         ({"pipeline": 2, "data": 1, "precision": "bf16"}, "precision is bf16 with pipeline"),
         ({"tensor": 2, "data": 1}, "tensor is 2 without sequence_parallel"),
         ({"checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}, "checkpoint_mode is selective"),
-        ({"checkpoint_ratio": 1.0, "checkpoint_offload": True}, "checkpoint_offload is on"),
+        ({"checkpoint_ratio": 1.0, "checkpoint_offload": True}, "checkpoint_offload is true"),
         ({"checkpoint_ratio": 0.75}, "checkpoint_ratio is 0.75"),
         ({"checkpoint_ratio": 0.5, "pipeline": 2, "data": 1}, "counts blocks in each rank"),
     ],
 )
 def test_what_torchtitan_cannot_train_is_refused(knobs: dict[str, Any], words: str) -> None:
-    reasons = list(refusals(a_plan(**knobs)))
+    reasons = list(FORMATS["torchtitan"].refusals(a_plan(**knobs)))
 
     assert len(reasons) == 1
     assert words in reasons[0]
@@ -145,6 +152,7 @@ def test_what_torchtitan_cannot_train_is_refused(knobs: dict[str, Any], words: s
         (taken_of(a_plan(), method="lora"), "train.method is lora"),
         (on_a_flavor(taken_of(a_plan(checkpoint_ratio=0.5)), "x", 7), "4 of 7 blocks are recomp"),
         (on_a_flavor(taken_of(a_plan(**PIPELINE)), "qwen3-8b", 36), "no pipelines for qwen3"),
+        (for_task("masked-lm"), "model.task is masked-lm"),
         (taken_of(a_plan(**SPLIT), sequence_length=63), "63 is not a multiple of tensor"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.export.verify import LOG_NAME, first_failure, observed_run
+from orchestrator.export.verify import LOG_NAME, environment_of, first_failure, observed_run
 from search_spaces.errors import UserError
+from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest
 from search_spaces.settings.observed_run import FAILURE, ObservedFailure
 from tests.orchestrator.export.values import an_export
 
@@ -41,7 +43,7 @@ def this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(folder: Path, script: str, *, seconds: float = 60.0, local: bool = True) -> list[float]:
     """Returns the observed losses of a script."""
     (folder / "train.py").write_text(script)
-    exported = an_export(command=f"{sys.executable} train.py", local=local)
+    exported = an_export(local=local)
     (rank,) = observed_run(exported, folder, steps=3, seconds=seconds)
     assert (rank.settings.wrapper, rank.settings.rows) == ("none", 3)
     assert [step.passes for step in rank.steps] == [2, 2, 2]
@@ -74,7 +76,7 @@ def test_what_did_not_train_is_one_message(script: str, words: str, tmp_path: Pa
 RANKS_FAIL = """
 import os, sys, time
 rank = int(os.environ["RANK"])
-print("rank", rank, "begins", flush=True)
+print(f"rank {{rank}} begins", flush=True)  # in one piece: the others write there too
 if rank == 0:
     open("begun", "w").close()
     time.sleep(60)
@@ -183,9 +185,51 @@ def _children() -> list[psutil.Process]:
     ]
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="`no-such-launcher` cannot start: No such file"):
-        observed_run(an_export(command="no-such-launcher x"), tmp_path, steps=3, seconds=5)
+def test_a_program_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(UserError, match="`torchrun` cannot start: No such file"):
+        observed_run(
+            an_export(command="torchrun --nproc-per-node 2 train.py"), tmp_path, steps=3, seconds=5
+        )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("sh -c 'touch ran'", 'python -c \'open("ran", "w")\'', "python other.py"),
+        *("python ../train.py", "/bin/python train.py", "torchrun --no-python touch ran"),
+        *("torchrun --nproc-per-node 1 -m train", "python train.py; touch ran", ""),
+        *("accelerate launch --config_file other.yaml train.py", "python train.py\ntouch ran"),
+    ],
+)
+def test_s4_another_command_than_those_of_exports_is_not_run(command: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+
+    with pytest.raises(UserError, match="is not run: plimsoll export starts files of the folder"):
+        observed_run(an_export(command=command), tmp_path, steps=3, seconds=5)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_s4_the_environment_follows_from_the_plan_alone(tmp_path: Path) -> None:
+    exported = an_export(environment=(("LD_PRELOAD", "/tmp/planted.so"), ("PYTHONSTARTUP", "x")))
+
+    assert {"LD_PRELOAD", "PYTHONSTARTUP"}.isdisjoint(environment_of(exported, tmp_path))
+    assert environment_of(an_export(knobs={"allocator": "mmap"}), tmp_path)[
+        "MALLOC_MMAP_THRESHOLD_"
+    ] == str(2**20)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "..\\secret", ""])
+def test_s4_files_outside_of_the_folder_are_not_read(name: str, tmp_path: Path) -> None:
+    text = an_export(files=(("kept.py", "0"),)).to_json().replace("kept.py", json.dumps(name)[1:-1])
+    (tmp_path / EXPORTED_FILE).write_text(text)
+
+    with pytest.raises(UserError, match="is not a file of the folder"):
+        ExportManifest.read(tmp_path)
 
 
 def test_what_runs_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def an_export(**changed: Any) -> ExportManifest:
         blocks=4,
         recomputed_blocks=2,
         local=True,
-        files=(),
+        files=(("train.py", "0"),),
         caveats=(),
     )
     return replace(whole, **changed)

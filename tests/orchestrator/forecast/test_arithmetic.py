@@ -23,49 +23,39 @@ from tests.orchestrator.forecast.values import (
     HIDDEN,
     TOKENS,
     VOCABULARY,
-    a_belief,
+    a_calibration,
     a_footprint,
     a_question,
     a_spec,
     facts,
 )
+from tests.plans import ddp_plan
 
 PARAMETERS = DEPTH * BLOCK + 2 * VOCABULARY * HIDDEN
 H100 = known_device("H100")
 
 
 def a_plan(**knobs: Any) -> Plan:
-    return Plan(
-        **{
-            "zero_stage": 3,
-            "micro_batch": 1,
-            "accumulation": 8,
-            "checkpoint_ratio": 0.0,
-            "attention": "sdpa",
-            "precision": "bf16",
-            "batching": "padded",
-            "data": 8,
-        }
-        | knobs
-    )
+    usual = {"zero_stage": 3, "micro_batch": 1, "accumulation": 8, "data": 8, "precision": "bf16"}
+    return ddp_plan(**usual | knobs)
 
 
 def one(plan: Plan, question: PlanningRequest | None = None, **sizes: int) -> ForecastTable:
     return single_plan_table(
-        question or a_question(), plan, partial(a_footprint, **sizes), a_belief()
+        question or a_question(), plan, partial(a_footprint, **sizes), a_calibration()
     )
 
 
 def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:
     """A traced loop is less uncertain, so most of the variance is between plans."""
-    belief = dataclasses.replace(a_belief(), own_deviation_factor=0.01)
-    belief = dataclasses.replace(
-        belief, memory_scales=dataclasses.replace(belief.memory_scales, misfit=0.05)
+    calibration = dataclasses.replace(a_calibration(), own_deviation_factor=0.01)
+    calibration = dataclasses.replace(
+        calibration, memory_scales=dataclasses.replace(calibration.memory_scales, misfit=0.05)
     )
     by_engine = {}
     for engine in ("torch", "deepspeed"):
-        sized = single_plan_table(a_question(), a_plan(engine=engine), a_footprint, belief)
-        by_engine[engine] = dict(breakdown(sized, 0, belief).memory_variance)
+        sized = single_plan_table(a_question(), a_plan(engine=engine), a_footprint, calibration)
+        by_engine[engine] = dict(breakdown(sized, 0, calibration).memory_variance)
 
     assert by_engine["torch"][MISFIT] > 0.9
     assert by_engine["deepspeed"].get(MISFIT, 0.0) < 0.9
@@ -102,7 +92,7 @@ def test_plans_beyond_the_hosts_memory_are_not_recommended() -> None:
     small = dataclasses.replace(H100, host_memory_bytes=2**30)
     question = a_question(ranks=(1,), device=small)
 
-    told = Planner(question, a_footprint, a_belief()).plan()
+    told = Planner(question, a_footprint, a_calibration()).plan()
 
     assert told.recommendation.unhosted > 0
     assert all(best.host_bytes <= 2**30 for best in told.recommendation.best)
@@ -110,7 +100,7 @@ def test_plans_beyond_the_hosts_memory_are_not_recommended() -> None:
 
 def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     """Forward 2, backward 4 (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
-    told = breakdown(one(a_plan()), 0, a_belief())
+    told = breakdown(one(a_plan()), 0, a_calibration())
 
     tokens = 8 * TOKENS  # of one device in a step
     assert _figure(told, "matmul", "work") == pytest.approx(
@@ -123,7 +113,7 @@ def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
 
 def test_recomputation_adds_a_third() -> None:
     """Blocks run forward twice: 8 FLOPs per parameter and token of the blocks."""
-    told = breakdown(one(a_plan(checkpoint_ratio=1.0)), 0, a_belief())
+    told = breakdown(one(a_plan(checkpoint_ratio=1.0)), 0, a_calibration())
 
     tokens = 8 * TOKENS
     assert _figure(told, "matmul", "work") == pytest.approx(
@@ -147,7 +137,7 @@ GPT2 = {"hidden": 768, "depth": 12}
 
 def gpt2(vocabulary: int) -> tuple[TileWaste, ...]:
     names = {vocabulary: ("vocab_size",)}
-    return tile_waste(_gpt2(vocabulary), 0, names, H100.multiprocessors, a_belief())
+    return tile_waste(_gpt2(vocabulary), 0, names, H100.multiprocessors, a_calibration())
 
 
 def _share_in_matmuls(vocabulary: int) -> float:
@@ -193,7 +183,7 @@ def test_samples_of_odd_length_are_pointed_out(tokens: int, better: int | None) 
     """The gradient of a weight is a product over all tokens of a micro-batch."""
     sized = one(a_plan(), tokens=tokens)
 
-    found = tile_waste(sized, 0, {}, H100.multiprocessors, a_belief())
+    found = tile_waste(sized, 0, {}, H100.multiprocessors, a_calibration())
 
     told = [waste.better for waste in found if waste.size == tokens and waste.better]
     assert told == ([] if better is None else [better])
@@ -211,7 +201,7 @@ def test_a_size_whose_multiple_is_far_away_is_left_alone() -> None:
     """Padding 520 to 576 adds 11 % of FLOPs, more than the better shape saves."""
     sized = one(a_plan(micro_batch=8, accumulation=1), hidden=520)
 
-    found = tile_waste(sized, 0, {}, H100.multiprocessors, a_belief())
+    found = tile_waste(sized, 0, {}, H100.multiprocessors, a_calibration())
 
     assert not [waste for waste in found if waste.size == 520]
 
@@ -221,7 +211,7 @@ def test_slices_of_tensor_ranks_are_named() -> None:
     names = {4 * HIDDEN: ("another",), 12 * HIDDEN - 24: ("wide", "broad")}
     sized = one(plan, wide=12 * HIDDEN - 24)
 
-    found = tile_waste(sized, 0, names, H100.multiprocessors, a_belief())
+    found = tile_waste(sized, 0, names, H100.multiprocessors, a_calibration())
 
     (waste,) = (waste for waste in found if waste.origin.fields)
     assert waste.origin == SizeOrigin(fields=("wide", "broad"), tensor=2)
@@ -235,7 +225,7 @@ def test_products_with_few_tiles_leave_multiprocessors_idle() -> None:
 
     (waste,) = (
         waste
-        for waste in tile_waste(sized, 0, {}, H100.multiprocessors, a_belief())
+        for waste in tile_waste(sized, 0, {}, H100.multiprocessors, a_calibration())
         if waste.better is None
     )
 
@@ -270,16 +260,16 @@ def test_a_gpu_without_bf16_has_no_flash_attention() -> None:
 def test_samples_of_several_lengths_are_noted() -> None:
     question = a_question(spec=a_spec(data={"lengths": {128: 5, 2048: 1}}))
 
-    told = Planner(question, a_footprint, a_belief()).plan()
+    told = Planner(question, a_footprint, a_calibration()).plan()
 
     assert told.notes == (VaryingLengths(longest_tokens=TOKENS, mean_tokens=TOKENS),)
-    assert not Planner(a_question(), a_footprint, a_belief()).plan().notes
+    assert not Planner(a_question(), a_footprint, a_calibration()).plan().notes
 
 
 def test_a_device_without_bf16_is_noted() -> None:
     question = a_question(ranks=(16,), gpu="V100-32", spec=a_spec())
 
-    told = Planner(question, a_footprint, a_belief()).plan()
+    told = Planner(question, a_footprint, a_calibration()).plan()
 
     assert told.notes == (UnsupportedPrecision(device="V100-32", precision="bf16", faster="fp16"),)
     assert np.isfinite([point for row in told.scatter_points for point in row]).all()

@@ -13,7 +13,7 @@ from orchestrator.forecast.table import ForecastTable, forecast_table
 from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import StudyError
 from search_spaces.trial import Estimate
-from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question
+from tests.orchestrator.forecast.values import a_calibration, a_footprint, a_question
 from tests.orchestrator.records import make_record
 from tests.outcomes import make_measured, make_oom
 
@@ -22,7 +22,7 @@ SLOWER, LARGER = 1.3, 1.1
 
 @pytest.fixture(scope="module")
 def before() -> ForecastTable:
-    return forecast_table(a_question(), 8, a_footprint, a_belief())
+    return forecast_table(a_question(), 8, a_footprint, a_calibration())
 
 
 def measured(sized: ForecastTable, row: int) -> Record:
@@ -41,15 +41,15 @@ def measured(sized: ForecastTable, row: int) -> Record:
 def learned(records: tuple[Record, ...]) -> Calibration:
     question = a_question()
     return calibrated(
-        a_belief(), records, model=question.model, device=question.device, trace=a_footprint
+        a_calibration(), records, model=question.model, device=question.device, trace=a_footprint
     )
 
 
 def test_forecasts_move_towards_what_was_measured(before: ForecastTable) -> None:
     rows = [0, len(before.table) // 2, len(before.table) - 1]
-    belief = learned(tuple(measured(before, row) for row in rows))
+    calibration = learned(tuple(measured(before, row) for row in rows))
 
-    after = forecast_table(a_question(), 8, a_footprint, belief).forecasts
+    after = forecast_table(a_question(), 8, a_footprint, calibration).forecasts
 
     told = before.forecasts
     longer = after.step_seconds[rows] / told.step_seconds[rows]
@@ -64,8 +64,8 @@ def test_forecasts_move_towards_what_was_measured(before: ForecastTable) -> None
 def test_trials_that_were_not_measured_teach_nothing(before: ForecastTable) -> None:
     failed = make_record(0, before.plan(0), make_oom())
 
-    assert learned((failed,)) == a_belief()
-    assert learned(()) == a_belief()
+    assert learned((failed,)) == a_calibration()
+    assert learned(()) == a_calibration()
 
 
 def test_a_study_says_what_it_ran_on(before: ForecastTable) -> None:

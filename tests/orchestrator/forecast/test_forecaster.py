@@ -14,7 +14,8 @@ import pytest
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, begin
-from orchestrator.forecast.forecaster import MOST_RECORDS, Forecaster, TracedForecasts
+from orchestrator.forecast.calibration import MOST_RECORDS
+from orchestrator.forecast.forecaster import Forecaster, TracedForecasts
 from orchestrator.sweep import sweep_space
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.footprint import Footprint
@@ -36,7 +37,7 @@ SPEC = make_spec(
     space={"zero_stage": [0, 3], "micro_batch": [1, 2, 4, 8], "attention": ["sdpa"]},
 )
 CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
-SLOWER, FULLER = 3.0, 1.5  # than the shipped belief expects: this machine is another
+SLOWER, FULLER = 3.0, 1.5  # than the shipped calibration expects: this machine is another
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,9 @@ def measured_as(forecaster: Forecaster, plans: Sequence[Plan]) -> list[Record]:
     return records
 
 
-def test_without_records_the_shipped_belief_speaks(forecaster: Forecaster, space: Space) -> None:
+def test_without_records_the_shipped_calibration_speaks(
+    forecaster: Forecaster, space: Space
+) -> None:
     found = expected(forecaster, space.baseline)
 
     assert found.calibration_trials == 0
@@ -154,6 +157,18 @@ def test_a_tighter_limit_is_less_likely_to_fit(forecaster: Forecaster, space: Sp
 
     assert fits[0] < 0.5 < fits[2]
     assert fits[1] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_forecast_that_no_record_can_store_is_none(
+    model: ModelFacts, footprint: Footprint, space: Space
+) -> None:
+    shipped = shipped_calibration()
+    unsure = replace(shipped, time_scales=replace(shipped.time_scales, misfit=math.inf))
+    forecaster = Forecaster(
+        model=model, device=find_device("cpu"), footprint=footprint, calibration=unsure
+    )
+
+    assert forecaster.expectation(space.baseline, (), LIMIT_BYTES) is None
 
 
 def _width(found: PlanForecast) -> float:

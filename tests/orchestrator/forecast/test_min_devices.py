@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.forecast.alternatives import MOST_RANKS, min_devices, sizes_between
+from orchestrator.forecast.alternatives import (
+    MOST_RANKS,
+    min_devices,
+    sizes_between,
+    smallest_suitable,
+)
+from search_spaces.hardware.catalogue import catalogue, known_device
 
 
 def test_counts_that_people_use() -> None:
@@ -51,3 +57,11 @@ def test_a_count_that_the_user_named_is_found_where_no_power_of_two_fits() -> No
     found = min_devices(lambda ranks: ranks == 40, start=8, whole=8, named=(40,))
 
     assert found == 40
+
+
+def test_no_part_of_a_gpu_is_advised() -> None:
+    beside = known_device("A100-40")
+    offered = smallest_suitable(39 * 2**30, beside, catalogue())
+
+    assert offered
+    assert not [device.name for device in offered if " MIG " in device.name]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
 
@@ -10,15 +11,11 @@ import numpy as np
 import pytest
 
 from orchestrator.forecast.alternatives import needed_bytes
-from orchestrator.forecast.planner import (
-    Planner,
-    PlanningReport,
-    report_from_json,
-    report_to_json,
-)
+from orchestrator.forecast.planner import Planner, PlanningReport
 from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY, PlanningRequest
-from orchestrator.forecast.table import ForecastTable, expected, forecast_table, recommendable
+from orchestrator.forecast.table import ForecastRow, ForecastTable, forecast_table
+from orchestrator.report.document import planning_document
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.rules.registry import refusal
@@ -26,7 +23,7 @@ from search_spaces.spec.schema import GIB
 from tests.orchestrator.forecast.values import (
     HIDDEN,
     TOKENS,
-    a_belief,
+    a_calibration,
     a_footprint,
     a_question,
     a_spec,
@@ -34,11 +31,11 @@ from tests.orchestrator.forecast.values import (
 
 
 def sized(question: PlanningRequest, ranks: int = 8) -> ForecastTable:
-    return forecast_table(question, ranks, a_footprint, a_belief())
+    return forecast_table(question, ranks, a_footprint, a_calibration())
 
 
 def planned(**fields: Any) -> PlanningReport:
-    return Planner(a_question(**fields), a_footprint, a_belief()).plan()
+    return Planner(a_question(**fields), a_footprint, a_calibration()).plan()
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +54,15 @@ def test_recommends_the_fastest_of_all_that_keep_the_line(answer: PlanningReport
     ].max()
 
     assert answer.best is not None
-    assert answer.best.samples_per_second.value == pytest.approx(fastest)
+    assert answer.best.forecast.samples_per_second.value == pytest.approx(fastest)
     assert answer.best.keeps_headroom
     assert refusal(answer.best.plan, a_question().around(8)) is None
-    speeds = [told.samples_per_second.value for told in answer.recommendation.best]
+    speeds = [told.forecast.samples_per_second.value for told in answer.recommendation.best]
     assert speeds == sorted(speeds, reverse=True)
-    edge = [(told.peak_bytes.value, told.samples_per_second.value) for told in answer.front]
+    edge = [
+        (told.forecast.peak_bytes.value, told.forecast.samples_per_second.value)
+        for told in answer.front
+    ]
     assert edge == sorted(edge)
     assert [rate for _, rate in edge] == sorted(rate for _, rate in edge)
 
@@ -71,7 +71,7 @@ def test_a_front_ends_at_the_limit() -> None:
     small = planned(limit_bytes=20 * GIB)
 
     assert small.front
-    assert all(told.peak_bytes.value <= 20 * GIB for told in small.front)
+    assert all(told.forecast.peak_bytes.value <= 20 * GIB for told in small.front)
 
 
 def test_a_lower_line_leaves_out_what_is_above_it() -> None:
@@ -81,7 +81,9 @@ def test_a_lower_line_leaves_out_what_is_above_it() -> None:
 
     assert halved.best is not None
     assert halved.line_bytes == halved.limit_bytes / 2
-    assert all(told.peak_bytes.value <= halved.line_bytes for told in halved.recommendation.best)
+    assert all(
+        told.forecast.peak_bytes.value <= halved.line_bytes for told in halved.recommendation.best
+    )
 
 
 def test_counts_cover_all_legal_plans(answer: PlanningReport) -> None:
@@ -94,23 +96,30 @@ def test_counts_cover_all_legal_plans(answer: PlanningReport) -> None:
 
 def test_parts_add_up_to_the_whole(answer: PlanningReport) -> None:
     for told in (*answer.recommendation.best, *answer.front):
-        assert sum(seconds for _, seconds in told.seconds) == pytest.approx(told.step_seconds.value)
-        assert sum(size for _, size in told.held_bytes) == pytest.approx(told.peak_bytes.value)
-        rate = told.plan.global_batch / told.step_seconds.value
-        assert told.samples_per_second.value == pytest.approx(rate)
-        assert told.samples_per_second.low < rate < told.samples_per_second.high
+        assert sum(seconds for _, seconds in told.seconds) == pytest.approx(
+            told.forecast.step_seconds.value
+        )
+        assert sum(size for _, size in told.held_bytes) == pytest.approx(
+            told.forecast.peak_bytes.value
+        )
+        rate = told.plan.global_batch / told.forecast.step_seconds.value
+        speed = told.forecast.samples_per_second
+        assert speed.value == pytest.approx(rate)
+        assert speed.low < rate < speed.high
 
 
 def test_prices_are_those_of_the_devices_hours(answer: PlanningReport) -> None:
     for size in answer.device_counts:
         assert size.best
-        rate = size.best[0].samples_per_second.value
+        rate = size.best[0].forecast.samples_per_second.value
         hours = 1e9 / (rate * answer.tokens) / 3600
         assert size.price_per_billion_tokens == pytest.approx(hours * size.ranks * 2.0)
     assert set(answer.price_front) <= {size.ranks for size in answer.device_counts}
     assert (
         max(answer.price_front)
-        == max(answer.device_counts, key=lambda size: size.best[0].samples_per_second.value).ranks
+        == max(
+            answer.device_counts, key=lambda size: size.best[0].forecast.samples_per_second.value
+        ).ranks
     )
 
 
@@ -122,10 +131,10 @@ def test_tokens_that_are_paid_for_are_those_that_samples_have() -> None:
         lengths = (whole.tokens // 16, whole.tokens)
         return replace(whole, varied=True, lengths=lengths, row_tokens=whole.tokens)
 
-    told = Planner(a_question(price_per_hour=2.0), varied, a_belief()).plan()
+    told = Planner(a_question(price_per_hour=2.0), varied, a_calibration()).plan()
 
     for size in told.device_counts:
-        tokens = size.best[0].samples_per_second.value * told.tokens * 17 / 32
+        tokens = size.best[0].forecast.samples_per_second.value * told.tokens * 17 / 32
         assert size.price_per_billion_tokens == pytest.approx(1e9 / tokens / 3600 * size.ranks * 2)
 
 
@@ -136,22 +145,41 @@ def test_fits_from_the_fewest_on_and_on_no_fewer(answer: PlanningReport) -> None
         assert not sized(a_question(), answer.fewest_ranks // 2).keeps_headroom.any()
 
 
-def test_the_answer_is_read_back_from_json(answer: PlanningReport) -> None:
-    assert report_from_json(report_to_json(answer)) == answer
+def test_a_document_has_a_flat_row_for_each_plan_without_what_only_sweeps_know(
+    answer: PlanningReport,
+) -> None:
+    best = answer.best
+    assert best is not None
+
+    row = planning_document(answer)["recommendation"]["best"][0]
+
+    names = {field.name for field in fields(ForecastRow)} - {"forecast"}
+    shared = {"samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by"}
+    assert row.keys() == names | shared
+    assert row["plan"] == best.plan.as_dict()
+    assert row["peak_bytes"] == asdict(best.forecast.peak_bytes)
+    assert row["fits"] == best.forecast.fits
 
 
-def test_values_of_a_report_are_read_back_as_their_types() -> None:
+def test_every_value_of_a_report_is_json() -> None:
     spec = a_spec(data={"lengths": {128: 5, TOKENS: 1}})
     footprint = partial(a_footprint, wide=12 * HIDDEN - 24)
     names = {12 * HIDDEN - 24: ("intermediate_size",)}
     noted = planned(ranks=(16,), gpu="V100-32", spec=spec)
-    wasteful = Planner(a_question(memory_sizes=(16 * GIB,)), footprint, a_belief(), names).plan()
+    wasteful = Planner(
+        a_question(memory_sizes=(16 * GIB,)), footprint, a_calibration(), names
+    ).plan()
 
     assert [type(note) for note in noted.notes] == [UnsupportedPrecision, VaryingLengths]
     assert wasteful.wasteful
     assert wasteful.memory_sizes[0].knob_steps
-    for report in (noted, wasteful):
-        assert report_from_json(report_to_json(report)) == report
+    assert [note["kind"] for note in planning_document(noted)["notes"]] == [
+        note.kind for note in noted.notes
+    ]
+    for report in (noted, wasteful, planned(limit_bytes=GIB)):
+        document = planning_document(report)
+        assert document.keys() == {field.name for field in fields(PlanningReport)}
+        assert json.loads(json.dumps(document, allow_nan=False))["model"] == report.model
 
 
 def test_where_nothing_fits_the_nearest_plan_says_what_is_missing() -> None:
@@ -162,7 +190,7 @@ def test_where_nothing_fits_the_nearest_plan_says_what_is_missing() -> None:
     assert nearest is not None
     assert nearest.missing_bytes == pytest.approx(nearest.needed_bytes - GIB)
     assert sum(size for _, size in nearest.missing) == pytest.approx(nearest.missing_bytes)
-    assert nearest.expected.peak_bytes.value <= nearest.needed_bytes
+    assert nearest.expected.forecast.peak_bytes.value <= nearest.needed_bytes
     enough = [known_device(name) for name in told.suitable_devices]
     assert enough
     assert all(device.memory_bytes >= nearest.needed_bytes for device in enough)
@@ -170,14 +198,12 @@ def test_where_nothing_fits_the_nearest_plan_says_what_is_missing() -> None:
 
 @pytest.mark.parametrize("headroom", [0.0, 0.05, 0.4])
 def test_what_is_needed_is_just_enough(headroom: float) -> None:
-    told = sized(a_question()).forecasts
-    needed = needed_bytes(told, headroom)
-    line = 1 - headroom
+    table = sized(a_question(spec=a_spec(objective={"headroom": headroom})))
+    needed = needed_bytes(table.forecasts, headroom)
 
-    for row in np.linspace(0, len(told) - 1, 20).astype(int):
-        one = told.take(np.array([row]))
-        assert recommendable(one, needed[row] * 1.0001, needed[row] * 1.0001 * line)[0]
-        assert not recommendable(one, needed[row] * 0.999, needed[row] * 0.999 * line)[0]
+    for row in np.linspace(0, len(table.table) - 1, 20).astype(int):
+        assert table.limited_to(round(needed[row] * 1.0001)).row(row).keeps_headroom
+        assert not table.limited_to(round(needed[row] * 0.999)).row(row).keeps_headroom
 
 
 def test_a_count_on_which_no_plan_is_legal_is_told_and_not_raised() -> None:
@@ -196,15 +222,15 @@ def test_smaller_devices_turn_on_more_and_are_no_faster(headroom: float) -> None
     spec = a_spec(objective={"headroom": headroom})
     question = a_question(spec=spec, memory_sizes=(80 * GIB, 16 * GIB, 32 * GIB, GIB))
 
-    sizes = Planner(question, a_footprint, a_belief()).plan().memory_sizes
+    sizes = Planner(question, a_footprint, a_calibration()).plan().memory_sizes
 
     assert [size.limit_bytes // GIB for size in sizes] == [1, 16, 32, 80]
     assert sizes[0].best is None
     rates = []
     for size in sizes[1:]:
         assert size.best is not None
-        assert size.best.peak_bytes.value <= (1 - headroom) * size.limit_bytes
-        rates.append(size.best.samples_per_second.value)
+        assert size.best.forecast.peak_bytes.value <= (1 - headroom) * size.limit_bytes
+        rates.append(size.best.forecast.samples_per_second.value)
         if size.knob_steps:
             assert size.knob_steps[-1].plan == size.best.plan
             assert sum(step.saved_bytes for step in size.knob_steps) == pytest.approx(
@@ -217,16 +243,16 @@ def test_smaller_devices_turn_on_more_and_are_no_faster(headroom: float) -> None
 
 
 def test_explains_a_plan_that_is_legal_and_refuses_another() -> None:
-    planner = Planner(a_question(), a_footprint, a_belief())
+    planner = Planner(a_question(), a_footprint, a_calibration())
     best = planner.plan().best
     assert best is not None
 
     told = planner.explain(best.plan)
 
-    rate = best.samples_per_second.value
-    assert told.expected.samples_per_second.value == pytest.approx(rate)
-    assert sum(term.amount for term in told.time) == pytest.approx(best.step_seconds.value)
-    assert sum(term.amount for term in told.memory) == pytest.approx(best.peak_bytes.value)
+    rate = best.forecast.samples_per_second.value
+    assert told.expected.forecast.samples_per_second.value == pytest.approx(rate)
+    assert sum(term.amount for term in told.time) == pytest.approx(best.forecast.step_seconds.value)
+    assert sum(term.amount for term in told.memory) == pytest.approx(best.forecast.peak_bytes.value)
     assert sum(share for _, share in told.time_variance) == pytest.approx(1, abs=0.1)
     assert planner.plan_with_key(best.key) == best.plan
     assert planner.plan_with_key("0" * 12) is None
@@ -238,12 +264,13 @@ def test_plans_that_differ_in_nothing_a_forecast_knows_are_told_once() -> None:
     spec = a_spec(space={"loader_workers": [0, 1, 2, 3]})
     question = a_question(spec=spec)
 
-    told = Planner(question, a_footprint, a_belief()).plan()
+    told = Planner(question, a_footprint, a_calibration()).plan()
 
     assert told.best is not None
     assert told.best.equivalent_plans % 4 == 0
     shown = [
-        (one.samples_per_second.value, one.peak_bytes.value) for one in told.recommendation.best
+        (one.forecast.samples_per_second.value, one.forecast.peak_bytes.value)
+        for one in told.recommendation.best
     ]
     assert len(set(shown)) == len(shown)
 
@@ -252,7 +279,7 @@ def test_a_forecast_names_the_lossy_knobs_of_its_plan() -> None:
     spec = a_spec(space={"optimizer": ["adamw_fused", "adafactor"]})
     whole = sized(a_question(spec=spec))
 
-    lossy = {row: expected(whole, row).lossy for row in range(0, len(whole.table), 7)}
+    lossy = {row: whole.row(row).lossy for row in range(0, len(whole.table), 7)}
 
     assert set(lossy.values()) == {(), ("optimizer",)}
     for row, names in lossy.items():
@@ -261,7 +288,8 @@ def test_a_forecast_names_the_lossy_knobs_of_its_plan() -> None:
 
 def test_one_row_as_a_value() -> None:
     whole = sized(a_question())
-    told = expected(whole, 0)
+    told = whole.row(0)
     assert told.plan == whole.table.plan(0)
-    assert told.peak_bytes.value == pytest.approx(float(whole.forecasts.peak_bytes[0]))
-    assert told.fits == pytest.approx(float(whole.forecasts.fits[0]))
+    peak = told.forecast.peak_bytes.value
+    assert peak == pytest.approx(float(whole.forecasts.peak_bytes[0]))
+    assert told.forecast.fits == pytest.approx(float(whole.forecasts.fits[0]))

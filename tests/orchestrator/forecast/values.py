@@ -152,7 +152,7 @@ def a_question(ranks: tuple[int, ...] = (8,), gpu: str = "H100", **fields: Any) 
     )
 
 
-def a_belief() -> Calibration:
+def a_calibration() -> Calibration:
     """The coefficients in the code, without fitted ones."""
     return Calibration(
         time=TimeCoefficients(),

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.host import kill_leftovers
 
+BEGAN = time.time() - 1  # before any of them
 # Forks a child as loader processes are forked, says its id, and leaves or stays
 FORKS = """
 import os, sys, time
@@ -51,7 +52,10 @@ def leader(started: list[subprocess.Popen[str]], stays: float) -> tuple[int, int
 
 
 def runs(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_child_that_outlives_its_leader_is_ended(started: list[subprocess.Popen[str]]) -> None:
@@ -59,7 +63,7 @@ def test_a_child_that_outlives_its_leader_is_ended(started: list[subprocess.Pope
     started[0].wait(60)
     assert runs(child)
 
-    assert kill_leftovers([pid], 0.2) == ()
+    assert kill_leftovers({pid: BEGAN}, 0.2) == ()
     assert not runs(child)
 
 
@@ -67,7 +71,7 @@ def test_what_is_stopped_is_ended_too(started: list[subprocess.Popen[str]]) -> N
     pid, child = leader(started, 600)
     started[0].send_signal(signal.SIGSTOP)
 
-    assert kill_leftovers([pid], 0.2) == ()
+    assert kill_leftovers({pid: BEGAN}, 0.2) == ()
     assert not runs(pid)
     assert not runs(child)
 
@@ -77,7 +81,7 @@ def test_what_ends_by_itself_is_waited_for(started: list[subprocess.Popen[str]])
     for each in (child, pid):
         psutil.Process(each).terminate()
 
-    assert kill_leftovers([pid], 60) == ()
+    assert kill_leftovers({pid: BEGAN}, 60) == ()
 
 
 def test_other_groups_and_later_processes_are_left_alone(
@@ -85,12 +89,25 @@ def test_other_groups_and_later_processes_are_left_alone(
 ) -> None:
     pid, _ = leader(started, 600)
     other, others_child = leader(started, 600)
-    assert kill_leftovers([pid], 0.2) == ()
+    assert kill_leftovers({pid: BEGAN}, 0.2) == ()
     assert runs(other)
     assert runs(others_child)
 
     # asked before they were started, as if they had been given the ids of some that are gone
     monkeypatch.setattr(time, "time", lambda: psutil.Process(other).create_time() - 1)
-    assert kill_leftovers([other], 0.2) == ()
+    assert kill_leftovers({other: BEGAN}, 0.2) == ()
     assert runs(other)
     psutil.Process(others_child).kill()
+
+
+def test_a_group_that_is_older_than_the_worker_is_a_strangers(
+    started: list[subprocess.Popen[str]],
+) -> None:
+    """Its leader has the id that the worker had: ids are used again."""
+    pid, child = leader(started, 600)
+    assert kill_leftovers({pid: psutil.Process(pid).create_time() + 60}, 0.2) == ()
+
+    assert runs(pid)
+    assert runs(child)
+    assert kill_leftovers({pid: psutil.Process(pid).create_time()}, 0.2) == ()
+    assert not runs(child)

@@ -1,11 +1,15 @@
-"""Signals that stop a sweep: the first raises, the second prints a hint, the third raises again."""
+"""Signals that stop a sweep: the first raises, the second ends the process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
 from orchestrator.host import termination_as_interrupt
@@ -28,17 +32,54 @@ def test_a_signal_interrupts_and_says_which_it_was(signum: signal.Signals, words
     assert signal.getsignal(signum) is before
 
 
-def test_the_second_signal_cuts_nothing_short_and_the_third_ends_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+# Waits in C without Python's interpreter, as in a call of Ray, with a child of its own
+STUCK = """
+import contextlib, ctypes, subprocess
+from orchestrator.host import termination_as_interrupt
+
+with termination_as_interrupt(lambda: print("last words", flush=True)):
+    # says its id when the main thread no longer is in Python
+    subprocess.Popen(["sh", "-c", "sleep 2; echo $$; exec sleep 600 >/dev/null"])
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            libc.pthread_mutex_lock(mutex)  # the second time it waits for itself
+"""
+
+
+def test_the_first_signal_prints_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    with termination_as_interrupt() as came, pytest.raises(KeyboardInterrupt):
+        interrupt(signal.SIGTERM)
+
+    assert came.signum == signal.SIGTERM
+    assert "Interrupt again to stop at once" in capsys.readouterr().err
+
+
+def test_a_handler_that_a_library_has_replaced_is_put_back() -> None:
     with termination_as_interrupt() as came:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        came.handle()
         with pytest.raises(KeyboardInterrupt):
             interrupt(signal.SIGTERM)
-        interrupt(signal.SIGINT)
-        assert "Measurements are kept" in capsys.readouterr().err
-        assert came.signum == signal.SIGTERM  # that is what ended it
-        with pytest.raises(KeyboardInterrupt):
-            interrupt(signal.SIGINT)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_ends_a_process_that_never_comes_back(signum: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        child = int(process.stdout.readline())
+        process.send_signal(signum)
+        assert "Interrupt again" in process.stderr.readline()
+        assert process.poll() is None
+        process.send_signal(signum)
+
+        assert process.wait(60) == 128 + signum
+        assert process.stdout.read() == "last words\n"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(child).wait(60)
 
 
 def test_what_a_shell_starts_behind_itself_is_left_alone_by_ctrl_c() -> None:
@@ -54,7 +95,7 @@ def test_what_a_shell_starts_behind_itself_is_left_alone_by_ctrl_c() -> None:
 def test_other_threads_have_no_signals() -> None:
     def run() -> int:
         with termination_as_interrupt() as came:
-            return came.times
+            return int(came.came)
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(run).result() == 0

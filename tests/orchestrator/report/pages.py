@@ -22,11 +22,12 @@ from orchestrator.report.sweep_page import report_page
 from search_spaces.spec.schema import GIB
 from tests.benchmarks.search.toys import toy_surface
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
-from tests.orchestrator.forecast.values import a_belief, a_footprint, a_question, facts
+from tests.orchestrator.forecast.values import a_calibration, a_footprint, a_question, facts
 from tests.orchestrator.report.values import ANSWER, START, TRIED, validated
 from tests.outcomes import every_outcome, make_expectation
 
-HOSTILE = """</script><script>pwned = 1</script><img src=x onerror="pwned = 1">"'&lt;{{ 7 * 7 }}"""
+HOSTILE = """<!--<script></script><script>\
+pwned = 1</script><img src=x onerror="pwned = 1">"'&lt;{{ 7 * 7 }}"""
 
 
 def every_page() -> dict[str, str]:
@@ -75,21 +76,21 @@ def expected(state: SweepState) -> SweepState:
 
 def plan_page(ranks: tuple[int, ...], **fields: Any) -> str:
     question = a_question(ranks, model=facts(name=HOSTILE), **fields)
-    return render_plan_page(Planner(question, a_footprint, a_belief()).plan())
+    return render_plan_page(Planner(question, a_footprint, a_calibration()).plan())
 
 
 def races() -> Results:
     surface = toy_surface([{"micro_batch": 1.0}, {"micro_batch": 2.0}], [50.0, 100.0])
     steps = np.arange(1.0, 41.0)
     won = {
-        rival: [Race(regret=1 / (pace * steps), seconds=steps, ran_out=0)]
-        for rival, pace in (("plimsoll", 2.0), ("random", 1.0))
+        competitor: [Race(regret=1 / (pace * steps), seconds=steps, ran_out=0)]
+        for competitor, pace in (("plimsoll", 2.0), ("random", 1.0))
     }
     return Results(
         surfaces=(surface,),
-        rivals=tuple(won),
+        competitors=tuple(won),
         seeds=1,
-        races={(surface.name, rival): found for rival, found in won.items()},
+        races={(surface.name, competitor): found for competitor, found in won.items()},
     )
 
 

@@ -58,6 +58,7 @@ def test_numbers_have_four_significant_digits(value: float, told: str) -> None:
 def test_an_interval_has_the_decimals_of_its_value() -> None:
     assert spread(Estimate(value=41.2, low=40.6, high=41.8)) == "41.2 ± 0.6"
     assert spread(Estimate(value=0.412, low=0.406, high=0.418)) == "0.412 ± 0.006"
+    assert spread(Estimate(value=296.0, low=4.1, high=71_800.0)) == "296 ± 100 % or more"
 
 
 def test_memory_is_shown_in_gib() -> None:

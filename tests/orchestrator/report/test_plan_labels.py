@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from orchestrator.report.labels import (
     strategy,
 )
 from search_spaces.knobs.registry import KNOBS
-from search_spaces.plan import CHOICES
+from search_spaces.plan import CHOICES, Plan
 from tests.orchestrator.records import make_plan, make_space, make_spec
+from tests.search_spaces.knob_pairs import KNOB_NAMES, Planted, pairs_of
 
 
 def test_a_plan_reads_as_a_person_would_say_it() -> None:
@@ -53,11 +55,39 @@ def test_a_precision_that_the_spec_does_not_train_in_is_lossy() -> None:
     assert lossy_words(make_plan(), spec) == ""
 
 
-def test_every_knob_has_a_word() -> None:
-    """Except data ranks, which follow from the global batch and the other words."""
-    named = {name for names, _ in _WORDS for name in names}
+def without_words(plan_type: type[Plan]) -> list[str]:
+    """Returns a sentence for each knob that tables do not name.
 
-    assert named | {"data"} == {knob.name for knob in KNOBS}
+    Data ranks and accumulation follow from the global batch and the other words.
+    """
+    named = {name for names, _ in _WORDS for name in names}
+    return [
+        f"{each.name}: no word in tables. Give its Knob in search_spaces/knobs/ a `label`, or add"
+        " it to `_WORDS` in orchestrator/report/labels.py, in the word of knobs that it goes with"
+        for each in fields(plan_type)
+        if each.name not in named | {"data", "accumulation"}
+    ]
+
+
+def test_every_knob_has_a_word() -> None:
+    assert not (found := without_words(Plan)), "\n".join(found)
+
+
+def test_a_new_knob_without_a_label_is_found() -> None:
+    found = without_words(Planted)[-1]
+
+    assert found.startswith("static_graph: no word in tables. Give its Knob")
+
+
+@pytest.mark.parametrize("knob", KNOB_NAMES)
+def test_plans_that_differ_in_a_knob_have_different_names(knob: str) -> None:
+    same = {
+        words
+        for pair in pairs_of(knob)
+        if (words := plan_words(pair.before)) == plan_words(pair.after)
+    }
+
+    assert not same, f"{knob} changes no label: {same}"
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,12 @@ from orchestrator.core.notes import (
 from orchestrator.core.reasons import (
     AllTried,
     BudgetSpent,
+    ChecksMachine,
+    ClusterSilent,
     DeadlineMissed,
     FreshWorkers,
     IsBaseline,
+    MachineFailed,
     MemoryNotReleased,
     NoImprovement,
     NoPlanForNodes,
@@ -59,6 +62,7 @@ from search_spaces.trial import (
     NoRoom,
     Outcome,
     OutOfMemory,
+    QueuesLost,
     Refused,
     Stopped,
     TimedOut,
@@ -74,6 +78,14 @@ TRIED: tuple[tuple[TrialReason, str], ...] = (
     (Sampled(sampler="tpe"), "proposed by tpe"),
     (Validates(trial=3), "validation of trial 3"),
     (Remeasures(trial=3), "measures trial 3 again"),
+    (
+        ChecksMachine(trial=3, suspect=5),
+        "repeats trial 3 to see if the machine or trial 5's plan failed",
+    ),
+    (
+        Retry(trial=2, cause=DriverDied(times=3)),
+        "trial 2 was running when its driver died, and 2 before it",
+    ),
     (Retry(trial=2, cause=DriverDied()), "trial 2 was running when its driver died"),
     (
         Retry(trial=2, cause=WorkersFailed(outcome=DEAD)),
@@ -81,6 +93,10 @@ TRIED: tuple[tuple[TrialReason, str], ...] = (
     ),
     (Retry(trial=2, cause=Stopped(by="SIGTERM")), "retry of trial 2: stopped by SIGTERM"),
     (Retry(trial=2, cause=NodesLost(nodes=("a", "b"))), "nodes a, b were lost during trial 2"),
+    (
+        Retry(trial=2, cause=QueuesLost()),
+        "the actor that hands trials to worker groups was lost during trial 2",
+    ),
     (Promising(fits=0.9), "expected to be the fastest that fits; 90% likely to fit"),
     (
         Promising(fits=0.91, gain=0.06, changes=(("ratio", 0.5),)),
@@ -121,8 +137,12 @@ ENDED: tuple[tuple[StopReason, str], ...] = (
         "all 4 trials so far failed with the same error: ValueError: so",
     ),
     (
-        SameFailure(trials=2, cause="disk_full", error="OSError: so"),
-        "the last 2 trials ran out of disk space: OSError: so",
+        ClusterSilent(),
+        "the cluster does not answer",
+    ),
+    (
+        MachineFailed(cause="disk_full", error="OSError: so"),
+        "a disk is full, whatever the plan: OSError: so",
     ),
     (NoPlanForNodes(), "no untried plan is left for the available nodes"),
     (Stopped(by="Ctrl-C"), "stopped by Ctrl-C"),

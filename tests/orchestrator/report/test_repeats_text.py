@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 
 from orchestrator.core.reasons import Remeasures
 from orchestrator.core.state import SweepState
-from orchestrator.report.sweep_text import drift_sentence, equals_sentence, repeats_sentence
+from orchestrator.report.page_data import ReportData
+from orchestrator.report.sweep_page import report_page
+from orchestrator.report.sweep_tables import front_table
+from orchestrator.report.sweep_text import (
+    drift_sentence,
+    equals_sentence,
+    evidence_sentences,
+    repeats_sentence,
+)
+from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import state_after
 from tests.outcomes import make_measured, make_oom
@@ -75,3 +85,42 @@ def test_preferring_memory_says_what_it_costs() -> None:
     words = equals_sentence(state)
     assert "trial 2 leaves the most memory free, 40 % of the limit used" in words
     assert words.endswith("2.5 % slower than the fastest of them")
+
+
+def test_an_answer_that_is_surer_than_the_fastest_says_so() -> None:
+    state = searched()
+    for number, rate in ((1, 36.0), (2, 36.6), (2, 36.6), (2, 39.0)):
+        state = again(state, number, make_measured(rate))
+
+    words = equals_sentence(state)
+    assert words.endswith(
+        "; trial 2, measured 4 times, is the surest of them, though 0.4 % slower than the fastest"
+        " of them"
+    )
+
+
+def test_the_front_has_each_plan_once_with_the_speed_of_all_its_trials() -> None:
+    state = searched()
+    for number, rate in ((1, 36.0), (2, 39.0), (1, 44.0)):
+        state = again(state, number, make_measured(rate))
+    table = front_table(state)
+
+    assert table is not None
+    trials, _, speeds, _ = (list(column.cells) for column in table.columns)
+    assert trials == ["1", "2"]
+    assert str(speeds[0]).startswith("39.9")  # of 40, 36 and 44
+
+
+def test_the_page_and_mlflow_have_the_evidence_of_the_terminal() -> None:
+    state = searched()
+    for number, rate in ((1, 40.0), (2, 39.0), (0, 18.0)):
+        state = again(state, number, make_measured(rate), after=600)
+    evidence = list(evidence_sentences(state))
+
+    assert repeats_sentence(state) in evidence
+    assert drift_sentence(state) in evidence
+    page = html.unescape(report_page(ReportData(state=state, context=None)))
+    told = answer_markdown(state)
+    for sentence in evidence:
+        assert sentence in page
+        assert sentence in told

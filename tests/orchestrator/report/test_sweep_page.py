@@ -36,7 +36,7 @@ def test_the_answer_is_held_against_the_start_and_its_equals() -> None:
 
 
 def test_what_equal_means_is_told_where_something_is() -> None:
-    words = "statistically equal if their intervals overlap that of the fastest"
+    words = "statistically equal if the 95 % interval of their difference includes zero"
 
     assert words in words_of(report_page(told_of()))
     assert words not in words_of(report_page(told_of(TRIED[:3])))

@@ -34,7 +34,7 @@ ALL = (
     "14 steps at 39.0 ± 0.6 samples/s, peak 0.275 GiB, 55 % of the limit; it included 4 steps on"
     " the longest samples, an evaluation on them and a checkpoint of 0.023 GiB in 0.2 s"
 )
-SAME = "losses match trial 0 exactly over 10 steps (tolerance 0.1 %)"
+SAME = "losses match trial 0 exactly over 10 steps (tolerance 0.1 % in fp32)"
 FAILED = "failed: out of device memory in evaluation, wanted 130 % of the limit"
 
 
@@ -59,7 +59,7 @@ def test_losses_are_told_with_what_may_be() -> None:
     losses = tuple(loss * (1 + 1e-5) for loss in make_measured().losses)
     state = after_validation(searched(), 2, replace(HOLDS, losses=losses))
     assert (
-        "losses match trial 0 within 0.001 % over 10 steps (tolerance 0.1 %)"
+        "losses match trial 0 within 0.001 % over 10 steps (tolerance 0.1 % in fp32)"
         in validation_words(state.validations[0], state)
     )
     alone = after_validation(searched([make_oom(), HOLDS]), 1, HOLDS)

@@ -8,7 +8,7 @@ import pytest
 from orchestrator.search.acquisition import SearchObjective
 from orchestrator.search.observations import Observation
 from orchestrator.search.search import CandidatePool, Search, Suggestion
-from tests.orchestrator.search.test_search import LOG_RATE, LOG_SHARE, PLACES, sight_of
+from tests.orchestrator.search.test_search import LOG_RATE, LOG_SHARE, PLACES, observation_of
 
 RNG = np.random.default_rng(3)
 ROWS = [0, 30, 78, 101, 140]
@@ -56,12 +56,12 @@ def one_by_one(
 def test_they_are_those_of_one_fit_after_the_other(
     aim: SearchObjective, pending: list[int], tried: int
 ) -> None:
-    told, sights = options(aim), [sight_of(row, noise=0.05) for row in ROWS[:tried]]
+    told, observations = options(aim), [observation_of(row, noise=0.05) for row in ROWS[:tried]]
     free = np.ones(len(PLACES), dtype=bool)
     free[[*ROWS, *pending]] = False
 
-    wanted = one_by_one(Search(told, 0), sights, free, pending, 12)
-    found = Search(told, 0).several(12, sights, free, pending)
+    wanted = one_by_one(Search(told, 0), observations, free, pending, 12)
+    found = Search(told, 0).several(12, observations, free, pending)
 
     assert [choice.row for choice in found] == [choice.row for choice in wanted]
     assert len({choice.row for choice in found}) == 12
@@ -74,6 +74,6 @@ def test_there_are_no_more_than_are_free() -> None:
     free = np.zeros(len(PLACES), dtype=bool)
     free[[3, 77]] = True
 
-    found = Search(options(SearchObjective()), 0).several(9, [sight_of(0)], free)
+    found = Search(options(SearchObjective()), 0).several(9, [observation_of(0)], free)
 
     assert {choice.row for choice in found} == {3, 77}

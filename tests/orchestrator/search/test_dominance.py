@@ -16,7 +16,7 @@ FAILED = make_plan(micro_batch=4, accumulation=4, checkpoint_ratio=0.5)
 
 
 @pytest.mark.parametrize(
-    ("plan", "hope"),
+    ("plan", "kept"),
     [
         (make_plan(micro_batch=8, accumulation=2, checkpoint_ratio=0.5), False),
         (make_plan(micro_batch=8, accumulation=2, checkpoint_ratio=0.0), False),
@@ -28,26 +28,26 @@ FAILED = make_plan(micro_batch=4, accumulation=4, checkpoint_ratio=0.5)
         (make_plan(micro_batch=8, accumulation=2, batching="padded"), True),
     ],
 )
-def test_more_of_everything_is_hopeless(plan: Plan, hope: bool) -> None:
+def test_more_of_everything_is_dominated(plan: Plan, kept: bool) -> None:
     other = make_plan(micro_batch=1, accumulation=16)
     record = make_record(0, FAILED, make_oom())
 
-    assert list(drop_dominated([plan, other], [record])) == ([plan, other] if hope else [other])
+    assert list(drop_dominated([plan, other], [record])) == ([plan, other] if kept else [other])
 
 
 @pytest.mark.parametrize(
-    ("where", "offload", "hope"),
+    ("where", "offload", "kept"),
     [("host", True, True), ("host", False, False), ("device", True, False)],
 )
 def test_a_host_full_of_offloaded_activations_says_nothing_of_fewer(
-    where: str, offload: bool, hope: bool
+    where: str, offload: bool, kept: bool
 ) -> None:
     failed = make_plan(checkpoint_ratio=0.5, checkpoint_offload=offload)
     fewer = make_plan(checkpoint_ratio=0.25, checkpoint_offload=offload)
     other = make_plan(micro_batch=1, accumulation=8, checkpoint_ratio=0.5)
     record = make_record(0, failed, make_oom(where=where))
 
-    assert (fewer in drop_dominated([fewer, other], [record])) is hope
+    assert (fewer in drop_dominated([fewer, other], [record])) is kept
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ plans = st.builds(
 
 @given(untried=st.lists(plans, min_size=1, unique=True), failed=st.lists(plans))
 def test_something_is_always_left(untried: list[Plan], failed: list[Plan]) -> None:
-    """Dominance is not a proof: if every plan is dominated, all may still be tried."""
+    """Dominance is not certain: if every plan is dominated, all may still be tried."""
     records = [make_record(number, plan, make_oom()) for number, plan in enumerate(failed)]
     hopeful = list(drop_dominated(untried, records))
 

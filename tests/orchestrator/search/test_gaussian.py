@@ -28,15 +28,15 @@ def test_values_alone_are_what_scikit_learn_makes_of_them() -> None:
     points, places = RNG.normal(size=(12, 3)), RNG.normal(size=(40, 3))
     truth = np.sin(points.sum(axis=1))
     kernel = Matern(length_scale=1.3, nu=2.5)
-    witness = GaussianProcessRegressor(kernel, alpha=0.1**2, optimizer=None).fit(points, truth)
-    expected, deviation = witness.predict(places, return_std=True)
+    reference = GaussianProcessRegressor(kernel, alpha=0.1**2, optimizer=None).fit(points, truth)
+    expected, deviation = reference.predict(places, return_std=True)
 
     found = posterior(kernel(points), np.zeros(12), seen(truth.tolist(), 0.1, [0] * 12))
     covariance = kernel(places, points)
 
     assert found.mean(covariance) == pytest.approx(expected, abs=1e-9)
     assert np.sqrt(1 - explained(found, covariance)) == pytest.approx(deviation, abs=1e-9)
-    assert found.log_evidence == pytest.approx(witness.log_marginal_likelihood_value_)
+    assert found.log_evidence == pytest.approx(reference.log_marginal_likelihood_value_)
 
 
 @pytest.mark.parametrize(("limit", "side"), [(0.5, 1), (-1.0, 1), (2.0, 1), (0.3, -1), (-1.5, -1)])

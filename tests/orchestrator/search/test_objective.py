@@ -27,7 +27,7 @@ def goal_of(**objective: Any) -> Objective:
     return Objective.of(make_spec(cluster=PRICED, objective=objective))
 
 
-def belief(logs: list[float]) -> Prediction:
+def prediction(logs: list[float]) -> Prediction:
     return Prediction(np.array(logs), np.full(len(logs), 0.01))
 
 
@@ -44,7 +44,7 @@ def test_what_is_expected_is_what_records_would_show(metric: str) -> None:
     objective = goal_of(metric=metric)
     aim = search_objective(objective, PlanTable.of(PLANS))
 
-    expected, _ = aim.expected(belief(rates(OUTCOMES)), belief(shares(OUTCOMES)), ROWS)
+    expected, _ = aim.expected(prediction(rates(OUTCOMES)), prediction(shares(OUTCOMES)), ROWS)
 
     shown = [objective.value(make_record(0, p, o)) for p, o in zip(PLANS, OUTCOMES, strict=True)]
     assert np.exp(expected) == pytest.approx([one.value for one in shown if one], rel=1e-6)
@@ -67,9 +67,11 @@ def test_what_answers_is_what_falls_short_of_nothing(
     aim = search_objective(objective, PlanTable.of(PLANS))
 
     for row, (plan, outcome) in enumerate(zip(PLANS, OUTCOMES, strict=True)):
-        sight = Observation(row=row, log_rate=rates(OUTCOMES)[row], log_share=shares(OUTCOMES)[row])
+        observation = Observation(
+            row=row, log_rate=rates(OUTCOMES)[row], log_share=shares(OUTCOMES)[row]
+        )
         record = make_record(0, plan, outcome)
-        assert aim.answered(sight) is objective.feasible(record)
+        assert aim.answered(observation) is objective.feasible(record)
 
 
 def test_each_kind_of_nodes_has_its_price() -> None:
@@ -80,7 +82,7 @@ def test_each_kind_of_nodes_has_its_price() -> None:
     objective = Objective.of(spec)
     plans = [make_plan(accelerator=name) for name in ("H100", "A100", "H100")]
     aim = search_objective(objective, PlanTable.of(plans))
-    expected, _ = aim.expected(belief(rates(OUTCOMES)), belief(shares(OUTCOMES)), ROWS)
+    expected, _ = aim.expected(prediction(rates(OUTCOMES)), prediction(shares(OUTCOMES)), ROWS)
 
     ranks = plans[0].world_size
     by_hand = [20 * 3600 / (2 * ranks), 30 * 3600 / (1 * ranks), 50 * 3600 / (2 * ranks)]

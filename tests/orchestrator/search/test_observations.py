@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from orchestrator.search.observations import observation_of
+from orchestrator.search.observations import observation_of, with_deviation
 from search_spaces.trial import Cancelled, Crashed, Diverged, Outcome, Stopped, TimedOut
 from tests.orchestrator.records import make_plan, make_record, make_spec
 from tests.outcomes import make_measured, make_oom
@@ -14,12 +14,12 @@ from tests.outcomes import make_measured, make_oom
 SPEC = make_spec(objective={"max_seconds": 10})
 
 
-def sight(outcome: Outcome):  # type: ignore[no-untyped-def]
+def observed(outcome: Outcome):  # type: ignore[no-untyped-def]
     return observation_of(make_record(0, make_plan(), outcome), 7, SPEC)
 
 
 def test_a_measurement_shows_throughput_and_peak() -> None:
-    seen = sight(make_measured(40.0, 0.6))
+    seen = observed(make_measured(40.0, 0.6))
 
     assert (seen.row, seen.fitted, seen.measured, seen.ran_out, seen.failed) == (
         *(7, True, True, False),
@@ -31,7 +31,7 @@ def test_a_measurement_shows_throughput_and_peak() -> None:
 
 
 def test_out_of_memory_is_a_bound_at_what_was_wanted() -> None:
-    told, silent = sight(make_oom(1.3)), sight(make_oom(None))
+    told, silent = observed(make_oom(1.3)), observed(make_oom(None))
 
     assert told.ran_out
     assert not told.failed
@@ -42,7 +42,7 @@ def test_out_of_memory_is_a_bound_at_what_was_wanted() -> None:
 
 def test_no_end_in_time_bounds_the_throughput() -> None:
     """Three steps of 16 samples take longer than the deadline of 100 s minus 10 s of measuring."""
-    seen = sight(TimedOut(deadline_seconds=100, detail="no end"))
+    seen = observed(TimedOut(deadline_seconds=100, detail="no end"))
 
     assert seen.too_slow
     assert seen.failed
@@ -51,7 +51,7 @@ def test_no_end_in_time_bounds_the_throughput() -> None:
 
 
 def test_a_deadline_shorter_than_measuring_bounds_nothing() -> None:
-    seen = sight(TimedOut(deadline_seconds=5, detail="no end"))
+    seen = observed(TimedOut(deadline_seconds=5, detail="no end"))
 
     assert seen.log_rate is None
     assert seen.failed
@@ -66,11 +66,20 @@ def test_a_deadline_shorter_than_measuring_bounds_nothing() -> None:
     ],
 )
 def test_what_memory_of_the_device_does_not_explain_broke(outcome: Outcome) -> None:
-    seen = sight(outcome)
+    seen = observed(outcome)
 
     assert seen.failed
     assert (seen.log_rate, seen.log_share, seen.ran_out) == (None, None, False)
 
 
 def test_a_cancelled_trial_shows_nothing() -> None:
-    assert sight(Cancelled(cause=Stopped(by="Ctrl-C"))) is None
+    assert observed(Cancelled(cause=Stopped(by="Ctrl-C"))) is None
+
+
+def test_a_measurement_is_as_uncertain_as_trials_of_a_plan_differ() -> None:
+    seen = [observed(make_measured(40.0, 0.6)), observed(make_oom(0.25))]
+
+    precise, bound = with_deviation(seen, 0.2)
+    assert precise.rate_noise == 0.2
+    assert bound == seen[1]
+    assert with_deviation(seen, 0.001) == seen

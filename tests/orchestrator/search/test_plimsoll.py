@@ -9,12 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.core.reasons import Promising
+from orchestrator.core.reasons import Promising, Remeasures
 from orchestrator.core.records import Record
 from orchestrator.search import plimsoll
 from orchestrator.search.base import SearchState, dominated_rows
 from orchestrator.search.encoding import distributions, table_features
+from orchestrator.search.observations import Observation
 from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialCost
+from orchestrator.search.search import Search
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
 from search_spaces.space import Space
@@ -218,7 +220,7 @@ def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Sp
     assert asked(news=False, gone=second)[:2] == [first, third]
 
 
-def test_where_all_that_is_untried_is_hopeless_it_is_still_judged(space: Space) -> None:
+def test_where_all_that_is_untried_is_dominated_it_is_still_judged(space: Space) -> None:
     """All untried plans are dominated by the last trial, which ran out of memory."""
     failed = make_record(1, space.table.plan(0), make_oom())
     rest = dominated_rows(space.table, failed)
@@ -255,3 +257,29 @@ def test_without_forecasts_the_first_plans_lie_far_apart(space: Space) -> None:
 
     assert first[0] == baseline
     assert least_distance(first) > np.quantile(random, 0.9)
+
+
+def test_the_search_knows_what_trials_of_one_plan_differ_by(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trials of a plan that are 20 % apart: each measurement may be off by as much."""
+    records = searched(space, prospects_of(space), 4)
+    again = make_record(4, records[1].plan, make_measured(1.2 * rate(records[1].plan)))
+    again = replace(again, reason=Remeasures(trial=1))
+    told = list[list[float]]()
+
+    def leaders(_: Search, observations: list[Observation], __: int) -> list[int]:
+        told.append([one.rate_noise for one in observations if one.measured])
+        return []
+
+    monkeypatch.setattr(Search, "leaders", leaders)
+    proposer = PlimsollProposer(space, SPEC, seed=0)
+    for known in (records, [*records, again]):
+        free = np.ones(len(space.table), dtype=bool)
+        proposer.leaders(SearchState(records=known, free=free, prior=prospects_of(space)), 3)
+
+    before, after = told
+    assert max(before) < 0.01
+    # the square of the difference halved, and the usual percent as one observation more
+    expected = math.sqrt((math.log(1.2) ** 2 / 2 + 0.01**2) / 2)
+    assert after == pytest.approx([expected] * 5)

@@ -110,7 +110,7 @@ def test_any_study_can_be_asked() -> None:
 
 
 def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """With synthetic training it finds the optimum in a dozen trials."""
+    """The example finds the optimum of synthetic training in a dozen trials."""
     text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
@@ -147,7 +147,7 @@ def test_failures_teach_what_to_leave_alone() -> None:
     assert best_of(study) == max(speed(c) for c in CANDIDATES if c["batch"] < 16)
 
 
-def test_what_is_noisy_is_believed_less() -> None:
+def test_what_is_noisy_is_trusted_less() -> None:
     """The same two values lead to another prediction if each may be off by a third."""
     told = {}
     for noise in (0.01, 0.3):

@@ -24,7 +24,7 @@ BEST = float(LOG_RATE[~RAN_OUT].max())
 SEEDS = range(5)
 
 
-def sight_of(row: int, *, noise: float = 0.0) -> Observation:
+def observation_of(row: int, *, noise: float = 0.0) -> Observation:
     if RAN_OUT[row]:
         return Observation(row=row, log_share=0.0, ran_out=True)
     return Observation(
@@ -33,14 +33,14 @@ def sight_of(row: int, *, noise: float = 0.0) -> Observation:
 
 
 def searched(options: CandidatePool, seed: int, trials: int) -> list[int]:
-    search, sights, rows = Search(options, seed), list[Observation](), list[int]()
+    search, observations, rows = Search(options, seed), list[Observation](), list[int]()
     free = np.ones(len(PLACES), dtype=bool)
     for _ in range(trials):
-        row = search.next(sights, free).row
+        row = search.next(observations, free).row
         assert free[row]
         free[row] = False
         rows.append(row)
-        sights.append(sight_of(row))
+        observations.append(observation_of(row))
     return rows
 
 
@@ -87,8 +87,8 @@ def test_what_ran_out_is_learned_from() -> None:
 
 
 @pytest.mark.parametrize("over", [-0.6, 0.1, 0.9])
-def test_beliefs_of_memory_have_the_tails_of_their_errors(over: float) -> None:
-    """Without observations, P(fits) follows Student's t with 4 degrees of freedom."""
+def test_predictions_of_memory_have_the_tails_of_their_errors(over: float) -> None:
+    """P(fits) without observations follows Student's t with 4 degrees of freedom."""
     share = np.full(len(PLACES), over)
     known = Surrogate(PLACES, share, 0.3).learn(*shares([])).of(np.array([0]))
     chance = stats.t(df=4).cdf(-over / known.deviation[0])
@@ -108,7 +108,7 @@ def test_when_nothing_pays_any_more_what_fits_is_tried() -> None:
 
 def test_trials_under_way_are_not_asked_for_again() -> None:
     search, free = Search(told(LOG_RATE, LOG_SHARE), 0), np.ones(len(PLACES), dtype=bool)
-    first = sight_of(0)
+    first = observation_of(0)
     pending: list[int] = []
     for _ in range(4):
         choice = search.next([first], free, pending)
@@ -140,11 +140,11 @@ def test_what_is_gained_is_gained_over_trials_under_way() -> None:
     free = np.ones(len(PLACES), dtype=bool)
     free[0] = False
     search = Search(told(LOG_RATE, LOG_SHARE), 0)
-    first = search.next([sight_of(0)], free)
+    first = search.next([observation_of(0)], free)
     free[first.row] = False
 
-    alone = search.next([sight_of(0)], free)
-    beside = search.next([sight_of(0)], free, [first.row])
+    alone = search.next([observation_of(0)], free)
+    beside = search.next([observation_of(0)], free, [first.row])
 
     assert alone.saving > 0.4
     assert beside.saving < 0.2 * alone.saving
@@ -156,7 +156,7 @@ def test_gain_and_chance_are_told_against_the_best() -> None:
 
     nothing = search.next([], free)
     free[0] = False
-    choice = search.next([sight_of(0)], free)
+    choice = search.next([observation_of(0)], free)
 
     assert (nothing.gain, nothing.best) == (None, None)
     assert choice.best == 0
@@ -168,26 +168,26 @@ def test_costly_trials_must_gain_more() -> None:
     """The best candidate takes a thousand times as long, so another one is chosen."""
     free = np.ones(len(PLACES), dtype=bool)
     free[0] = False
-    cheap = Search(told(LOG_RATE, LOG_SHARE), 0).next([sight_of(0)], free)
+    cheap = Search(told(LOG_RATE, LOG_SHARE), 0).next([observation_of(0)], free)
     seconds = np.ones(len(PLACES))
     seconds[cheap.row] = 1000.0
     options = CandidatePool(
         features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, seconds=seconds
     )
 
-    assert Search(options, 0).next([sight_of(0)], free).row != cheap.row
+    assert Search(options, 0).next([observation_of(0)], free).row != cheap.row
 
 
 def test_a_plan_that_is_over_the_line_is_no_best() -> None:
     over = Observation(row=3, log_rate=9.0, log_share=0.01)
     free = np.ones(len(PLACES), dtype=bool)
 
-    choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([over, sight_of(0)], free)
+    choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([over, observation_of(0)], free)
 
     assert choice.best == 0
 
 
-def test_sights_that_say_nothing_are_no_evidence() -> None:
+def test_observations_that_say_nothing_are_no_evidence() -> None:
     rows, seen = shares(
         [Observation(row=1), Observation(row=2, fitted=True), Observation(row=3, ran_out=True)]
     )
@@ -201,8 +201,8 @@ def test_a_useless_forecast_loses_its_weight() -> None:
     rows = rng.permutation(len(PLACES))[:40]
     useless = Surrogate(PLACES, rng.permutation(LOG_RATE), 1.0)
     useful = Surrogate(PLACES, LOG_RATE, 1.0)
-    sights = [Observation(row=int(row), log_rate=float(LOG_RATE[row])) for row in rows]
-    blind, sure = useless.learn(*rates(sights)), useful.learn(*rates(sights))
+    observations = [Observation(row=int(row), log_rate=float(LOG_RATE[row])) for row in rows]
+    blind, sure = useless.learn(*rates(observations)), useful.learn(*rates(observations))
 
     assert blind.structure.slope == 1.0
     assert sure.structure.slope == 0.1
@@ -215,15 +215,16 @@ def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
     """Noise of 0.3; one reading is 0.8 too high, unlike its neighbours and forecasts."""
     slow, fast = 20, 60
     readings = [(slow, 0.8), (slow + 1, 0.0), (slow + 12, 0.0), (fast, 0.0)]
-    sights = [
-        replace(sight_of(row, noise=off), rate_noise=0.3, fitted=True) for row, off in readings
+    observations = [
+        replace(observation_of(row, noise=off), rate_noise=0.3, fitted=True)
+        for row, off in readings
     ]
     assert LOG_RATE[slow] + 0.8 > LOG_RATE[~RAN_OUT].max()
     free = np.ones(len(PLACES), dtype=bool)
     free[[row for row, _ in readings]] = False
     search = Search(told(LOG_RATE, LOG_SHARE), 0)
 
-    choice, left = search.next(sights, free), search.regret_bound(sights, free)
+    choice, left = search.next(observations, free), search.regret_bound(observations, free)
 
     assert choice.best == fast
     assert choice.gain is not None
@@ -233,10 +234,10 @@ def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
 
 
 def test_what_will_not_fit_is_not_asked_for_however_fast() -> None:
-    """By far the fastest candidates would need twice the limit."""
+    """The fastest candidates by far would need twice the limit."""
     free = np.ones(len(PLACES), dtype=bool)
     free[0] = False
-    choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([sight_of(0)], free)
+    choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([observation_of(0)], free)
 
     assert choice.fits > 0.5
     assert not RAN_OUT[choice.row]
@@ -289,9 +290,9 @@ def test_how_much_better_a_price_may_get_is_bounded() -> None:
     )
     free = np.zeros(len(PLACES), dtype=bool)
     free[last] = True
-    sights = [sight_of(row) for row in range(len(PLACES)) if row != last]
+    observations = [observation_of(row) for row in range(len(PLACES)) if row != last]
 
-    left = search.regret_bound(sights, free)
+    left = search.regret_bound(observations, free)
 
     gain = value[last] - np.sort(value)[-2]
     assert left is not None
@@ -326,14 +327,14 @@ def test_a_busy_machine_leaves_no_more_to_find_than_its_readings_can_tell() -> N
     for seed in range(12):
         rng = np.random.default_rng(seed)
         tried = np.append(rng.choice(np.setdiff1d(fits, [best]), 23, replace=False), best)
-        sights = [
-            replace(sight_of(row, noise=0.4 * rng.normal()), rate_noise=0.03)
+        observations = [
+            replace(observation_of(row, noise=0.4 * rng.normal()), rate_noise=0.03)
             for row in tried.tolist()
         ]
         free = np.ones(len(PLACES), dtype=bool)
         free[tried] = False
         search = Search(told(LOG_RATE, LOG_SHARE))
-        found.append(search.regret_bound(sights, free, widening=1.0))
+        found.append(search.regret_bound(observations, free, widening=1.0))
 
     left = np.array(found, dtype=float)
     assert left.mean() < 1.35
@@ -341,18 +342,18 @@ def test_a_busy_machine_leaves_no_more_to_find_than_its_readings_can_tell() -> N
 
 
 def test_the_bound_of_one_candidate_is_the_quantile_of_a_normal() -> None:
-    """With one candidate that surely fits, Boole's sum is the tail of its own distribution."""
+    """Boole's sum over one candidate that surely fits is the tail of its own distribution."""
     options = CandidatePool(
         features=np.array([[0.0], [0.3]]), log_rate=np.array([0.0, 1.0]), log_share=np.full(2, -3.0)
     )
-    sights, free = [Observation(row=0, log_rate=0.0, fitted=True)], np.array([False, True])
+    observations, free = [Observation(row=0, log_rate=0.0, fitted=True)], np.array([False, True])
     search = Search(options)
-    learned = search._rate.learn(*rates(sights))
+    learned = search._rate.learn(*rates(observations))
     mean, deviation = (float(part[0]) for part in learned.of(np.array([1])))
     best = float(learned.of(np.array([0])).mean[0])
 
     for widening in (1.0, 1.5, 2.0, 3.0):
-        left = search.regret_bound(sights, free, widening)
+        left = search.regret_bound(observations, free, widening)
         assert left is not None
         expected = mean - best + widening * deviation * stats.norm.ppf(0.95)
         assert np.log(left) == pytest.approx(expected, abs=2e-3)
@@ -364,12 +365,12 @@ def nearest(row: int, others: list[int]) -> float:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_forecast_the_first_three_lie_as_far_apart_as_can_be(seed: int) -> None:
-    """After the first, nothing that is free lies farther from what was tried."""
+    """Each choice after the first is the free candidate that lies farthest from what was tried."""
     search, free, rows = Search(told(None, None), seed), np.ones(len(PLACES), dtype=bool), [77]
     free[77] = False
     for _ in range(2):
-        sights = [Observation(row=row, log_rate=float(LOG_RATE[row])) for row in rows]
-        row = search.next(sights, free).row
+        observations = [Observation(row=row, log_rate=float(LOG_RATE[row])) for row in rows]
+        row = search.next(observations, free).row
         farthest = max(nearest(other, rows) for other in np.flatnonzero(free).tolist())
         assert nearest(row, rows) == pytest.approx(farthest)
         free[row] = False
@@ -396,21 +397,22 @@ def test_a_start_far_apart_prefers_what_is_likely_to_fit() -> None:
     """Memory is forecast, speed is not: the far half, twice the limit, comes last."""
     share = np.where(PLACES[:, 0] > 0.5, np.log(2), -1.0)
     options = CandidatePool(features=PLACES, log_rate=None, log_share=share)
-    sights, free = [Observation(row=0, log_rate=0.0, log_share=-1.0)], np.ones(144, dtype=bool)
+    observations = [Observation(row=0, log_rate=0.0, log_share=-1.0)]
+    free = np.ones(144, dtype=bool)
     free[0] = False
 
-    choice = Search(options).next(sights, free)
+    choice = Search(options).next(observations, free)
 
     assert share[choice.row] < 0
     free[:] = share > 0
-    row = Search(options).next(sights, free).row
+    row = Search(options).next(observations, free).row
     assert nearest(row, [0]) == pytest.approx(2**0.5)
 
 
 def test_with_a_forecast_or_more_trials_nothing_is_asked_for_its_distance() -> None:
     free = np.ones(len(PLACES), dtype=bool)
-    sights = [sight_of(row) for row in (0, 30, 60)]
-    cases = [(told(LOG_RATE, LOG_SHARE), sights[:1]), (told(None, None), sights)]
+    observations = [observation_of(row) for row in (0, 30, 60)]
+    cases = [(told(LOG_RATE, LOG_SHARE), observations[:1]), (told(None, None), observations)]
 
     for options, known in cases:
         rows = {Search(options, 0, distant).next(known, free).row for distant in (0, 3)}

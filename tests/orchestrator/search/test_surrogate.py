@@ -30,19 +30,19 @@ def test_what_a_forecast_misjudges_of_a_knob_is_learned_from_a_few_trials() -> N
         forecast = 0.3 * PLACES @ rng.normal(size=6)
         truth = forecast + 0.6 * PLACES[:, 0] - 0.5 * PLACES[:, 3]
         rows = rng.permutation(len(PLACES))[:8]
-        sights = [Observation(row=int(row), log_rate=float(truth[row])) for row in rows]
+        observations = [Observation(row=int(row), log_rate=float(truth[row])) for row in rows]
         rest = np.setdiff1d(np.arange(len(PLACES)), rows)
 
-        believed = Surrogate(PLACES, forecast, 1.0).learn(*rates(sights)).of(rest)
+        predicted = Surrogate(PLACES, forecast, 1.0).learn(*rates(observations)).of(rest)
 
-        errors.append(np.abs(believed.mean - truth[rest]).mean())
-        assert (np.abs(believed.mean - truth[rest]) < 3 * believed.deviation).all()
+        errors.append(np.abs(predicted.mean - truth[rest]).mean())
+        assert (np.abs(predicted.mean - truth[rest]) < 3 * predicted.deviation).all()
     assert np.mean(errors) < 0.15
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_that_values_do_not_tell_is_learned_and_explains_no_steady_ones(seed: int) -> None:
-    """On a busy machine, trials vary by 40 % but each claims 3 %."""
+    """Trials on a busy machine vary by 40 % but each claims 3 %."""
     rng = np.random.default_rng(seed)
     places = np.array(list(itertools.product(np.linspace(0, 1, 12), repeat=2)))
     forecast = places @ np.array([0.8, 0.3])
@@ -51,11 +51,11 @@ def test_noise_that_values_do_not_tell_is_learned_and_explains_no_steady_ones(se
 
     def learned(off: Numbers) -> KernelParams:
         surrogate = Surrogate(places, forecast, 1.0, noises=(0.0, 0.1, 0.3))
-        sights = [
+        observations = [
             Observation(row=int(row), log_rate=float((forecast + off)[row]), rate_noise=0.03)
             for row in rows
         ]
-        return surrogate.learn(*rates(sights)).structure
+        return surrogate.learn(*rates(observations)).structure
 
     assert learned(0.4 * rng.normal(size=len(places))).noise == 0.3
     assert learned(hill + 0.03 * rng.normal(size=len(places))).noise == 0.0

@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import AllTried, Retry
-from orchestrator.study.reader import load_end, load_records, load_validations
+from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import opened_storage, storage_url
 from orchestrator.study.study import Study, check_study
@@ -64,14 +64,12 @@ def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(spec: Sweep
 
     second = open_study(spec)
     (left,) = second.interrupted()
-    assert (left.number, left.plan, left.retry_of) == (number, plan, None)
+    assert (left.number, left.plan, left.reason) == (number, plan, PROPOSED)
     second.abandon(left.number)
-    second.ask(
-        left.plan, Retry(trial=left.number, cause=DriverDied()), retry_of=left.number
-    )  # and gone again
+    second.ask(left.plan, Retry(trial=left.number, cause=DriverDied()))  # and gone again
 
     (again,) = open_study(spec).interrupted()
-    assert (again.plan, again.retry_of) == (plan, number)
+    assert (again.plan, again.reason) == (plan, Retry(trial=number, cause=DriverDied()))
 
 
 def test_a_driver_that_died_between_record_and_end_told_enough(spec: SweepSpec) -> None:
@@ -103,9 +101,9 @@ def test_validations_and_the_end_are_kept(spec: SweepSpec) -> None:
     ended = SweepEnded(reason=reason, at=validation.ended_at, regret_bound=1.02, untried=7)
     study.keep_end(ended)
 
-    assert load_validations(spec, NAME) == (validation, again)
+    assert load_state(spec, NAME).validations == (validation, again)
     assert open_study(spec).validations() == (validation, again)
-    assert load_end(spec, NAME) == ended
+    assert load_state(spec, NAME).ended == ended
 
 
 def test_studies_of_a_storage_are_evidence_for_each_other(spec: SweepSpec) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from orchestrator.study.reader import load_records
-from orchestrator.study.storage import storage_url
+from orchestrator.study.storage import storage_errors, storage_url
 from orchestrator.study.study import check_study
-from search_spaces.errors import StudyError
-from tests.orchestrator.study.values import NAME, run, study_spec
+from search_spaces.errors import StudyError, StudyLost
+from tests.orchestrator.study.values import NAME, execute, open_study, run, study_spec
 
 SECRET = "hunter2"
 
@@ -34,7 +35,7 @@ def refused(folder: Path, storage: str | None) -> str:
         (f"postgresql://ann:{SECRET}/x@127.0.0.1:9/sweeps", "Connection refused"),  # nor a slash
         (f"postgresql://127.0.0.1:9/sweeps?user=ann&password={SECRET}", "Connection refused"),
         (f"postgresql+pg8000://ann:{SECRET}@db.example/sweeps", "pg8000, is not installed"),
-        (f"mysql://ann:{SECRET}@db.example/sweeps", "MySQLdb, is not installed"),
+        (f"mysql://ann:{SECRET}@db.example/sweeps", "kept in SQLite or PostgreSQL"),
         (f"carrier-pigeon://ann:{SECRET}@loft", "carrier"),
         (f"ann:{SECRET}@db.example", "parse"),
         ("no url at all", "parse"),
@@ -42,6 +43,32 @@ def refused(folder: Path, storage: str | None) -> str:
 )
 def test_urls_that_lead_nowhere(storage: str, words: str, tmp_path: Path) -> None:
     assert words in refused(tmp_path, storage)
+
+
+@pytest.mark.parametrize(
+    ("text", "away"),
+    [
+        ("connection to server at 127.0.0.1, port 9 failed: Connection refused", True),
+        ("connection timeout expired", True),
+        ("FATAL:  the database system is starting up", True),
+        ("FATAL:  sorry, too many clients already", True),
+        ("disk I/O error", True),  # of SQLite's disk
+        ('FATAL:  password authentication failed for user "ann"', False),
+        ('FATAL:  database "sweeps" does not exist', False),
+        ('could not translate host name "db.exmaple" to address', False),
+    ],
+)
+def test_a_server_that_does_not_answer_is_no_mistake_of_the_user(text: str, away: bool) -> None:
+    error = OperationalError("connect", None, Exception(text))
+    error.__cause__ = Exception(text)
+
+    with (
+        pytest.raises(StudyError) as caught,
+        storage_errors("postgresql://ann@127.0.0.1:9/sweeps"),
+    ):
+        raise error
+
+    assert isinstance(caught.value, StudyLost) is away
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
@@ -99,3 +126,33 @@ def test_two_studies_share_a_storage(tmp_path: Path) -> None:
 
     assert len(load_records(spec, "one")) == 2
     assert len(load_records(spec, "two")) == 3
+
+
+def test_tables_that_other_processes_left_out_are_made(tmp_path: Path) -> None:
+    """Two that make them at the same time may each stop at one that the other has made."""
+    spec = study_spec(tmp_path, study={"storage": f"sqlite:///{tmp_path}/all.db"})
+    execute(str(spec.study.storage), "CREATE TABLE studies (study_id INTEGER PRIMARY KEY)")
+    execute(str(spec.study.storage), "ALTER TABLE studies ADD COLUMN study_name VARCHAR(512)")
+
+    run(open_study(spec), 2)
+
+    assert len(load_records(spec, NAME)) == 2
+
+
+def test_a_table_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path, study={"storage": f"sqlite:///{tmp_path}/all.db"})
+    study = open_study(spec)
+    execute(str(spec.study.storage), "DROP TABLE trial_params")
+
+    with pytest.raises(StudyError, match=r"cannot be written: no such table: trial_params"):
+        run(study, 1)
+
+
+@pytest.mark.parametrize("mode", ["require", "verify-full"])
+def test_s13_a_database_without_encryption_is_not_spoken_to_in_the_clear(
+    database: str, mode: str, tmp_path: Path
+) -> None:
+    """The server of the tests has none, and the address asks for it."""
+    url = f"{database}{'&' if '?' in database else '?'}sslmode={mode}"
+
+    assert "server does not support SSL" in refused(tmp_path, url)

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from orchestrator.core.objective import Objective, best
 from orchestrator.core.reasons import IsBaseline, Retry
-from orchestrator.study.reader import load_end, load_records
+from orchestrator.study.reader import load_records
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
@@ -29,6 +29,7 @@ from tests.orchestrator.study.values import (
     rate,
     run,
     share_of_limit,
+    stored_end,
     study_spec,
 )
 from tests.outcomes import every_outcome, make_measured, make_oom
@@ -315,6 +316,20 @@ def test_another_job_is_refused_by_what_changed(
     assert "choose another study.name" in str(caught.value)
 
 
+def test_a_key_that_is_newer_than_a_study_had_its_default(tmp_path: Path) -> None:
+    spec = study_spec(tmp_path)
+    run(open_study(spec), 1)
+    study = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME))
+    job = dict(study.user_attrs["subject"])
+    job["train"] = {key: value for key, value in job["train"].items() if key != "decay"}
+    study.set_user_attr("subject", job)
+
+    assert len(open_study(spec).records()) == 1
+    train = spec.train.model_dump() | {"decay": "stock"}
+    with pytest.raises(StudyError, match=r"train\.decay changed"):
+        open_study(study_spec(tmp_path, train=train))
+
+
 def on_kinds(folder: Path, **kinds: dict[str, float]) -> SweepSpec:
     return study_spec(folder, cluster={"workers": 2, "memory_gib": 0.5, "accelerators": kinds})
 
@@ -374,15 +389,13 @@ def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: P
 
     second = open_study(spec)
     (left,) = second.interrupted()
-    assert (left.number, left.plan, left.retry_of) == (number, plan, None)
+    assert (left.number, left.plan, left.reason) == (number, plan, PROPOSED)
     second.abandon(left.number)
-    second.ask(
-        left.plan, Retry(trial=left.number, cause=DriverDied()), retry_of=left.number
-    )  # and gone again
+    second.ask(left.plan, Retry(trial=left.number, cause=DriverDied()))  # and gone again
 
     third = open_study(spec)
     (again,) = third.interrupted()
-    assert (again.plan, again.retry_of) == (plan, number)
+    assert (again.plan, again.reason) == (plan, Retry(trial=number, cause=DriverDied()))
     assert third.records() == ()
 
 
@@ -462,7 +475,7 @@ def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("sampler", ["tpe", "plimsoll", GP_THOROUGH])
 def test_every_sampler_searches_for_what_is_wanted(sampler: str, tmp_path: Path) -> None:
-    """After twenty trials, the headroom of a fast enough plan is close to the most possible."""
+    """Twenty trials bring the headroom of a fast enough plan close to the most possible."""
     asked = {"metric": "headroom", "at_least": {"samples_per_second": 40.0}}
     spec = study_spec(tmp_path, sampler, objective=asked)
     study, space = open_study(spec), make_space(spec)
@@ -502,5 +515,5 @@ def test_a_study_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> 
     for read in (lambda: load_records(spec, NAME), lambda: open_study(spec)):
         with pytest.raises(StudyError, match=r"another version .* cannot read reason; choose"):
             read()
-    assert load_end(spec, NAME) is None
+    assert stored_end(spec) is None
     assert earlier_studies(spec, "another") == ()  # a search can do without it

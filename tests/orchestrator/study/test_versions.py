@@ -17,15 +17,7 @@ from orchestrator.study.study import check_study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.study.values import NAME, open_study, run, study_spec
-
-
-def execute(url: str, *statements: str) -> None:
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-    engine.dispose()
+from tests.orchestrator.study.values import NAME, execute, open_study, run, study_spec
 
 
 def refused(spec: SweepSpec) -> str:

@@ -150,7 +150,7 @@ def test_studies_of_the_same_job_are_found(tmp_path: Path) -> None:
     assert all(len(study.records) == 1 for study in found)
 
 
-def test_sources_are_named_with_how_far_they_are_believed(tmp_path: Path, space: Space) -> None:
+def test_sources_are_named_with_how_far_they_are_trusted(tmp_path: Path, space: Space) -> None:
     spec = study_spec(tmp_path)
     studies = [
         replace(earlier(space, seen), name=name)

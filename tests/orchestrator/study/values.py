@@ -5,6 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import optuna
+from sqlalchemy import create_engine, text
+
+from orchestrator.core.events import SweepEnded
+from orchestrator.study.serialization import kept_end
+from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -23,6 +29,21 @@ def study_spec(folder: Path, sampler: str = "tpe", **sections: Any) -> SweepSpec
 
 def open_study(spec: SweepSpec) -> Study:
     return Study(spec, NAME, make_space(spec))
+
+
+def stored_end(spec: SweepSpec, name: str = NAME) -> SweepEnded | None:
+    """Returns the end that a study keeps, with or without a trial."""
+    study = optuna.load_study(study_name=name, storage=storage_url(spec, name))
+    return kept_end(study)
+
+
+def execute(url: str, *statements: str) -> None:
+    """Runs SQL statements in a database."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
 
 
 def share_of_limit(plan: Plan) -> float:

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.events import Event, Noted, SweepEnded, TrialEnded, TrialStarted
-from orchestrator.core.notes import Message
+from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.objective import best
-from orchestrator.core.reasons import SameFailure
 from orchestrator.core.state import SweepState
 from orchestrator.tracking.events import (
     VERSION,
@@ -23,11 +21,10 @@ from orchestrator.tracking.events import (
     line_of,
     read_events,
     to_json,
-    without_secrets,
 )
 from search_spaces.errors import UserError
-from search_spaces.trial import Crashed, Measured
-from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec, sweep
+from search_spaces.trial import Measured
+from tests.orchestrator.records import make_records, make_space, make_spec, sweep
 from tests.outcomes import every_outcome, make_expectation
 
 DOCS = Path(__file__).parents[3] / "docs" / "observability.md"
@@ -126,7 +123,7 @@ def test_a_driver_adds_to_what_one_before_left_torn(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(tmp_path: Path) -> None:
-    """For some time a folder has the name of the file; later events are written."""
+    """A folder has the name of the file for some time; later events are written."""
     path, told = tmp_path / "events.jsonl", list[str]()
     path.mkdir()
     (start, begun), (second, then), *_ = a_sweep()
@@ -150,37 +147,6 @@ def test_a_full_disk_is_told_of() -> None:
     log.close()
 
     assert told == ["/dev/full lacks some events of the sweep: No space left on device"]
-
-
-def test_secrets_in_messages_are_not_written() -> None:
-    _, state = a_sweep()[-1]
-    text = (
-        "could not reach postgresql://ann:S3CRET@db/x or https://x?token=S3CRET&a=1:"
-        " password=S3CRET, api_key: S3CRET"
-    )
-    crashed = replace(
-        RECORDS[0],
-        outcome=Crashed(
-            cause="exception", rank=0, phase="build", detail=text, trace=f"Traceback: {text}"
-        ),
-    )
-    events: list[Event] = [
-        Noted(note=Message(text=text), at=BEGAN),
-        SweepEnded(reason=SameFailure(trials=4, cause="exception", error=text), at=BEGAN),
-        TrialEnded(record=crashed, at=BEGAN),
-    ]
-
-    for event in events:
-        written = to_json(line_of(event, state))
-        assert "S3CRET" not in written
-        assert "postgresql://ann:***@db/x" in written
-
-
-@pytest.mark.parametrize(
-    "text", ["the token budget is used", "ends at 10:30 @ noon", "http://host:5000/path"]
-)
-def test_messages_without_secrets_stay_as_they_are(text: str) -> None:
-    assert without_secrets(text) == text
 
 
 def test_a_line_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ started by the thorough test.
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.server
 import json
 import os
@@ -22,7 +23,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.rigs.mlflow_server import mlflow_server, serves
-from benchmarks.rigs.ray_head import free_port
+from benchmarks.rigs.ports import free_port
+from orchestrator.tracking.mlflow_client import open_client
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
@@ -90,7 +92,8 @@ class Asked(NamedTuple):
 class Server(http.server.ThreadingHTTPServer):
     """Answers 200 if the request has the header that its path requires, else 401.
 
-    /403 and the like answer that. `artifacts` is where the one experiment keeps its own.
+    /403 and the like answer that, /drip a byte at a time. `artifacts` is where the one experiment
+    keeps its own.
     """
 
     artifacts = "mlflow-artifacts:/0"
@@ -115,6 +118,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         word, _, path = urlsplit(self.path).path.strip("/").partition("/")
         if word.isdigit():
             return self._send(int(word), b"")
+        if word == "drip":
+            return self._drip()
         if word == "page":
             return self._send(200, b"<html>Sign in</html>")
         name, value = WANTED.get(word, ("", ""))
@@ -125,6 +130,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         experiment = {"experiment_id": "0", "name": "a", "artifact_location": server.artifacts}
         body = {"files": []} if "mlflow-artifacts" in path else {"experiments": [experiment]}
         return self._send(200, json.dumps(body).encode())
+
+    def _drip(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(1 << 20))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(1200):  # two minutes
+                self.wfile.write(b" ")
+                time.sleep(0.1)
 
     def _send(self, code: int, body: bytes) -> None:
         self.send_response(code)
@@ -172,6 +186,40 @@ def test_a_server_that_refuses_is_found_before_the_sweep(
 
     assert said.startswith(f"the MLflow server {server.address}/{path} answered")
     assert words in said
+
+
+@pytest.mark.thorough
+def test_a_server_that_sends_a_byte_at_a_time_is_not_waited_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+
+    said = refused(f"{server.address}/drip")
+
+    assert "does not answer: no complete answer within 5 s" in said
+
+
+@pytest.mark.thorough
+def test_no_call_waits_for_such_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+
+    with pytest.raises(OSError, match=r"no complete answer within 5 s"):
+        open_client(f"{server.address}/drip").get_experiment_by_name("demo")
+
+
+@pytest.mark.thorough
+def test_a_process_ends_although_a_server_still_sends(server: Server) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRY_EACH],
+        input=json.dumps([(f"{server.address}/drip", {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1"})]),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert "no complete answer within 5 s" in done.stdout, done.stderr
 
 
 def test_artifacts_are_listed_with_the_same_credentials(server: Server) -> None:

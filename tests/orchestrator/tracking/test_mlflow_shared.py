@@ -220,7 +220,7 @@ def wait_for(done: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def unused_port() -> int:
-    from benchmarks.rigs.ray_head import free_port
+    from benchmarks.rigs.ports import free_port
 
     return free_port()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import lognorm
 
+from benchmarks.published.product import concatenate_workloads
 from search_spaces.costs.calibration import (
     calibration_from_json,
     calibration_to_json,
@@ -16,7 +17,6 @@ from search_spaces.costs.calibration import (
 from search_spaces.costs.forecast import estimate, forecast, model_flops
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
-from search_spaces.costs.workload import concatenate_workloads
 from search_spaces.hardware.catalogue import known_device
 from tests.search_spaces.costs.values import BLOCKS, a_plan, work
 
@@ -59,12 +59,12 @@ def test_split_plans_have_the_same_model_flops() -> None:
 
 
 def test_a_better_device_is_faster_and_a_smaller_limit_fits_less() -> None:
-    belief = shipped_calibration()
+    calibration = shipped_calibration()
     a100, h100 = (
-        forecast(work(a_plan(micro_batch=8), device=known_device(name)), belief, LIMIT)
+        forecast(work(a_plan(micro_batch=8), device=known_device(name)), calibration, LIMIT)
         for name in ("A100-80GB", "H100-80GB")
     )
-    tight = forecast(work(a_plan(micro_batch=8)), belief, a100.peak_bytes[0])
+    tight = forecast(work(a_plan(micro_batch=8)), calibration, a100.peak_bytes[0])
 
     assert h100.samples_per_second[0] > a100.samples_per_second[0]
     assert a100.fits[0] > 0.99
@@ -80,21 +80,23 @@ def test_many_plans_are_forecast_as_each_alone_is() -> None:
         for z in (0, 3)
         for r in (0.0, 0.5)
     ]
-    belief = shipped_calibration()
-    many = forecast(work(*plans), belief, LIMIT)
+    calibration = shipped_calibration()
+    many = forecast(work(*plans), calibration, LIMIT)
     alone = concatenate_workloads([work(plan) for plan in plans])
 
-    np.testing.assert_allclose(many.step_seconds, forecast(alone, belief, LIMIT).step_seconds)
-    np.testing.assert_allclose(many.peak_bytes, forecast(alone, belief, LIMIT).peak_bytes)
+    np.testing.assert_allclose(many.step_seconds, forecast(alone, calibration, LIMIT).step_seconds)
+    np.testing.assert_allclose(many.peak_bytes, forecast(alone, calibration, LIMIT).peak_bytes)
 
 
 def test_more_than_one_chunk_is_forecast_like_one() -> None:
     few = work(a_plan(micro_batch=1), a_plan(micro_batch=2))
     many = few.take(np.arange(140_000) % 2)
-    belief = shipped_calibration()
+    calibration = shipped_calibration()
 
-    found = forecast(many, belief, LIMIT)
-    np.testing.assert_allclose(found.step_seconds[-2:], forecast(few, belief, LIMIT).step_seconds)
+    found = forecast(many, calibration, LIMIT)
+    np.testing.assert_allclose(
+        found.step_seconds[-2:], forecast(few, calibration, LIMIT).step_seconds
+    )
 
 
 def test_records_pull_the_forecast_to_what_was_measured() -> None:
@@ -110,13 +112,13 @@ def test_records_pull_the_forecast_to_what_was_measured() -> None:
     assert (second.step_deviation < first.step_deviation).all()
 
 
-def test_a_belief_is_kept_as_json() -> None:
-    belief = shipped_calibration()
+def test_a_calibration_is_kept_as_json() -> None:
+    calibration = shipped_calibration()
 
-    assert calibration_from_json(calibration_to_json(belief)) == belief
+    assert calibration_from_json(calibration_to_json(calibration)) == calibration
 
 
-def test_the_shipped_belief_says_what_it_was_fitted_to() -> None:
+def test_the_shipped_calibration_says_what_it_was_fitted_to() -> None:
     assert "published sources" in shipped_calibration().provenance
 
 
@@ -133,8 +135,8 @@ def test_a_record_of_a_cpu_teaches_less() -> None:
 
 
 def test_memory_of_plimsolls_own_loop_is_surer() -> None:
-    belief = replace(shipped_calibration(), own_deviation_factor=0.1)
+    calibration = replace(shipped_calibration(), own_deviation_factor=0.1)
     own, other = work(a_plan()), work(a_plan(engine="deepspeed"))
 
-    sure, unsure = (forecast(one, belief, LIMIT).peak_deviation[0] for one in (own, other))
+    sure, unsure = (forecast(one, calibration, LIMIT).peak_deviation[0] for one in (own, other))
     assert sure < unsure / 2

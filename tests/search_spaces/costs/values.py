@@ -23,6 +23,7 @@ from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
+from tests.plans import ddp_plan
 
 BLOCKS = 8
 BLOCK_WEIGHTS = 1_000_000
@@ -103,17 +104,7 @@ DEVICE: Device = known_device("A100-80GB")
 
 
 def a_plan(**knobs: Any) -> Plan:
-    full: dict[str, Any] = {
-        "zero_stage": 0,
-        "micro_batch": 2,
-        "accumulation": 4,
-        "checkpoint_ratio": 0.0,
-        "attention": "sdpa",
-        "precision": "bf16",
-        "batching": "padded",
-        "data": 1,
-    }
-    return Plan(**(full | knobs))
+    return ddp_plan(**{"micro_batch": 2, "precision": "bf16", "data": 1} | knobs)
 
 
 def executions(*plans: Plan) -> PlanFeatures:

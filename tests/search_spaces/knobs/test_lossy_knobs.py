@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from search_spaces.knobs.registry import is_lossless, lossy_knobs
-from tests.search_spaces.values import a_plan, a_spec
+from tests.plans import ddp_plan
+from tests.search_spaces.values import a_spec
 
 
 @pytest.mark.parametrize(
@@ -23,14 +24,14 @@ def test_lossy_knobs_come_in_the_order_of_the_registry(
     knobs: dict[str, Any], lossy: tuple[str, ...]
 ) -> None:
     spec = a_spec()
-    plan = a_plan(precision=spec.train.precision, **knobs)
+    plan = ddp_plan(precision=spec.train.precision, **knobs)
 
     assert lossy_knobs(plan, spec) == lossy
     assert is_lossless(plan, spec) == (lossy == ())
 
 
 def test_a_precision_is_lossy_where_the_specification_asks_for_another() -> None:
-    plan = a_plan(precision="bf16")
+    plan = ddp_plan(precision="bf16")
 
     assert lossy_knobs(plan, a_spec(train={"global_batch": 8, "precision": "bf16"})) == ()
     assert lossy_knobs(plan, a_spec(train={"global_batch": 8, "precision": "fp32"})) == (

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from search_spaces.knobs.labels import KNOB_DOCS
-from search_spaces.knobs.registry import KNOBS, Knob, always
+from search_spaces.knobs.knob import Knob, always
+from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, Engine, Plan
 from search_spaces.rules.knob_reference import knobs_reference, rules_of
 from search_spaces.rules.registry import RULES
-from tests.search_spaces.values import a_plan, a_spec, around
+from search_spaces.settings.render import render_environment
+from tests.plans import ddp_plan
+from tests.search_spaces.knob_pairs import pairs_of
+from tests.search_spaces.values import a_spec, around
 
 PAGE = Path(__file__).parents[3] / "docs" / "knobs.md"
+DEVICES = ("cpu", "cuda")
+
+
+def named(knob: Knob) -> str:
+    return knob.name
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -28,21 +37,46 @@ def test_every_knob_has_a_row_and_every_rule_is_named() -> None:
     text = knobs_reference()
 
     assert all(text.count(f"\n| `{knob.name}` |") == 1 for knob in KNOBS)
-    assert set(KNOB_DOCS) == {knob.name for knob in KNOBS}
     assert [rule for rule in RULES if f"`{rule}`" not in text] == []
     columns = {line.count(" | ") for line in text.splitlines() if line.startswith("|")}
     assert len(columns) == 1
 
 
-@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
+@pytest.mark.parametrize("knob", KNOBS, ids=named)
 def test_its_words_agree_with_the_knob(knob: Knob) -> None:
-    words = KNOB_DOCS[knob.name]
     values = CHOICES.get(knob.name, (1, 2))
     lossy = [value for value in values if knob.lossy(value, a_spec())]
 
-    assert bool(words.lossy) == bool(lossy)
-    assert bool(words.is_active) == (knob.is_active is not always)
-    assert words.engines in ("both", *get_args(Engine))
+    if knob.name == "precision":  # by the specification
+        assert knob.lossy_values == "all but `train.precision`"
+    else:
+        assert knob.lossy_values == ", ".join(map(str, lossy))
+    assert bool(knob.active) == (knob.is_active is not always)
+
+
+@pytest.mark.parametrize("knob", [knob for knob in KNOBS if knob.name != "engine"], ids=named)
+def test_the_engines_in_its_row_are_those_that_have_it(knob: Knob) -> None:
+    """Plans of other engines may not differ in it."""
+    engines = {pair.before.engine for pair in pairs_of(knob.name)}
+
+    assert engines == ({*get_args(Engine)} if knob.engines == "both" else {knob.engines})
+
+
+@pytest.mark.parametrize("knob", KNOBS, ids=named)
+def test_it_is_set_where_it_says(knob: Knob) -> None:
+    """Processes read it at their start, another group of ranks has it, or the model is built."""
+    places = set()
+    for pair in pairs_of(knob.name):
+        before = pair.before
+        after = replace(before, **{knob.name: getattr(pair.after, knob.name)})
+        if any(render_environment(before, d) != render_environment(after, d) for d in DEVICES):
+            places.add("process")
+        elif (before.world_size, before.accelerator) != (after.world_size, after.accelerator):
+            places.add("group")
+        else:
+            places.add("model")
+
+    assert places == {knob.set_in}
 
 
 class Recorded:
@@ -71,7 +105,7 @@ def rules_by_knob() -> dict[str, tuple[str, ...]]:
 @pytest.mark.parametrize("name", [name for name in RULES if name != "knob_at_default"])
 def test_a_rule_reads_no_knob_unseen(name: str) -> None:
     """The page lists knobs by a rule's source, so a rule may not read them through a helper."""
-    recorded = Recorded(a_plan(tensor=2, pipeline=2, engine="deepspeed", compile=True))
+    recorded = Recorded(ddp_plan(tensor=2, pipeline=2, engine="deepspeed", compile=True))
 
     RULES[name](recorded, around())  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from search_spaces.plan import Plan
 from search_spaces.rules.registry import refusal
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
 from search_spaces.spec.schema import SweepSpec
-from tests.search_spaces.values import a_cluster, a_model, a_plan, a_spec, around
+from tests.plans import ddp_plan
+from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 
 MODEL = a_model(
     parameters=10_000_000,
@@ -25,7 +27,7 @@ MODEL = a_model(
 
 
 def rendered(spec: Any = None, device: str = "cuda", **knobs: Any) -> DeepSpeedSettings:
-    plan = a_plan(**{"engine": "deepspeed", "zero_stage": 2} | knobs)
+    plan = ddp_plan(**{"engine": "deepspeed", "zero_stage": 2} | knobs)
     return render_deepspeed(plan, MODEL, spec or a_spec(), device)
 
 
@@ -47,6 +49,16 @@ def test_buckets_and_prefetching_are_never_larger_than_the_model(stage: int) -> 
     assert zero["stage"] == stage
     assert len(sizes) == (0, 2, 2, 4)[stage]
     assert all(size <= MODEL.parameters for size in sizes)
+
+
+@pytest.mark.parametrize(("parameters", "bucket"), [(5_001, 5_002), (5_002, 5_002), (1, 2)])
+def test_a_bucket_is_an_even_number_of_elements(parameters: int, bucket: int) -> None:
+    """DeepSpeed asserts it, for aligned addresses in NCCL."""
+    model = replace(MODEL, parameters=parameters)
+    plan = ddp_plan(engine="deepspeed", zero_stage=2)
+    zero = render_deepspeed(plan, model, a_spec(), "cuda").config["zero_optimization"]
+
+    assert (zero["reduce_bucket_size"], zero["allgather_bucket_size"]) == (bucket, bucket)
 
 
 @pytest.mark.parametrize(("precision", "elements"), [("fp32", 2**18), ("bf16", 2**19)])
@@ -177,10 +189,10 @@ def plans() -> Iterator[tuple[Plan, SweepSpec]]:
             data={"lengths": {128: 1.0, 512: 2.0}},
             cluster={"nvme_folder": "/drive"},
         )
-        surroundings = around(spec, MODEL, a_cluster(device="cuda", slots=4))
+        context = around(spec, MODEL, a_cluster(device="cuda", slots=4))
         spread = itertools.product((0, 1, 2, 3), offloads, (1, 2), (1, 2), (True, False))
         for stage, (optimizer, parameters), tensor, data, switch in spread:
-            plan = a_plan(
+            plan = ddp_plan(
                 engine="deepspeed",
                 precision=precision,
                 zero_stage=stage,
@@ -194,7 +206,7 @@ def plans() -> Iterator[tuple[Plan, SweepSpec]]:
                 data=data,
                 accumulation=8 // data,
             )
-            if refusal(plan, surroundings) is None:
+            if refusal(plan, context) is None:
                 yield plan, spec
 
 

@@ -10,30 +10,31 @@ from hypothesis import strategies as st
 
 from search_spaces.settings.checkpointing import evenly_spaced
 from search_spaces.settings.render import render_environment, render_torch
-from tests.search_spaces.values import a_model, a_plan
+from tests.plans import ddp_plan
+from tests.search_spaces.values import a_model
 
 
 @pytest.mark.parametrize(
-    ("knobs", "wrapper", "reshard", "every_pass"),
+    ("knobs", "replicated", "reshard"),
     [
-        ({"zero_stage": 0, "data": 1}, "none", False, False),
-        ({"zero_stage": 0, "data": 2}, "ddp", False, False),
-        ({"zero_stage": 2, "data": 2}, "fsdp2", False, True),
-        ({"zero_stage": 3, "data": 2}, "fsdp2", True, True),
+        ({"zero_stage": 0, "data": 1}, False, None),
+        ({"zero_stage": 0, "data": 2}, True, None),
+        ({"zero_stage": 2, "data": 2}, False, False),
+        ({"zero_stage": 3, "data": 2}, False, True),
     ],
 )
-def test_sharding(knobs: dict[str, Any], wrapper: str, reshard: bool, every_pass: bool) -> None:
-    settings = render_torch(a_plan(**knobs), a_model())
+def test_sharding(knobs: dict[str, Any], replicated: bool, reshard: bool | None) -> None:
+    settings = render_torch(ddp_plan(**knobs), a_model())
 
-    assert settings.wrapper == wrapper
-    assert settings.reshard_after_forward is reshard
-    assert settings.sync_every_pass is every_pass
+    assert (settings.ddp is not None) is replicated
+    sharded = settings.fsdp2
+    assert (None if sharded is None else sharded.reshard_after_forward) is reshard
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_precision_and_attention_are_handed_on(precision: str, attention: str) -> None:
-    settings = render_torch(a_plan(precision=precision, attention=attention), a_model())
+    settings = render_torch(ddp_plan(precision=precision, attention=attention), a_model())
 
     assert (settings.compute, settings.attention) == (precision, attention)
 
@@ -55,7 +56,7 @@ def test_precision_and_attention_are_handed_on(precision: str, attention: str) -
 def test_a_ratio_recomputes_so_many_blocks(
     ratio: float, blocks: int, chosen: tuple[int, ...]
 ) -> None:
-    settings = render_torch(a_plan(checkpoint_ratio=ratio), a_model(blocks=blocks))
+    settings = render_torch(ddp_plan(checkpoint_ratio=ratio), a_model(blocks=blocks))
 
     assert settings.checkpoint.blocks == chosen
 
@@ -69,7 +70,7 @@ def test_a_ratio_recomputes_so_many_blocks(
     ],
 )
 def test_a_pipeline_cuts_all_blocks(schedule: str, stages: tuple[tuple[int, ...], ...]) -> None:
-    plan = a_plan(pipeline=2, pipeline_schedule=schedule)
+    plan = ddp_plan(pipeline=2, pipeline_schedule=schedule)
 
     pipeline = render_torch(plan, a_model(blocks=4)).pipeline
 
@@ -80,7 +81,7 @@ def test_a_pipeline_cuts_all_blocks(schedule: str, stages: tuple[tuple[int, ...]
 
 
 def test_without_a_pipeline_nothing_is_cut() -> None:
-    assert render_torch(a_plan(), a_model()).pipeline is None
+    assert render_torch(ddp_plan(), a_model()).pipeline is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_without_a_pipeline_nothing_is_cut() -> None:
 def test_an_allocator_is_set_before_the_process_starts(
     allocator: str, device: str, names: tuple[str, ...]
 ) -> None:
-    environment = render_environment(a_plan(allocator=allocator), device)
+    environment = render_environment(ddp_plan(allocator=allocator), device)
 
     assert tuple(name for name, _ in environment) == names
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from search_spaces.errors import Fault
 from search_spaces.spec.load import parse_spec, spec_to_yaml
-from search_spaces.spec.redaction import without_password, without_secrets
+from search_spaces.spec.redaction import (
+    redact_texts,
+    secret_values,
+    without_password,
+    without_secrets,
+)
 
 SECRET = "hunter2"
 
@@ -87,3 +94,68 @@ def test_copies_of_a_specification_hold_no_password() -> None:
     assert SECRET not in spec_to_yaml(spec)
     assert copy.study.storage == "postgresql://a@d/x"
     assert copy.tracking.uri == "http://a@mlflow"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("postgresql://ann:S3CRET@db/x", "postgresql://ann:***@db/x"),
+        ("redis://:S3C/RET x@db:6379/0", "redis://:***@db:6379/0"),
+        ("AWS_SECRET_ACCESS_KEY=S3C/RET+1 and more", "AWS_SECRET_ACCESS_KEY=*** and more"),
+        ("PGPASSWORD=S3CRET psql", "PGPASSWORD=*** psql"),
+        ("{'password': 'S3CRET it is', 'port': 5}", "{'password': '***', 'port': 5}"),
+        (r"{\"api_key\": \"S3CRET\"}", r"{\"api_key\": \"***\"}"),
+        ("Authorization: Bearer S3CRET.S3CRET", "Authorization: Bearer ***"),
+        ("by hf_S3CRETS3CRETS3CRET1", "by ***"),
+        ("sk-proj-S3CRETSECRETSECRET", "***"),
+        ("AKIAS3CRETS3CRETS3CR", "***"),
+        ("https://b/x?X-Amz-Signature=S3CRET&a=1", "https://b/x?X-Amz-Signature=***&a=1"),
+        ("https://x?token=S3CRET&a=1: password=S3CRET, api_key: S3CRET", None),
+        (
+            "-----BEGIN PRIVATE KEY-----\nS3CRET\n-----END PRIVATE KEY-----",
+            "-----BEGIN PRIVATE KEY-----***-----END PRIVATE KEY-----",
+        ),
+    ],
+)
+def test_s5_secrets_that_libraries_repeat_are_hidden(text: str, left: str | None) -> None:
+    redacted = without_secrets(text)
+
+    assert "S3CRET" not in redacted
+    assert left is None or redacted == left
+    assert without_secrets(redacted) == redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("the token budget is used", "ends at 10:30 @ noon", "http://host:5000/path?mail=a@b"),
+        *("pad_token_id=0, max_new_tokens=128", "sqlite:///runs/study.db", "token: 17"),
+        "does not accept the token: set RAY_AUTH_TOKEN",
+    ],
+)
+def test_messages_without_secrets_stay_as_they_are(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+def test_s5_values_of_secret_variables_are_hidden_wherever_they_are() -> None:
+    environment = {
+        "WANDB_API_KEY": "0123456789abcdef",
+        "DB": "mysql://ann:tr0ub4dor@db/x",
+        "PWD": "/home/ann/project",
+        "TOKENIZERS_PARALLELISM": "falsehood",
+        "SHORT_TOKEN": "abc",
+        "HF_TOKEN": "",
+    }
+    values = secret_values(environment)
+
+    assert values == {"0123456789abcdef", "tr0ub4dor"}
+    assert without_secrets("got 0123456789abcdef/tr0ub4dor!", values=values) == "got ***/***!"
+
+
+def test_values_without_secrets_are_the_same_objects() -> None:
+    value = Fault(path="a", value="b", advice="c")
+
+    assert redact_texts(value, ()) is value
+    assert redact_texts({"a": ("x", 1, None)}, ()) == {"a": ("x", 1, None)}
+    redacted = redact_texts(replace(value, advice="password=S3CRET"), ())
+    assert redacted == replace(value, advice="password=***")

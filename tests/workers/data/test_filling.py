@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +11,7 @@ from search_spaces.costs.sequence_packing import fill_ratios
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
+from tests.plans import ddp_plan
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
 from workers.tracing.variants import lengths_of
@@ -33,11 +32,6 @@ MODEL = BuiltModel(
     vocab_size=100,
     batch_maker=None,
 )
-
-
-def a_plan(**knobs: Any) -> Plan:
-    layout = {"zero_stage": 0, "checkpoint_ratio": 0.0, "attention": "sdpa", "precision": "fp32"}
-    return Plan(**{**layout, **knobs})
 
 
 def footprint() -> Footprint:
@@ -72,7 +66,7 @@ def seen(plan: Plan) -> float:
 def test_rows_are_as_full_as_those_of_the_workers(
     batching: str, micro_batch: int, data: int
 ) -> None:
-    plan = a_plan(
+    plan = ddp_plan(
         micro_batch=micro_batch,
         data=data,
         accumulation=GLOBAL_BATCH // micro_batch // data,
@@ -85,7 +79,7 @@ def test_rows_are_as_full_as_those_of_the_workers(
 
 
 def test_samples_of_one_length_fill_their_rows() -> None:
-    plans = PlanTable.of([a_plan(micro_batch=2, accumulation=8, batching="padded", data=1)])
+    plans = PlanTable.of([ddp_plan(micro_batch=2, accumulation=8, batching="padded", data=1)])
     alike = Footprint(model="any", digest="", tokens=9, depth=1, tied_parameters=0, variants=())
 
     assert fill_ratios(plans, alike).tolist() == [1.0]

@@ -40,6 +40,7 @@ from workers.worker import Worker
 
 ROOT = Path(__file__).parents[3]
 MIB = 2**20
+NO_NVME = missing_for_nvme(torch.device("cpu"))
 CPU_ADAM_TOLERANCE = 1e-4  # relative; it is compiled with other roundings than torch's AdamW
 BUILD_SECONDS = 600.0  # DeepSpeedCPUAdam is compiled once on a machine, 50 s on idle cores
 PLANS: tuple[dict[str, Any], ...] = (
@@ -50,6 +51,18 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"zero_stage": 3, "micro_batch": 1, "checkpoint_ratio": 0.5, "batching": "grouped"},
     {"zero_stage": 3, "micro_batch": 4, "overlap": False, "prefetch_mib": 1},
 )
+
+
+def test_a_model_with_an_odd_number_of_parameters_trains_in_shards(pair: Group) -> None:
+    request = a_request(a_spec(model=odd_model("none", uneven=True)), zero_stage=2)
+    sharded = dataclasses.replace(request.plan, engine="deepspeed")
+
+    reference = pair.run(request)
+    outcome = pair.run(dataclasses.replace(request, plan=sharded))
+
+    assert isinstance(outcome, Measured), outcome
+    assert isinstance(reference, Measured), reference
+    assert outcome.losses == pytest.approx(reference.losses, rel=LOSS_TOLERANCE)
 
 
 @pytest.mark.parametrize("knobs", PLANS, ids=str)
@@ -301,7 +314,7 @@ def test_offload_to_the_host_trains_the_same(pair: Group) -> None:
 
 @pytest.mark.thorough  # building what DeepSpeed reads and writes with takes minutes
 @pytest.mark.timeout(2 * BUILD_SECONDS + 60)
-@pytest.mark.skipif(missing_for_nvme() is not None, reason=str(missing_for_nvme()))
+@pytest.mark.skipif(NO_NVME is not None, reason=str(NO_NVME))
 def test_offload_to_nvme_trains_the_same(pair: Group, tmp_path: Any) -> None:
     """Weights take some MiB, since DeepSpeed does not move tensors smaller than a request."""
     wide = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 4000}

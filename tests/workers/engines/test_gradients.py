@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from search_spaces.trial import TrialRequest
@@ -19,11 +20,11 @@ from tests.workers.test_same_training import GRADIENT_TOLERANCE, reference_gradi
 from tests.workers.values import a_plan, a_spec
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
-from workers.engines.optimizer_step import global_norm
 from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
 from workers.models.load import build
-from workers.parallel.split_modules import as_distributed
+from workers.plain_torch.slices import as_distributed
+from workers.plain_torch.update import Clipping
 from workers.prepare import prepare
 from workers.worker import Worker
 
@@ -104,10 +105,17 @@ def _norm_by_stage(worker: Worker, request: TrialRequest, *, left_out: bool) -> 
     """Norm over two stages, which each have their own weight and share a tied one."""
     mesh = worker.group.acquire(30.0, request.plan)
     assert mesh is not None
-    own, tied = torch.zeros(2), torch.zeros(1)
+    own, tied = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
     own.grad, tied.grad = torch.full((2,), 1.0 + mesh.place.stage), torch.full((1,), 4.0)
-    elsewhere = [tied] if left_out and mesh.place.stage == 1 else []
-    return global_norm([own, tied], mesh, worker.device, elsewhere).item()
+    elsewhere = (tied,) if left_out and mesh.place.stage == 1 else ()
+    clipping = Clipping(
+        max_norm=1.0,
+        group=mesh.group,
+        holders=1,
+        device=worker.device,
+        counted_elsewhere=elsewhere,
+    )
+    return clipping.norm([own, tied]).item()
 
 
 def _norm_of_stages(worker: Worker, request: TrialRequest) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from transformers import get_scheduler
 
+from search_spaces.settings.optimizer import ScheduleSettings, render_schedule
 from search_spaces.spec.sections import TrainSpec
-from workers.engines.optimizer_step import has_schedule, make_scheduler, rate_factor
+from workers.plain_torch.update import make_scheduler, rate_factor
 
 
 def a_train(schedule: str, warmup_steps: int, total_steps: int = 10) -> TrainSpec:
@@ -42,7 +45,9 @@ def a_train(schedule: str, warmup_steps: int, total_steps: int = 10) -> TrainSpe
     ],
 )
 def test_factors_by_hand(schedule: str, step: int, factor: float) -> None:
-    assert rate_factor(step, a_train(schedule, warmup_steps=2)) == pytest.approx(factor, abs=1e-7)
+    assert rate_factor(step, shape=schedule, warmup_steps=2, total_steps=10) == pytest.approx(
+        factor, abs=1e-7
+    )
 
 
 @pytest.mark.parametrize("warmup_steps", [0, 3])
@@ -51,7 +56,10 @@ def test_rates_are_those_of_transformers(schedule: str, warmup_steps: int) -> No
     train = a_train(schedule, warmup_steps)
     name = "constant_with_warmup" if schedule == "constant" else schedule
     ours, theirs = (torch.optim.SGD([torch.zeros(1)], lr=train.learning_rate) for _ in range(2))
-    our_schedule = make_scheduler(ours, train)
+    rendered = ScheduleSettings(
+        shape=train.schedule, warmup_steps=warmup_steps, total_steps=train.total_steps
+    )
+    our_schedule = make_scheduler(ours, **asdict(rendered))
     their_schedule = get_scheduler(
         name, theirs, num_warmup_steps=warmup_steps, num_training_steps=train.total_steps
     )
@@ -63,9 +71,9 @@ def test_rates_are_those_of_transformers(schedule: str, warmup_steps: int) -> No
 
 
 def test_a_run_that_is_all_warm_up_divides_by_nothing() -> None:
-    train = a_train("cosine", warmup_steps=10)
+    run = {"warmup_steps": 10, "total_steps": 10}
 
-    assert [rate_factor(step, train) for step in (9, 10, 11)] == [0.9, 1.0, 0.0]
+    assert [rate_factor(step, shape="cosine", **run) for step in (9, 10, 11)] == [0.9, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -75,4 +83,4 @@ def test_a_run_that_is_all_warm_up_divides_by_nothing() -> None:
 def test_a_constant_rate_needs_no_scheduler(
     schedule: str, warmup_steps: int, changes: bool
 ) -> None:
-    assert has_schedule(a_train(schedule, warmup_steps)) is changes
+    assert (render_schedule(a_train(schedule, warmup_steps)) is not None) is changes

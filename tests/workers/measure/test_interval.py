@@ -75,7 +75,7 @@ def test_alternating_windows_count_as_weakly_dependent() -> None:
 
 
 def test_a_rising_series_counts_as_few() -> None:
-    """Of 16 windows in two levels, 13 / 16 is the autocorrelation; (13 + 1) / 12 is above 1."""
+    """The autocorrelation of 16 windows in two levels is 13 / 16; (13 + 1) / 12 is above 1."""
     effective = effective_windows(np.array([-1.0] * 8 + [1.0] * 8))
 
     assert float(effective) == pytest.approx(_by_covariance(16, 0.99))

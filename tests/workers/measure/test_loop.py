@@ -21,10 +21,16 @@ from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import StepBatches
 from workers.data.collate import MicroBatch
-from workers.engines.optimizer_step import Update
 from workers.engines.stopwatch import HostStopwatch
 from workers.engines.torch import TorchTraining
-from workers.measure.loop import MIN_WINDOW_SECONDS, Series, measure_steps
+from workers.measure.loop import (
+    MIN_WINDOW_SECONDS,
+    Series,
+    Window,
+    measure_steps,
+    next_window,
+)
+from workers.plain_torch.update import Update
 from workers.worker import Worker
 
 NEVER_TIGHT = 1e-9
@@ -123,6 +129,34 @@ def test_stops_as_soon_as_it_is_tight() -> None:
     assert series.median_step_seconds == 0.125
 
 
+def test_retries_of_the_allocator_count_in_steps_that_count() -> None:
+    """Its cache grows in the first steps, and may be given back then."""
+    clock, retries = Clock(), 0
+    seconds = [1.0, 0.5] + [0.125] * 6
+    retried = [2, 1, 0, 0, 4, 0, 0, 1]
+    given = feed(clock, seconds.__getitem__)
+
+    def step(number: int) -> StepBatches:
+        nonlocal retries
+        retries += retried[number]
+        return given(number)
+
+    objective = ObjectiveSpec.model_validate({"interval": ALWAYS_TIGHT, "min_steps": 6})
+    series = measure_steps(
+        training(),
+        step,
+        objective,
+        None,
+        HostStopwatch(clock),
+        allocator_retries=lambda: retries,
+    )
+
+    assert isinstance(series, Series)
+    assert series.warmup == 2
+    assert [window.allocator_retries for window in series.windows] == retried
+    assert series.allocator_retries == 5
+
+
 def test_slow_first_steps_do_not_count() -> None:
     takes = [1.0, 0.5] + [0.125] * 6
     series = measure(takes.__getitem__, interval=ALWAYS_TIGHT, min_steps=6)
@@ -151,7 +185,7 @@ def test_a_plan_slower_than_its_seconds_still_gets_a_second_look() -> None:
     assert [window.steps for window in series.windows] == [1, 1]
 
 
-RIVAL = Estimate(value=0.2, low=0.19, high=0.21)
+INCUMBENT = Estimate(value=0.2, low=0.19, high=0.21)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +197,7 @@ RIVAL = Estimate(value=0.2, low=0.19, high=0.21)
     ],
 )
 def test_what_is_beaten_ends_early(seconds: float, steps: int, beaten: bool) -> None:
-    series = measure(always(seconds), incumbent=RIVAL, interval=ALWAYS_TIGHT, min_steps=6)
+    series = measure(always(seconds), incumbent=INCUMBENT, interval=ALWAYS_TIGHT, min_steps=6)
 
     assert (len(series.windows), series.beaten) == (steps, beaten)
 
@@ -171,7 +205,9 @@ def test_what_is_beaten_ends_early(seconds: float, steps: int, beaten: bool) -> 
 def test_what_is_sometimes_as_fast_is_not_beaten_yet() -> None:
     """The interval of few steps spans all of them, including one as fast as the incumbent."""
     takes = [0.25, 0.2] * 4
-    series = measure(takes.__getitem__, incumbent=RIVAL, interval=0.01, min_steps=6, max_steps=8)
+    series = measure(
+        takes.__getitem__, incumbent=INCUMBENT, interval=0.01, min_steps=6, max_steps=8
+    )
 
     assert len(series.windows) == 8
     assert not series.beaten
@@ -182,7 +218,7 @@ def test_a_near_tie_is_measured_no_longer_than_any_other_plan() -> None:
         return 0.2 if step % 2 else 0.22
 
     alone = measure(takes, interval=0.06, min_steps=6, max_steps=40)
-    tie = measure(takes, incumbent=RIVAL, interval=0.06, min_steps=6, max_steps=40)
+    tie = measure(takes, incumbent=INCUMBENT, interval=0.06, min_steps=6, max_steps=40)
 
     assert len(tie.windows) == len(alone.windows) < 40
     assert not tie.beaten
@@ -251,7 +287,7 @@ def test_short_steps_are_timed_several_at_once() -> None:
 
     assert [window.steps for window in series.windows] == [1, *[52] * 7, 35]
     for window in series.windows[1:-1]:
-        assert window.seconds * window.steps >= MIN_WINDOW_SECONDS
+        assert window.seconds * window.steps >= MIN_WINDOW_SECONDS["cpu"]
 
 
 def test_long_steps_are_timed_one_by_one() -> None:
@@ -348,9 +384,9 @@ def test_what_is_reported_of_a_trial_is_consistent(pair: Group) -> None:
 
 def test_a_beaten_trial_says_so_on_all_ranks(pair: Group) -> None:
     """No plan is as fast as this incumbent; both ranks stop together."""
-    rival = Estimate(value=1e-6, low=1e-6, high=1e-6)
+    incumbent = Estimate(value=1e-6, low=1e-6, high=1e-6)
     spec = a_spec(objective={"interval": 1e-6, "max_steps": 1000})
-    outcome = pair.run(replace(a_request(spec), incumbent=rival))
+    outcome = pair.run(replace(a_request(spec), incumbent=incumbent))
 
     assert isinstance(outcome, Measured)
     assert outcome.beaten
@@ -378,3 +414,13 @@ def test_a_model_that_looks_at_values_is_measured_without_flops(alone: Group) ->
 
     assert isinstance(outcome, Measured)
     assert (outcome.flops_per_step, outcome.mfu) == (None, None)
+
+
+def test_on_a_gpu_as_many_steps_share_a_window_as_take_a_second() -> None:
+    measured = Window(steps=1, seconds=0.3, phases=(), tokens=1.0, compile_seconds=0.0)
+    sizes = [
+        next_window([measured], ObjectiveSpec(), None, 0.0, MIN_WINDOW_SECONDS[kind])
+        for kind in ("cpu", "cuda")
+    ]
+
+    assert sizes == [1, 4]

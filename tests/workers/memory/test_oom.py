@@ -113,6 +113,76 @@ def test_the_cuda_allocators_text_says_how_much(size: str, asked_bytes: int) -> 
         assert wanted(error, device) == FailedAllocation(where="device", asked_bytes=asked_bytes)
 
 
+# What runs out around torch's allocator, each in its own words: of torch 2.13, NCCL 2.28, Triton 3
+# and bitsandbytes 0.50, written down and not raised
+AROUND: tuple[tuple[Exception, str, int | None], ...] = (
+    (
+        torch.distributed.DistBackendError(
+            "NCCL error in: ../ProcessGroupNCCL.cpp:3690, unhandled cuda error\nLast error:\n"
+            "Cuda failure 2 'out of memory'"
+        ),
+        "device",
+        None,
+    ),
+    (
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        "device",
+        None,
+    ),
+    (RuntimeError("CUDA driver error: out of memory"), "device", None),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "device", None),
+    (RuntimeError("Triton Error [CUDA]: out of memory"), "device", None),
+    (
+        RuntimeError("OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."),
+        "device",
+        20 * 2**20,
+    ),
+    (
+        RuntimeError(
+            "Caught AcceleratorError in pin memory thread for device 0.\nCUDA error: out of memory"
+        ),
+        "host",
+        None,
+    ),
+    (
+        Exception("Error out of memory at line 383 in file /src/csrc/pythonInterface.c"),
+        "device",
+        None,
+    ),
+)
+
+
+@pytest.mark.parametrize(("error", "where", "asked_bytes"), AROUND)
+def test_what_runs_out_around_the_allocator_is_out_of_memory(
+    error: Exception, where: str, asked_bytes: int | None
+) -> None:
+    for each in (error, wrapped(error)):
+        found = wanted(each, CUDA)
+        assert found is not None
+        assert (found.where, found.asked_bytes) == (where, asked_bytes)
+    assert wanted(error, CPU) is None  # there is no such library
+
+
+@pytest.mark.parametrize(("nearly_full", "where"), [(True, "device"), (False, "host")])
+def test_cudas_runtime_has_one_text_for_the_device_and_for_pinned_memory(
+    nearly_full: bool, where: str
+) -> None:
+    text = "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in https://..."
+    error = torch.AcceleratorError(text)
+
+    found = failed_allocation(error, CUDA, nearly_full=nearly_full)
+    assert found is not None
+    assert found.where == where
+
+
+def wrapped(error: Exception) -> Exception:
+    """Returns an error of a compiler or loader that was raised because of another."""
+    try:
+        raise ValueError("backend failed") from error
+    except ValueError as raised:
+        return raised
+
+
 @pytest.mark.parametrize("text", ["could not create a primitive", "could not execute a primitive"])
 def test_a_vague_text_means_memory_only_when_little_is_left(text: str) -> None:
     error = RuntimeError(text)

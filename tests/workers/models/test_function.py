@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,8 +30,26 @@ class Net(nn.Module):
             x = layer(x)
         return x.square().mean()
 
+class Direct(Net):
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer.forward(x)
+        return x.square().mean()
+
+def direct():
+    return Direct(4, 3), lambda numbers: {"x": torch.ones(len(numbers), 4)}
+
 def make(width=4, layers=3):
     return Net(width, layers), lambda numbers: {"x": torch.ones(len(numbers), width)}
+
+def drawn_elsewhere():
+    import random
+    import numpy
+    net = Net(2, 2)
+    with torch.no_grad():
+        net.layers[0].weight.copy_(torch.from_numpy(numpy.random.randn(2, 2)))
+        net.layers[1].weight.fill_(random.random())
+    return net, lambda numbers: {}
 
 def wrong():
     return Net(2, 2)
@@ -62,11 +83,17 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (package / "cut.py").write_text("def make(:\n")
     (package / "script.py").write_text("import argparse\nraise SystemExit('usage: no')\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "plimsoll_test_package", raising=False)
+    for name in [name for name in sys.modules if name.startswith("plimsoll_test_package")]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 def _spec(function: str, **config: int) -> ModelSpec:
     return ModelSpec(name=f"plimsoll_test_package.{function}", config=config)
+
+
+def test_blocks_that_are_called_past_their_hooks_are_a_fact() -> None:
+    assert describe(_spec("net:direct"), TRAIN).bypasses_hooks
+    assert not describe(_spec("net:make"), TRAIN).bypasses_hooks
 
 
 def test_facts_and_build() -> None:
@@ -89,6 +116,18 @@ def test_weights_depend_on_the_seed() -> None:
 
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def test_every_rank_draws_the_same_weights_by_numpy_and_python_too() -> None:
+    """Each rank builds the model for itself, and has drawn other numbers before."""
+    spec, ranks = _spec("net:drawn_elsewhere"), []
+    for rank in range(2):
+        np.random.seed(rank)
+        random.seed(rank)
+        ranks.append(build(spec, TRAIN, attention="sdpa").module.state_dict())
+        assert random.random() == random.Random(rank).random()  # its own go on as before
+
+    assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from workers.models import hub
 from workers.models.load import build, build_whole, describe
 
 TRAIN = TrainSpec(global_batch=8, sequence_length=64)
@@ -188,3 +189,32 @@ def test_a_folder_without_use(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot be read"):
         describe(ModelSpec(name=str(tmp_path)), TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("generation", "capability", "lack"),
+    [
+        (2, (7, 5), "needs compute capability 8.0, but the GPU has 7.5"),
+        (2, (8, 0), None),
+        (2, (12, 0), None),
+        (3, (8, 9), "needs compute capability 9.0, but the GPU has 8.9"),
+        (3, (9, 0), None),
+        (3, (10, 0), "needs compute capability 9.0, but the GPU has 10.0"),
+    ],
+)
+def test_flash_attention_needs_a_gpu_that_is_new_enough(
+    monkeypatch: pytest.MonkeyPatch,
+    generation: Literal[2, 3],
+    capability: tuple[int, int],
+    lack: str | None,
+) -> None:
+    """An installed package does not run on every GPU; its plans would crash there."""
+    cuda = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    for name in ("is_flash_attn_2_available", "is_flash_attn_3_available"):
+        monkeypatch.setattr(hub, name, lambda: True)
+
+    found = hub.missing_for_flash(generation, cuda)
+
+    assert (found is None) if lack is None else (lack in (found or ""))

@@ -11,8 +11,14 @@ from torch.nn.functional import cross_entropy
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
+    CTRLConfig,
+    CTRLLMHeadModel,
+    FunnelConfig,
+    FunnelForMaskedLM,
     OPTConfig,
     OPTForCausalLM,
+    RwkvConfig,
+    RwkvForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -21,7 +27,7 @@ from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.models.load import describe
-from workers.models.stack import find_stack, stack_facts
+from workers.models.stack import find_blocks, find_stack, stack_facts
 from workers.models.stack_trace import HiddenShape
 
 WIDTH, ROWS = 8, 20
@@ -247,3 +253,32 @@ def test_architectures_that_are_no_single_stack_are_refused_by_name() -> None:
     assert stack_facts(albert).refusal == (
         "AlbertForMaskedLM does not call each of its blocks once, in order"
     )
+
+
+def test_a_model_that_writes_into_its_embeddings_is_not_cut() -> None:
+    """A later stage has zeros in their place, which share one place in memory."""
+    config = CTRLConfig(vocab_size=50, n_embd=32, dff=32, n_layer=3, n_head=4)
+    with torch.device("meta"):
+        module = CTRLLMHeadModel(config)
+
+    assert stack_facts(module).refusal == (
+        "CTRLLMHeadModel writes into its embeddings in place, which a later stage does not have"
+    )
+
+
+def test_a_model_that_reads_weights_of_every_block_is_not_cut() -> None:
+    """RWKV rescales the weights of all blocks before the first one runs."""
+    config = RwkvConfig(vocab_size=50, hidden_size=32, num_hidden_layers=3, use_cache=False)
+    with torch.device("meta"):
+        module = RwkvForCausalLM(config)
+
+    refusal = stack_facts(module).refusal
+    assert refusal is not None
+    assert refusal.endswith("'BlockPlaceholder' object has no attribute 'attention'")
+
+
+def test_blocks_in_lists_of_lists_are_the_layers() -> None:
+    with torch.device("meta"):
+        module = FunnelForMaskedLM(FunnelConfig(block_sizes=[2, 1], d_model=32, n_head=4))
+
+    assert {type(block).__name__ for block in find_blocks(module)} == {"FunnelLayer"}

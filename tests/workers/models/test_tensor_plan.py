@@ -111,3 +111,16 @@ def test_only_projections_can_be_split() -> None:
 )
 def test_patterns(pattern: str, name: str, expected: bool) -> None:
     assert matches(pattern, name) is expected
+
+
+def test_a_weight_with_one_number_per_head_is_refused() -> None:
+    """Doge's attention has one beside its projections, which no style splits."""
+    config = AutoConfig.for_model(
+        "doge", hidden_size=32, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=2
+    )
+    with torch.device("meta"):
+        module = AutoModelForCausalLM.from_config(config)
+
+    assert tensor_facts(module).refusal == (
+        "DogeForCausalLM: model.layers.0.self_attn.A has one number per head, which no plan splits"
+    )

@@ -21,9 +21,9 @@ from tests.workers.fuzz import GLOBAL_BATCH, run_plan
 from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
 from tests.workers.values import a_plan, a_request
-from workers.parallel.checkpoint import (
+from workers.parallel.apply import wrap_blocks
+from workers.plain_torch.selective import (
     Contexts,
-    checkpoint_blocks,
     save_on_device,
     save_on_host,
     saved_operators,
@@ -81,7 +81,8 @@ def train_step(
 ) -> tuple[float, list[torch.Tensor], tuple[Block, ...], Seen]:
     """Returns the loss, gradients, blocks, and the operators of backward."""
     stack, blocks = a_stack()
-    checkpoint_blocks(stack, blocks, CheckpointSettings(blocks=picked, mode=mode, offload=offload))
+    settings = CheckpointSettings(blocks=picked, mode=mode, offload=offload)
+    wrap_blocks(stack, blocks, settings, compiles=False)
     loss = stack(torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)).square().mean()
     with Seen() as seen:
         loss.backward()
@@ -149,7 +150,8 @@ def kept_bytes(picked: tuple[int, ...], mode: CheckpointMode) -> int:
     """Returns bytes saved by autograd plus those saved by selective checkpointing."""
     stack, blocks = a_stack()
     weights = {weight.untyped_storage().data_ptr() for weight in stack.parameters()}
-    checkpoint_blocks(stack, blocks, CheckpointSettings(blocks=picked, mode=mode, offload=False))
+    settings = CheckpointSettings(blocks=picked, mode=mode, offload=False)
+    wrap_blocks(stack, blocks, settings, compiles=False)
     held = Held()
     x = torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
     kept = _RecordKept(held) if mode == "selective" else Seen()
@@ -192,7 +194,8 @@ def test_what_is_offloaded_is_what_recomputation_starts_from(
 
     monkeypatch.setattr(torch.Tensor, "copy_", counted)
     stack, blocks = a_stack()
-    checkpoint_blocks(stack, blocks, CheckpointSettings(blocks=ALL, mode="full", offload=True))
+    settings = CheckpointSettings(blocks=ALL, mode="full", offload=True)
+    wrap_blocks(stack, blocks, settings, compiles=False)
     stack(torch.ones(ROWS, WIDTH))
 
     assert moved == BLOCKS * [(ROWS, WIDTH)]  # no weight, nothing of the inside of a block
@@ -252,7 +255,7 @@ def test_a_block_that_works_in_place_is_recomputed_right(offload: bool) -> None:
         blocks = (InPlace(), InPlace())
         stack = nn.Sequential(*blocks)
         settings = CheckpointSettings(blocks=picked, mode="selective", offload=offload)
-        checkpoint_blocks(stack, blocks, settings)
+        wrap_blocks(stack, blocks, settings, compiles=False)
         stack(x).square().mean().backward()
         gradients.append([weight.grad for weight in stack.parameters()])
 

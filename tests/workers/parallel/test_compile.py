@@ -21,7 +21,8 @@ from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
 from workers.entry import run_trial
 from workers.models.load import build
-from workers.parallel.compile import load_compiler, missing_for_compile, without_ddp_splits
+from workers.parallel.compile import load_compiler, missing_for_compile
+from workers.plain_torch.data_parallel import without_ddp_splits
 from workers.prepare import prepare
 from workers.worker import Worker
 

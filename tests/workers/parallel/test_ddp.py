@@ -80,6 +80,38 @@ def test_buckets_change_no_loss(pair: Group, bucket_mib: int, view: bool) -> Non
     assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
 
 
+def _knows_its_graph(worker: Worker, request: TrialRequest) -> bool:
+    """Takes two steps; returns whether DDP was told that the graph is always the same."""
+    mesh = worker.group.acquire(30.0, request.plan)
+    assert mesh is not None
+    model = build(SPEC.model, SPEC.train, attention="sdpa")
+    source = batch_source(model, SPEC)
+    training = build_training(request, model, prepare(SPEC), mesh, worker.device)
+    assert isinstance(training, TorchTraining)
+    for step in range(2):
+        given = source.step(request.plan, mesh.place.data, step)
+        training.step(given.batches, given.targets, stopwatch_for(worker.device))
+    replicas = training.module
+    assert isinstance(replicas, DistributedDataParallel)
+    training.close()
+    return bool(replicas.static_graph)
+
+
+@pytest.mark.parametrize("checkpoint_ratio", [0.0, 1.0])
+def test_a_graph_that_is_declared_static_changes_no_loss(
+    pair: Group, checkpoint_ratio: float
+) -> None:
+    micro_batch = SPEC.train.global_batch // 2
+    knobs = {"micro_batch": micro_batch, "checkpoint_ratio": checkpoint_ratio}
+    request = a_request(SPEC, **knobs, ddp_static_graph=True)
+
+    outcome = pair.run(request)
+
+    assert isinstance(outcome, Measured)
+    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+    assert all(pair.call(_knows_its_graph, request))
+
+
 def test_gradients_sent_in_half_are_rounded_and_no_more(pair: Group) -> None:
     plan = a_plan(compression="fp16")  # torch has no bf16 hook for gloo
     expected = reference_gradients()

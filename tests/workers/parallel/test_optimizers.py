@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from search_spaces.errors import missing_extra
 from search_spaces.trial import Measured
 from tests.workers.launch import Group
 from tests.workers.test_same_training import (
@@ -19,13 +20,12 @@ from tests.workers.test_same_training import (
 )
 from tests.workers.values import STEPS, a_request
 from workers.models.load import build_whole
-from workers.parallel.optimizers import missing_for_eight_bit
 
 EIGHT_BIT_TOLERANCE = 0.05  # relative; 8-bit states keep 2 digits
 HYBRID = {"data": 4, "zero_stage": 3, "replicas": 2, "micro_batch": 1}
 OFFLOAD = {"zero_stage": 2, "offload_optimizer": "cpu", "offload_parameters": "cpu"}
 needs_8bit = pytest.mark.skipif(
-    missing_for_eight_bit() is not None, reason=str(missing_for_eight_bit())
+    missing_extra("bitsandbytes") is not None, reason=str(missing_extra("bitsandbytes"))
 )
 
 

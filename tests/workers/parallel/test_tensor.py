@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, OutOfMemory, TrialRequest
+from search_spaces.trial import Crashed, Measured, OutOfMemory, TrialRequest
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.parallel.split_models import ARCHITECTURES, split_spec
+from tests.workers.parity.ranks import whole_weights
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
@@ -25,8 +25,6 @@ from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
 from workers.models.load import build, build_whole
 from workers.models.tensor_plan import tensor_facts, tensor_plan
-from workers.parallel.split_modules import as_distributed
-from workers.parallel.tensor import original_order
 from workers.prepare import prepare
 from workers.worker import Worker
 
@@ -74,14 +72,10 @@ def moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
 
 
 def _whole_weights(module: nn.Module) -> dict[str, torch.Tensor]:
-    found = {}
-    for name, weight in module.named_parameters():
-        slices = as_distributed(weight)
-        full = slices.full_tensor() if isinstance(slices, DTensor) else slices
-        owner = module.get_submodule(name.rpartition(".")[0])
-        plain = name.removeprefix("module.").replace("_checkpoint_wrapped_module.", "")
-        found[plain] = original_order(owner, full.detach()).clone()
-    return found
+    return {
+        name.removeprefix("module.").replace("_checkpoint_wrapped_module.", ""): weight
+        for name, weight in whole_weights(module).items()
+    }
 
 
 def assert_moved_by_gradient(group: Group, spec: SweepSpec, **knobs: Any) -> None:
@@ -210,6 +204,17 @@ def test_a_function_of_the_user_is_split_by_the_plan_in_its_spec(alone: Group, p
 
     assert prepare(spec).tensor.refusal is None
     assert losses(pair, spec, **TWO) == pytest.approx(expected, rel=LOSS_TOLERANCE)
+
+
+def test_rows_that_cannot_be_split_evenly_are_a_crash_and_no_abort(pair: Group) -> None:
+    """Rows of a function are as long as its batch maker makes them."""
+    spec = a_spec(model={"name": "tests.workers.odd_models:make_answering"})
+
+    outcome = pair.run(a_request(spec, **TWO, sequence_parallel=True))
+
+    assert isinstance(outcome, Crashed)
+    assert "splits rows over 2 tensor ranks" in outcome.detail
+    pair.assert_trains(**TWO)
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])

@@ -94,6 +94,7 @@ def test_a_rank_that_fails_ends_the_probe_with_its_reason(tmp_path: Path) -> Non
     assert children() == before
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_probe_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     before = children()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from search_spaces.costs.footprint import Compute, Footprint, Part, Split
 from search_spaces.errors import ModelError
@@ -376,3 +377,20 @@ def test_flash_attention_is_traced_as_sdpa(tmp_path: Path) -> None:
     fused = traced(spec_of(LLAMA), tmp_path, "sdpa").variant("sdpa", "cast", "none")
 
     assert dataclasses.replace(flash, attention="sdpa") == fused
+
+
+@pytest.mark.parametrize("kind", ["buffers", "attribute", "layers"])
+@pytest.mark.filterwarnings("error:Accessing the data pointer of FakeTensor")
+def test_no_reference_to_a_storage_is_copied(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gives its storage back: with a copy, twice, which corrupted the heap."""
+
+    def refuse(self: StorageWeakRef, memo: object) -> None:
+        raise AssertionError("copied")
+
+    monkeypatch.setattr(StorageWeakRef, "__deepcopy__", refuse, raising=False)
+    model = {"name": "tests.workers.copied_models:make", "config": {"kind": kind}}
+    footprint = traced(spec_of(model), tmp_path, compute="fp32")
+
+    assert footprint.depth == (2 if kind == "layers" else 0)

@@ -1,0 +1,1 @@
+"""Random input for the command line and the specification."""

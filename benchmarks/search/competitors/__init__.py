@@ -1,0 +1,1 @@
+"""Competitors that search a surface."""

@@ -1,0 +1,102 @@
+"""A surface as people think of it: micro-batches of a sharding stage and a setting of the rest."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.search.surfaces import Surface
+
+_MICRO = (
+    *("micro_batch", "micro_batch_size", "mbs", "train_micro_batch_size_per_gpu"),
+    *("per_device_train_batch_size", "per_device_batch_size", "device_batch_size"),
+    *("batch_size_per_gpu", "batch_size"),
+)
+_STAGE = ("zero_stage", "sharding", "zero", "stage", "sharding_strategy", "fsdp")
+_ONLY = 0.0  # the micro-batch where a surface has none, or a candidate does not say
+
+Setting = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Place:
+    """The place of a candidate: its stage, its micro-batch, and the setting of all other knobs."""
+
+    setting: Setting
+    stage: int
+    micro: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """The places of all candidates.
+
+    A surface without micro-batch has one of them everywhere, and one without stage is of stage 0.
+    """
+
+    places: tuple[Place, ...]
+
+    @classmethod
+    def of(cls, surface: Surface) -> Layout:
+        """Reads the places of a surface's candidates, by the knobs' names."""
+        micro = next((name for name in _MICRO if name in surface.distributions), None)
+        stage = next((name for name in _STAGE if name in surface.distributions), None)
+        rest = [name for name in surface.distributions if name not in (micro, stage)]
+        return cls(
+            places=tuple(
+                Place(
+                    setting=tuple(candidate[name] for name in rest),
+                    stage=stage_of(candidate[stage]) if stage else 0,
+                    micro=_number(candidate[micro]) if micro else _ONLY,
+                )
+                for candidate in surface.candidates
+            )
+        )
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """All settings, in the order of the candidates."""
+        return tuple(dict.fromkeys(place.setting for place in self.places))
+
+    def rows(self, setting: Setting, stage: int) -> dict[float, int]:
+        """The candidate of each micro-batch, from the smallest; the first where several share it.
+
+        Two shardings of one stage (full and hybrid, say) share their micro-batches.
+        """
+        found: dict[float, int] = {}
+        for row, place in enumerate(self.places):
+            if place.setting == setting and place.stage == stage:
+                found.setdefault(place.micro, row)
+        return dict(sorted(found.items()))
+
+    def stages(self, setting: Setting) -> list[int]:
+        """The stages of a setting, from the lowest."""
+        return sorted({place.stage for place in self.places if place.setting == setting})
+
+    def groups(self) -> dict[tuple[int, Setting], dict[float, int]]:
+        """Micro-batches by stage and setting."""
+        found: dict[tuple[int, Setting], dict[float, int]] = defaultdict(dict)
+        for row, place in enumerate(self.places):
+            found[place.stage, place.setting].setdefault(place.micro, row)
+        return {key: dict(sorted(rows.items())) for key, rows in found.items()}
+
+
+def stage_of(value: Any) -> int:
+    """Returns what of a model is sharded, as ZeRO counts it: 0 nothing, 3 all."""
+    words = str(value).lower()
+    if digit := re.search(r"zero[ _-]?([0-3])|^([0-3])(\.0)?$|stage[ _-]?([0-3])", words):
+        return int(digit[1] or digit[2] or digit[4])
+    if re.search(r"grad_op", words):
+        return 2
+    return 3 if re.search(r"fsdp|hsdp|full|zero", words) else 0
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        return _ONLY
+    return number if math.isfinite(number) else _ONLY

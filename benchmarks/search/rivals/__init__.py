@@ -1,1 +1,0 @@
-"""Who searches a surface."""

@@ -1,0 +1,88 @@
+"""Knobs of a plan. How gradients and weights travel between data ranks."""
+
+from __future__ import annotations
+
+from search_spaces.knobs.knob import ZERO, Knob, is_ddp, is_zero
+
+COMMUNICATION = (
+    Knob(
+        name="bucket_mib",
+        trades="fewer, larger reductions against an earlier start and smaller buffers",
+        does=(
+            "`torch`: sets `bucket_cap_mb` of DDP; `deepspeed`: sets `reduce_bucket_size` and"
+            " `allgather_bucket_size`, limited to the size of the model"
+        ),
+        is_active=lambda chosen: is_ddp(chosen) or is_zero(chosen),
+        active="with DDP, or with engine deepspeed and zero_stage above 0",
+        depends_on=(*ZERO, "data"),
+        label="bucket {}",
+    ),
+    Knob(
+        name="gradient_as_bucket_view",
+        trades="true avoids a copy of the gradients: they live in the reduction buckets",
+        does="sets DDP's argument of the same name",
+        engines="torch",
+        is_active=is_ddp,
+        active="with DDP",
+        depends_on=(*ZERO, "data"),
+        label="own gradients",
+    ),
+    Knob(
+        name="ddp_static_graph",
+        trades="DDP learns in the first step which gradients come in which order, and looks no"
+        " more; a model whose graph changes later fails",
+        does="sets DDP's argument `static_graph`",
+        engines="torch",
+        is_active=is_ddp,
+        active="with DDP",
+        depends_on=(*ZERO, "data"),
+        forecast=False,
+        label="static graph",
+    ),
+    Knob(
+        name="compression",
+        trades=(
+            "less gradient traffic against accuracy; powersgd also needs memory for its error"
+            " feedback"
+        ),
+        does="registers DDP's communication hook",
+        engines="torch",
+        is_active=is_ddp,
+        active="with DDP",
+        depends_on=(*ZERO, "data"),
+        lossy=lambda value, _: value != "none",
+        lossy_values="fp16, bf16, powersgd",
+        label="send {}",
+    ),
+    Knob(
+        name="overlap",
+        trades="reductions that overlap with backward, against a second buffer",
+        does="sets `overlap_comm`",
+        engines="deepspeed",
+        is_active=is_zero,
+        active="with engine deepspeed and zero_stage above 0",
+        depends_on=ZERO,
+        label="no overlap",
+    ),
+    Knob(
+        name="contiguous_gradients",
+        trades="no fragmentation, against one more buffer and copy",
+        does="sets `contiguous_gradients`",
+        engines="deepspeed",
+        is_active=is_zero,
+        active="with engine deepspeed and zero_stage above 0",
+        depends_on=ZERO,
+        forecast=False,
+        label="scattered gradients",
+    ),
+    Knob(
+        name="prefetch_mib",
+        trades="weights that arrive in time, against memory for prefetched weights",
+        does="sets `stage3_prefetch_bucket_size`, limited to the size of the model",
+        engines="deepspeed",
+        is_active=lambda chosen: is_zero(chosen) and chosen["zero_stage"] == 3,
+        active="with engine deepspeed and zero_stage 3",
+        depends_on=ZERO,
+        label="prefetch {}",
+    ),
+)

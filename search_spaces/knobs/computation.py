@@ -1,0 +1,67 @@
+"""Knobs of a plan. How a step is computed: kernels, precision, batches, optimizer."""
+
+from __future__ import annotations
+
+from search_spaces.knobs import search_defaults
+from search_spaces.knobs.knob import Knob
+
+COMPUTATION = (
+    Knob(
+        name="attention",
+        trades=(
+            "speed and memory of the same attention: eager stores the whole attention matrix,"
+            " flash never does, sdpa uses the kernel that torch picks"
+        ),
+        does=(
+            "builds a transformers model with that implementation; a model from a user's function"
+            " has its own"
+        ),
+        default=search_defaults.attentions,
+    ),
+    Knob(
+        name="precision",
+        trades="speed and memory for activations against accuracy; master weights are always fp32",
+        does=(
+            "`torch`: FSDP2's mixed-precision policy, or autocast without FSDP2, with dynamic"
+            " loss scaling for fp16; `deepspeed`: its bf16 or fp16 mode"
+        ),
+        default=lambda choice: (choice.spec.train.precision,),
+        lossy=lambda value, spec: value != spec.train.precision,
+        lossy_values="all but `train.precision`",
+    ),
+    Knob(
+        name="batching",
+        trades=(
+            "less padding against batches of uneven shapes: grouped batches samples of similar"
+            " length, packed concatenates samples"
+        ),
+        does=(
+            "arranges each step's samples in micro-batches; every choice trains on the same samples"
+        ),
+        default=search_defaults.batchings,
+    ),
+    Knob(
+        name="compile",
+        trades="faster steps against compile time, which the trial reports separately",
+        does=(
+            "compiles each block on its own, recomputation included: first for the first width,"
+            " then once more for all widths"
+        ),
+        default=search_defaults.compiles,
+        label="compile",
+    ),
+    Knob(
+        name="optimizer",
+        trades=(
+            "adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"
+            " adamw_8bit and adafactor need less memory for states, but approximate the moments"
+        ),
+        does=(
+            "creates that optimizer for the trained weights; if states are offloaded, DeepSpeed's"
+            " own CPU Adam replaces adamw_fused"
+        ),
+        lossy=lambda value, _: value in {"adamw_8bit", "adafactor"},
+        lossy_values="adamw_8bit, adafactor",
+        label="{}",
+    ),
+)

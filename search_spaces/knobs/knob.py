@@ -1,0 +1,103 @@
+"""Declaration of a knob: all that is known of one dimension of the space, but for its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from search_spaces.knobs.search_defaults import Chosen, DomainContext, Values
+from search_spaces.plan import DEFAULTS
+from search_spaces.spec.schema import SweepSpec
+
+ZERO = ("engine", "zero_stage")
+OFFLOADS = ("offload_optimizer", "offload_parameters")
+
+
+def always(_: Chosen) -> bool:
+    """The condition of a knob that is always active."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One dimension of the space.
+
+    Its type, its default, which it has where it is inactive, and what its values mean are those of
+    the field in `Plan`.
+
+    Attributes:
+        name: Name of the field in `Plan`, and of the key in the section `space`.
+        trades: What the knob gains and what it costs.
+        does: What the worker does with it.
+        engines: Engines that have it.
+        default: Returns the values to search if the specification names none. Without it, the
+            knob keeps its default (`plan.DEFAULTS`).
+        is_active: Returns True if the knob changes anything, given the knobs before it. An
+            inactive knob has its default, so that no plan has two names.
+        active: The same condition in words; empty if it is always active.
+        depends_on: Knobs before this one that `default` and `is_active` read; they see no others.
+        lossy: Returns True if a value changes the numerics of the specified training.
+        lossy_values: Those values in words; empty if there are none.
+        memory: 1 if a larger value never takes less memory, -1 if it never takes more, 0 if the
+            direction is unknown.
+        forecast: False if forecasts do not depend on the knob, so that only trials tell its effect.
+        set_in: What a new value needs: other processes, which read it at their start; another
+            group of ranks; or the model built anew.
+        label: Word in tables for a value that is not the default, with {} for the value; empty if
+            `orchestrator.report.labels` words it together with other knobs.
+    """
+
+    name: str
+    trades: str
+    does: str
+    engines: Literal["both", "torch", "deepspeed"] = "both"
+    default: Callable[[DomainContext], Values] | None = None
+    is_active: Callable[[Chosen], bool] = always
+    active: str = ""
+    depends_on: tuple[str, ...] = ()
+    lossy: Callable[[Any, SweepSpec], bool] = lambda _, __: False
+    lossy_values: str = ""
+    memory: Literal[-1, 0, 1] = 0
+    forecast: bool = True
+    set_in: Literal["process", "group", "model"] = "model"
+    label: str = ""
+
+    def values(self, choice: DomainContext) -> Values:
+        """Returns the values to search at a point of the space; the specification's list wins."""
+        if not self.is_active(choice.chosen):
+            return (DEFAULTS[self.name],)
+        specified: Values | None = getattr(choice.spec.space, self.name)
+        if specified is not None:
+            return tuple(dict.fromkeys(specified))
+        return self.default(choice) if self.default else (DEFAULTS[self.name],)
+
+
+def is_sharded(chosen: Chosen) -> bool:
+    """Returns True if data ranks shard any state."""
+    return bool(chosen["zero_stage"] >= (2 if chosen["engine"] == "torch" else 1))
+
+
+def is_ddp(chosen: Chosen) -> bool:
+    """Returns True if data ranks each hold a whole model, and torch reduces their gradients."""
+    return bool(chosen["engine"] == "torch" and chosen["zero_stage"] == 0 and chosen["data"] > 1)
+
+
+def is_zero(chosen: Chosen) -> bool:
+    """Returns True if DeepSpeed shards any state."""
+    return bool(chosen["engine"] == "deepspeed" and chosen["zero_stage"] >= 1)
+
+
+def is_offloaded(chosen: Chosen) -> bool:
+    """Returns True if optimizer states or weights leave the device."""
+    return {chosen["offload_optimizer"], chosen["offload_parameters"]} != {"none"}
+
+
+def is_on_nvme(chosen: Chosen) -> bool:
+    """Returns True if optimizer states or weights go to NVMe."""
+    return "nvme" in (chosen["offload_optimizer"], chosen["offload_parameters"])
+
+
+def is_checkpointed(chosen: Chosen) -> bool:
+    """Returns True if any block is recomputed."""
+    return bool(chosen["checkpoint_ratio"] > 0)

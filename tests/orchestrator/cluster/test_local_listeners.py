@@ -1,0 +1,144 @@
+"""Ray that a sweep starts on this machine: where it listens, and who can enter its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.rigs.ray_head import environment
+from orchestrator.cluster.runtime import private_folder
+from tests.orchestrator.cluster import awkward_model
+from tests.orchestrator.cluster.cli import PLIMSOLL
+
+ROOT = str(Path(__file__).parents[3])
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+NOBODY = 65534
+# connects as a sweep does, says where Ray keeps its session, and waits to be looked at
+CONNECTS = """
+import sys
+from orchestrator.cluster.cleanup import session_folder
+from orchestrator.cluster.runtime import connected
+from search_spaces.spec.schema import SweepSpec
+spec = SweepSpec.model_validate({"model": "gpt2", "train": {"global_batch": 4},
+                                 "cluster": {"device": "cpu", "workers": 1}})
+with connected(spec):
+    import ray
+    ray.get(ray.remote(lambda: 1).remote())
+    print(session_folder(), flush=True)
+    sys.stdin.readline()
+"""
+SPEC = """
+model: {name: "awkward_model:make", config: {pass_seconds: 0.01}}
+cluster: {device: cpu, workers: 2, memory_gib: 0.5}
+train: {global_batch: 8, sequence_length: 8, precision: fp32}
+space: {zero_stage: [0, 3], checkpoint_ratio: [0.0], micro_batch: [1]}
+objective: {max_seconds: 2}
+budget: {trials: 2}
+validation: {enabled: false}
+tracking: {enabled: false}
+"""
+
+
+def listeners(driver: psutil.Process) -> dict[str, set[str]]:
+    """Returns the addresses that a driver and its processes listen on, by their names."""
+    listening: dict[str, set[str]] = {}
+    for process in (driver, *driver.children(recursive=True)):
+        try:
+            name = process.name()
+            for connection in process.net_connections("inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    listening.setdefault(name, set()).add(connection.laddr.ip)
+        except psutil.Error:  # it has just ended
+            continue
+    return listening
+
+
+def enters(folder: Path, as_user: int) -> bool:
+    """Tells if another user gets into a folder, by trying."""
+    code = f"import os; os.setgid({as_user}); os.setuid({as_user}); os.listdir({str(folder)!r})"
+    return not subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False
+    ).returncode
+
+
+@pytest.mark.thorough
+def test_s2_s3_ray_listens_on_loopback_and_its_folder_is_private(tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", CONNECTS],
+        env=environment(tmp_path, PYTHONPATH=ROOT),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert driver.stdout is not None
+        session = Path(driver.stdout.readline().strip())
+        listening = listeners(psutil.Process(driver.pid))
+    finally:
+        driver.communicate("\n", timeout=60)
+
+    assert {"gcs_server", "raylet"} <= listening.keys()
+    assert set().union(*listening.values()) <= LOOPBACK, listening
+    private = session.parents[1]
+    assert private.name == f"ray-{os.getuid()}"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    if os.getuid() == 0:
+        assert enters(session, 0)
+        assert not enters(session, NOBODY)
+
+
+def test_s3_a_folder_that_somebody_else_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    made = private_folder()
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    made.chmod(0o777)
+    assert stat.S_IMODE(private_folder().stat().st_mode) == 0o700
+    made.rmdir()
+    (tmp_path / "planted").mkdir()
+    made.symlink_to(tmp_path / "planted")
+    with pytest.raises(PermissionError, match="belongs to somebody else: set RAY_TMPDIR"):
+        private_folder()
+    if os.getuid() == 0:
+        made.unlink()
+        made.mkdir()
+        os.chown(made, NOBODY, NOBODY)
+        with pytest.raises(PermissionError, match="belongs to somebody else"):
+            private_folder()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_s2_no_process_of_a_sweep_listens_beyond_loopback(tmp_path: Path) -> None:
+    shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
+    (tmp_path / "sweep.yaml").write_text(SPEC)
+    listening: dict[str, set[str]] = {}
+    driver = subprocess.Popen(
+        [PLIMSOLL, "tune", "sweep.yaml", "--json"],
+        cwd=tmp_path,
+        env=environment(tmp_path, PYTHONPATH=ROOT),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 240
+    while driver.poll() is None and time.monotonic() < until:
+        for name, addresses in listeners(psutil.Process(driver.pid)).items():
+            listening.setdefault(name, set()).update(addresses)
+        time.sleep(0.3)
+    out, _ = driver.communicate(timeout=60)
+
+    assert driver.returncode == 0
+    trials = json.loads(out)["result"]["trials"]
+    assert {trial["outcome"] for trial in trials} == {"measured"}
+    assert any("RayTrainWorker" in name or "ray::_Ray" in name for name in listening), listening
+    assert set().union(*listening.values()) <= LOOPBACK, listening

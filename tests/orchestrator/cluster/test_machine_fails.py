@@ -1,0 +1,195 @@
+"""Machines that fail under a real sweep: no plan is blamed, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.chaos.rig import RANKS
+from benchmarks.rigs.ray_head import APART, can_be_apart, environment
+from orchestrator.study.reader import load_records
+from search_spaces.spec.failpoints import FOLDER_VARIABLE, VARIABLE
+from search_spaces.spec.load import load_spec
+from search_spaces.trial import Measured
+from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, write_sweep
+
+pytestmark = pytest.mark.thorough
+
+# With a patience that suits a test
+HASTY = """
+import sys
+import orchestrator.cluster.watchdog
+from orchestrator.cli import main
+
+orchestrator.cluster.watchdog.SILENT_SECONDS = 15.0
+sys.argv = ["plimsoll", "tune", "sweep.yaml", "--plain"]
+main()
+"""
+ENDED = "trial 1 ended"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_sweep(
+        tmp_path / "sweep.yaml",
+        space={
+            "data": [2],
+            "zero_stage": [0, 2, 3],
+            "micro_batch": [1, 2, 4],
+            "checkpoint_ratio": [0.0],
+        },
+        objective={"max_steps": 12},
+        study={"sampler": "random"},
+        tracking={"enabled": False},
+    )
+    return tmp_path
+
+
+@contextlib.contextmanager
+def tuning(folder: Path, *command: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts a sweep, and waits until its second trial has ended."""
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment(folder, OMP_NUM_THREADS="1", **extra),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            while ENDED not in said(folder) and process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+            assert process.poll() is None, said(folder)
+            yield process
+        finally:
+            for each in (*offspring(process.pid), process):
+                with contextlib.suppress(psutil.Error, ProcessLookupError):
+                    each.kill()
+            process.wait()
+
+
+def said(folder: Path) -> str:
+    return (folder / "log").read_text()
+
+
+def offspring(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return [one for one in offspring(process.pid) if words_of(one)[0].startswith(RANKS)]
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):  # it has just ended, or is a zombie
+        return process.cmdline() or [""]
+    return [""]
+
+
+def outcomes_of(folder: Path) -> list[type]:
+    spec = load_spec(folder / "sweep.yaml")
+    storage = f"sqlite:///{folder}/plimsoll-runs/sweep/study.db"
+    spec = spec.model_copy(update={"study": spec.study.model_copy(update={"storage": storage})})
+    return [type(record.outcome) for record in load_records(spec, "sweep")]
+
+
+@pytest.mark.skipif(not can_be_apart(), reason="needs mounts of its own (unshare --mount)")
+def test_a_full_folder_blames_no_plan_and_the_same_command_goes_on(folder: Path) -> None:
+    """One rank is killed; the group that is to replace it has no room for its files."""
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))  # paths of Ray's sockets have to be short
+    small = [word.replace("-t tmpfs", "-t tmpfs -o size=256m") for word in APART]
+    inside = [*small, str(temporary), PLIMSOLL, "tune", "sweep.yaml", "--plain"]
+    with tuning(folder, *inside, TMPDIR=str(temporary), RAY_TMPDIR=str(temporary)) as process:
+        seen_inside = Path(f"/proc/{process.pid}/root{temporary}")
+        with (seen_inside / "filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, _free(seen_inside) - 2**20)
+        ranks_of(process)[0].kill()
+
+        assert process.wait(240) == os.EX_TEMPFAIL, said(folder)
+    temporary.rmdir()
+    log = said(folder)
+    assert "workers do not start, whatever the plan" in log
+    assert "make room there" in log
+    assert set(outcomes_of(folder)) == {Measured}
+
+    again = plimsoll("tune", "sweep.yaml", "--plain", "--trials", "4", folder=folder)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert outcomes_of(folder) == [Measured] * 4
+
+
+def _free(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def test_a_ray_of_ours_that_lost_its_node_is_not_waited_for(folder: Path) -> None:
+    with tuning(folder, PLIMSOLL, "tune", "sweep.yaml", "--plain") as process:
+        (raylet,) = (one for one in offspring(process.pid) if one.name() == "raylet")
+        for one in (raylet, *ranks_of(process)):
+            one.kill()
+
+        assert process.wait(240) == os.EX_TEMPFAIL, said(folder)  # it could wait 10 minutes
+    assert "available: none" in said(folder)
+    assert set(outcomes_of(folder)) == {Measured}
+
+
+def test_a_driver_that_finds_no_room_blames_no_plan(folder: Path) -> None:
+    """Twice in the same trial: as drivers that die in it, that would blame its plan."""
+    for _ in range(2):
+        full = {VARIABLE: "outcome.receive.before=full:2", FOLDER_VARIABLE: str(folder / "passes")}
+        (folder / "passes").mkdir()
+        done = plimsoll("tune", "sweep.yaml", "--plain", "--trials", "4", folder=folder, **full)
+        assert done.returncode == os.EX_TEMPFAIL, done.stdout + done.stderr
+        assert done.stderr.splitlines()[-1].startswith("No space left on device: make room there")
+        shutil.rmtree(folder / "passes")
+
+    again = plimsoll("tune", "sweep.yaml", "--plain", "--trials", "4", folder=folder)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert outcomes_of(folder) == [Measured] * 4
+
+
+def test_a_driver_whose_head_dies_says_so_and_is_to_be_tried_again(folder: Path) -> None:
+    with tuning(folder, PLIMSOLL, "tune", "sweep.yaml", "--plain") as process:
+        all_of_them = offspring(process.pid)
+        (head,) = (one for one in all_of_them if "gcs_server" in one.name())
+        head.kill()
+
+        assert process.wait(120) == os.EX_TEMPFAIL, said(folder)
+        assert not psutil.wait_procs(all_of_them, timeout=30)[1]
+    assert "Ray's head on this machine has died, so this sweep ends" in said(folder)
+    assert set(outcomes_of(folder)) == {Measured}
+
+
+@pytest.mark.parametrize(("signals", "code"), [(0, os.EX_TEMPFAIL), (2, 128 + signal.SIGTERM)])
+def test_a_driver_whose_head_hangs_ends_by_itself_or_by_the_second_signal(
+    folder: Path, signals: int, code: int
+) -> None:
+    with tuning(folder, sys.executable, "-c", HASTY) as process:
+        all_of_them = offspring(process.pid)
+        (head,) = (one for one in all_of_them if "gcs_server" in one.name())
+        head.suspend()
+        for _ in range(signals):
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(3)
+
+        assert process.wait(120) == code, said(folder)
+        gone, alive = psutil.wait_procs(all_of_them, timeout=30)
+        assert not alive
+        assert gone
+    assert ("has not answered for 15 s" in said(folder)) == (not signals)
+    assert set(outcomes_of(folder)) == {Measured}

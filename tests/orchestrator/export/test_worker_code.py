@@ -1,0 +1,97 @@
+"""Exported scripts contain the worker's own code, and no second version of it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import workers.plain_torch
+from orchestrator.export.formats import export_bundle
+from orchestrator.export.worker_code import worker_definitions
+from tests.orchestrator.export.folders import taken_of
+from tests.workers.values import a_plan
+
+FILES = sorted(Path(workers.plain_torch.__file__).parent.glob("*.py"))
+ZERO: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 2}
+STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
+# per format: knobs, and functions that its script calls
+SCRIPTS: list[tuple[str, dict[str, Any], set[str]]] = [
+    ("torchrun", {"compression": "powersgd"}, {"replicate", "compress_gradients", "Update"}),
+    ("torchrun", {"zero_stage": 3, "compile": True}, {"shard", "share_first_rank", "Clipping"}),
+    ("torchrun", {"data": 1, "precision": "fp16"}, {"make_scaler", "gradient_sync", "autocast"}),
+    ("ray-train", {"checkpoint_ratio": 0.5}, {"replicate", "checkpoint_blocks", "make_scheduler"}),
+    ("ray-train", ZERO, {"make_optimizer", "make_scheduler"}),
+    ("deepspeed", ZERO | {"compile": True}, {"make_optimizer", "compile_blocks"}),
+    ("accelerate", {"checkpoint_ratio": 0.5}, {"make_optimizer", "checkpoint_blocks"}),
+    ("hf-trainer", {"checkpoint_ratio": 0.5}, {"checkpoint_blocks"}),
+]
+
+
+def definitions_in(text: str) -> dict[str, str]:
+    """Returns the code of each function and class of a file by its name, in one form."""
+    return {
+        node.name: ast.dump(node)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+
+
+@pytest.mark.parametrize(("name", "knobs", "called"), SCRIPTS)
+def test_what_a_script_wraps_with_is_the_workers_code(
+    name: str, knobs: dict[str, Any], called: set[str]
+) -> None:
+    worker = {
+        name: code for file in FILES for name, code in definitions_in(file.read_text()).items()
+    }
+
+    script = definitions_in(
+        export_bundle(taken_of(a_plan(**knobs), **STEEP), name).files["train.py"]
+    )
+
+    shared = script.keys() & worker.keys()
+    assert called <= shared
+    assert {name: script[name] for name in shared} == {name: worker[name] for name in shared}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_shipped_code_needs_torch_alone(file: Path) -> None:
+    """A script that contains it must not need Plimsoll, nor what the plan does not use."""
+    modules = {
+        name.partition(".")[0]
+        for node in ast.parse(file.read_text()).body
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and node.module != "workers.plain_torch.slices"
+            else []
+        )
+    }
+
+    assert modules - sys.stdlib_module_names <= {"torch"}
+
+
+def test_definitions_come_after_those_that_they_are_made_with() -> None:
+    """A base class or a decorator is needed when the script is read, not when it is called."""
+    before: set[str] = set()
+    for name, definition in worker_definitions().items():
+        (node,) = ast.parse(definition.text).body
+        needed = [*getattr(node, "bases", ()), *getattr(node, "decorator_list", ())]
+        if isinstance(node, ast.Assign):
+            needed.append(node.value)
+        names = {
+            inner.id for each in needed for inner in ast.walk(each) if isinstance(inner, ast.Name)
+        }
+        assert names & worker_definitions().keys() <= before, name
+        before.add(name)
+
+
+def test_a_script_has_no_code_of_the_worker_that_it_does_not_use() -> None:
+    ddp = definitions_in(export_bundle(taken_of(a_plan()), "torchrun").files["train.py"])
+
+    assert "replicate" in ddp
+    assert not {"shard", "checkpoint_blocks", "make_scheduler", "save_on_host"} & ddp.keys()

@@ -1,0 +1,106 @@
+"""Durability: all that is known to be stored has been synced, as the kernel sees it.
+
+No test cuts the power. A sweep runs under strace, and what it wrote, created, renamed or removed
+and did not sync is counted as lost.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from orchestrator.study.storage import open_engine, opened_storage
+from tests.orchestrator.study.killed_drivers import ROOT
+
+CALLS = "openat,write,pwrite64,ftruncate,fsync,fdatasync,unlink,rename,mkdir"
+# one driver of the sweep that `killed_drivers` runs, and a mark as it knows that a trial has ended
+SWEEP = """
+import os, sys
+from pathlib import Path
+from orchestrator.tracking.events import EventFile
+from tests.orchestrator.study import killed_drivers
+
+tell = EventFile.on_event
+
+def marked(log, event, state):
+    tell(log, event, state)
+    os.write(1, b"MARK " + type(event).__name__.encode())
+
+EventFile.on_event = marked
+killed_drivers.AWAY_AT = 100
+sys.exit(killed_drivers._drive(Path(sys.argv[1])))
+"""
+
+
+def can_trace() -> bool:
+    """Returns True if strace is there and may trace."""
+    if not shutil.which("strace"):
+        return False
+    return not subprocess.run(["strace", "-o", "/dev/null", "true"], check=False).returncode
+
+
+def unsynced(lines: Iterable[str], folder: Path) -> dict[str, set[Path]]:
+    """Returns the paths in a folder that were not synced at each mark, by the mark's word."""
+    dirty, found = set[Path](), dict[str, set[Path]]()
+    for line in lines:
+        if mark := re.search(r'"MARK (\w+)"', line):
+            found.setdefault(mark[1], set()).update(dirty)
+        if re.search(r"= -1 E", line):
+            continue
+        opened = re.match(r'\d+ +openat\(.*"(.+?)", \S*O_CREAT.*\)', line)
+        written = re.match(r"\d+ +(?:write|pwrite64|ftruncate)\(\d+<(.+?)>", line)
+        synced = re.match(r"\d+ +f(?:data)?sync\(\d+<(.+?)>", line)
+        changed = re.match(r"\d+ +(?:unlink|rename|mkdir)\(", line)
+        if opened and "O_TRUNC" not in line:
+            dirty.add(Path(opened[1]).parent)  # it may be new
+        elif written:
+            dirty.add(Path(written[1]))
+        elif synced:
+            dirty.discard(Path(synced[1]))
+        elif changed:
+            for path in map(Path, re.findall(r'"(.+?)"', line)):
+                dirty.add(path.parent)
+                dirty.discard(path)
+        dirty = {path for path in dirty if path.is_relative_to(folder)}
+    return found
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not can_trace(), reason="needs strace")
+def test_nothing_of_a_result_that_was_told_is_unsynced(tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    own = tmp_path / "own"
+    own.mkdir()
+    traced = ["strace", "-f", "-y", "-e", f"trace={CALLS}", "-o", str(log)]
+    subprocess.run(
+        [*traced, sys.executable, "-c", SWEEP, str(own)],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+    found = unsynced(log.read_text().splitlines(), own)
+
+    played = {own, own / "journal.jsonl", own / "lost"}  # of the played workers
+    decisions = own / "runs" / "small" / "decisions.jsonl"  # repeats the study, and is not read
+    assert found["TrialEnded"] - played == {decisions}
+    assert found["SweepEnded"] - played == {decisions}
+
+
+def test_each_connection_to_a_file_syncs_its_folder_too(tmp_path: Path) -> None:
+    """SQLite's default leaves the removal of a journal unsynced, which is what commits."""
+    url = f"sqlite:///{tmp_path}/study.db"
+    extra = 3
+
+    with opened_storage(url) as storage:
+        for engine in (storage.engine, open_engine(url)):
+            with engine.connect() as connection:
+                assert connection.execute(text("PRAGMA synchronous")).scalar() == extra

@@ -1,0 +1,192 @@
+"""Results beside the study, and damaged ones in it: set aside and said, never lost (R6, R9)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from orchestrator.core.records import Record
+from orchestrator.study.reader import load_records, load_state
+from orchestrator.study.serialization import record_to_json
+from orchestrator.study.spool import SET_ASIDE_FILE, Spool
+from orchestrator.study.storage import open_engine, storage_url
+from orchestrator.study.study import Study
+from search_spaces.spec.schema import SweepSpec
+from tests.orchestrator.records import PROPOSED, make_record
+from tests.orchestrator.study.values import NAME, open_study, run, study_spec
+from tests.outcomes import make_measured
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> SweepSpec:
+    return study_spec(tmp_path, "random")
+
+
+def asked(study: Study, count: int) -> list[Record]:
+    """Opens trials; returns the records that they would have."""
+    plans = [study.propose().plan for _ in range(count)]
+    numbers = [study.ask(plan, PROPOSED) for plan in plans]
+    return [
+        make_record(number, plan, make_measured(30.0 + number))
+        for number, plan in zip(numbers, plans, strict=True)
+    ]
+
+
+def reopened(spec: SweepSpec) -> tuple[Study, list[str]]:
+    """A study that another driver opens, and what it says."""
+    study, said = open_study(spec), list[str]()
+    study.say_through(said.append)
+    study.say_notices()
+    return study, said
+
+
+def set_aside(spec: SweepSpec) -> list[str]:
+    file = Path(spec.study.folder, NAME, SET_ASIDE_FILE)
+    return file.read_text("utf-8", errors="replace").splitlines() if file.exists() else []
+
+
+def test_a_torn_line_keeps_nobody_from_the_study(spec: SweepSpec) -> None:
+    """A disk was full in the middle of a line, and had room again for the next one."""
+    first, second = asked(open_study(spec), 2)
+    spool = Spool(spec, NAME)
+    torn = json.dumps(record_to_json(first))[:100]
+    spool.file.write_text(torn)
+    assert spool.add(second)
+
+    study, said = reopened(spec)
+
+    assert study.records() == (second,)
+    assert [trial.number for trial in study.interrupted()] == [first.number]
+    assert set_aside(spec) == [torn]
+    assert "1 line of " in said[0]
+    assert str(Path(spec.study.folder, NAME, SET_ASIDE_FILE)) in said[0]
+    assert not spool.file.exists()
+
+
+def test_a_byte_that_is_no_text_costs_its_line_alone(spec: SweepSpec) -> None:
+    (record,) = asked(open_study(spec), 1)
+    spool = Spool(spec, NAME)
+    spool.file.write_bytes(b'{"plan": "\xff"}\n[]\n' + b"[" * 100_000 + b"\n")
+    assert spool.add(record)
+
+    study, said = reopened(spec)
+
+    assert study.records() == (record,)
+    assert len(set_aside(spec)) == 3
+    assert "3 lines of " in said[0]
+
+
+def test_results_of_a_study_that_was_removed_are_set_aside(spec: SweepSpec) -> None:
+    records = asked(open_study(spec), 2)
+    spool = Spool(spec, NAME)
+    for record in records:
+        assert spool.add(record)
+    Path(spec.study.folder, NAME, "study.db").unlink()
+
+    study, said = reopened(spec)
+
+    assert study.records() == ()
+    assert [json.loads(line)["number"] for line in set_aside(spec)] == [0, 1]
+    assert "2 lines of " in said[0]
+
+
+def test_a_result_that_was_stored_before_the_driver_died_is_stored_once(spec: SweepSpec) -> None:
+    """It died between the study and the removal of the file."""
+    study = open_study(spec)
+    (record,) = asked(study, 1)
+    assert Spool(spec, NAME).add(record)
+    study.tell(record)
+
+    study, said = reopened(spec)
+
+    assert study.records() == (record,)
+    assert (said, set_aside(spec)) == ([], [])
+
+
+def test_a_spool_that_cannot_be_read_stays(spec: SweepSpec) -> None:
+    asked(open_study(spec), 1)
+    folder = Path(spec.study.folder, NAME, "spool.jsonl")
+    folder.mkdir()
+
+    _, said = reopened(spec)
+
+    assert "is left as it is: Is a directory" in said[0]
+    assert folder.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        '{"another": "form"}',
+        "[]",
+        '{"number": 1, "plan": ',  # no JSON at all: Optuna alone would open nothing
+        "",
+    ],
+)
+def test_one_damaged_record_is_named_and_the_rest_is_there(
+    damage: str, spec: SweepSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(open_study(spec), 3)
+    with open_engine(storage_url(spec, NAME)).begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE trial_user_attributes SET value_json = :damage"
+                " WHERE key = 'record' AND trial_id = 2"
+            ),
+            {"damage": damage},
+        )
+
+    assert [record.number for record in load_records(spec, NAME)] == [0, 2]
+    assert "study small: the record of trial 1 is left out (" in capsys.readouterr().err
+    study, said = reopened(spec)
+    assert [record.number for record in study.records()] == [0, 2]
+    assert "the record of trial 1 is left out" in said[0]
+    run(study, 1)
+    with open_engine(storage_url(spec, NAME)).connect() as connection:
+        kept = connection.execute(
+            text("SELECT value_json FROM trial_user_attributes WHERE key='record' AND trial_id=2")
+        ).scalar_one()
+    assert kept == damage  # it stays for whoever can read it
+
+
+def test_the_record_of_another_trial_is_left_out(spec: SweepSpec) -> None:
+    run(open_study(spec), 3)
+    with open_engine(storage_url(spec, NAME)).begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE trial_user_attributes SET value_json = (SELECT value_json FROM"
+                " trial_user_attributes WHERE key = 'record' AND trial_id = 1)"
+                " WHERE key = 'record' AND trial_id = 2"
+            )
+        )
+
+    _, said = reopened(spec)
+
+    assert "trial 1 has the record of trial 0" in said[0]
+    assert [record.number for record in load_records(spec, NAME)] == [0, 2]
+
+
+def test_a_damaged_validation_and_trial_are_left_out(spec: SweepSpec) -> None:
+    study = open_study(spec)
+    run(study, 2)
+    first = study.records()[0]
+    for seconds in (60.0, 120.0):
+        study.keep_validation(replace(first, validation=True, started_at=seconds))
+    asked(study, 1)
+    with open_engine(storage_url(spec, NAME)).begin() as connection:
+        for statement in (
+            "UPDATE study_user_attributes SET value_json = '{' WHERE key LIKE '%at 60.000'",
+            "UPDATE trial_user_attributes SET value_json = '{' WHERE key = 'plan' AND trial_id = 3",
+        ):
+            assert connection.execute(text(statement)).rowcount == 1
+
+    assert [one.started_at for one in load_state(spec, NAME).validations] == [120.0]
+    study, _ = reopened(spec)
+    assert study.interrupted() == ()
+    study.say_through((said := list[str]()).append)
+    study.say_notices()
+    assert said[0].startswith("trial 2 is given up: it cannot be read")

@@ -1,0 +1,45 @@
+"""A test that ends its process fails, and the rest of a parallel run goes on to its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONFTEST = """
+def pytest_xdist_make_scheduler(config, log):
+    from tests.by_file import ByFile
+    return ByFile(config, log, lambda nodeid: nodeid.partition("::")[0])
+"""
+PASSES = "def test_{}(): pass\n"
+ENDS = "def test_ends(): import os, time; time.sleep(1); os._exit(1)\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("after", [0, 2], ids=["the last one", "in between"])
+def test_a_lost_process_costs_one_test(after: int, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for number in range(6):
+        (tmp_path / f"test_{number}.py").write_text("".join(map(PASSES.format, "abc")))
+    ending = PASSES.format("before") + ENDS + "".join(map(PASSES.format, "xy"[:after]))
+    (tmp_path / "test_6.py").write_text(ending)
+
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", str(tmp_path), "--numprocesses=2"),
+            *("--no-loadscope-reorder", f"--rootdir={tmp_path}", "--import-mode=importlib"),
+        ],
+        check=False,
+        cwd=ROOT,
+        env={"PATH": "", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert ran.returncode == 1
+    assert f"1 failed, {6 * 3 + 1 + after} passed" in ran.stdout, ran.stdout
+    assert "crashed while running 'test_6.py::test_ends'" in ran.stdout

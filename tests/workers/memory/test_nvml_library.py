@@ -1,0 +1,219 @@
+"""NVML through pynvml and ctypes, against a library in C that stands in for the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+import torch
+
+from orchestrator.host import gpu_bytes_in_use, system_facts, visible_gpu_bytes_in_use
+from search_spaces.trial import Conditions
+from workers.measure.conditions import ConditionsSampler
+from workers.memory.nvml import nvml, nvml_device
+from workers.probe.rank import _power_watts
+
+MIB, GIB = 2**20, 2**30
+NOT_SUPPORTED, IS_LOST = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_GPU_IS_LOST
+CUDA = torch.device("cuda", 0)
+
+
+class Gpu(ctypes.Structure):
+    """One GPU of the stub: `struct gpu` in stub_nvml.c."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_char * 96),
+        ("name", ctypes.c_char * 96),
+        *((field, ctypes.c_ulonglong) for field in ("total", "reserved", "used", "reasons")),
+        *((field, ctypes.c_uint) for field in ("power", "power_limit", "utilisation")),
+        *(
+            (field, ctypes.c_int)
+            for field in ("status", "memory_status", "v2_status", "sensor_status")
+        ),
+    )
+
+
+class Driver:
+    """The stub's variables; a machine with two unequal GPUs."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self.gpus = (Gpu * 4).in_dll(library, "stub_gpus")
+        self.gpus[0] = Gpu(
+            uuid=b"GPU-0a", name=b"NVIDIA H100 80GB HBM3", total=80 * GIB, reserved=600 * MIB,
+            used=5 * GIB, power=650_500, power_limit=700_000, utilisation=97,
+        )  # fmt: skip
+        self.gpus[1] = Gpu(uuid=b"GPU-1b", name=b"Tesla T4", total=16 * GIB, used=GIB)
+        self["count"], self["loaded"], self["lost"], self["opened"] = 2, 1, 0, 0
+
+    def __setitem__(self, name: str, value: int) -> None:
+        ctypes.c_int.in_dll(self._library, f"stub_{name}").value = value
+
+    def __getitem__(self, name: str) -> int:
+        return ctypes.c_int.in_dll(self._library, f"stub_{name}").value
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Compiles and loads the stub. Its name is the driver's, so pynvml is handed this one."""
+    if pynvml.nvmlLib is not None:
+        pytest.skip("the driver's own library is loaded")
+    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    source = Path(__file__).with_name("stub_nvml.c")
+    command = ["cc", "-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{path.name}"]
+    subprocess.run([*command, "-o", str(path), str(source)], check=True)
+    return ctypes.CDLL(str(path))
+
+
+@pytest.fixture
+def driver(library: ctypes.CDLL) -> Iterator[Driver]:
+    """A driver that is gone again after the test, with every opening closed."""
+    loaded = Driver(library)
+    yield loaded
+    assert loaded["opened"] == 0
+    loaded["loaded"] = 0
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets the UUID that torch would report of its first device."""
+    return lambda uuid: monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid=uuid)
+    )
+
+
+def sampled(before: Callable[[], None] = lambda: None) -> Conditions:
+    """Samples once, with the GPU as it is after `before`."""
+    with ConditionsSampler.running(CUDA) as sampler:
+        before()
+        sampler.begin()
+        while sampler.read().host_memory_percent is None:
+            time.sleep(0.01)
+    return sampler.read()  # the thread has ended, and with it the sample
+
+
+def test_bytes_in_use_are_without_what_the_driver_reserves(driver: Driver) -> None:
+    assert gpu_bytes_in_use() == {"GPU-0a": 5 * GIB, "GPU-1b": GIB}
+
+
+@pytest.mark.parametrize("status", [pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, NOT_SUPPORTED])
+def test_an_old_driver_is_asked_in_the_first_form(driver: Driver, status: int) -> None:
+    driver.gpus[0].v2_status = status
+
+    assert gpu_bytes_in_use()["GPU-0a"] == 5 * GIB + 600 * MIB
+
+
+def test_a_gpu_without_memory_of_its_own_hides_no_other(driver: Driver) -> None:
+    """GB10 shares the host's memory; the driver says "not supported" then."""
+    driver.gpus[0].memory_status = NOT_SUPPORTED
+
+    assert gpu_bytes_in_use() == {"GPU-0a": 0, "GPU-1b": GIB}  # numbered as before
+    first, second = system_facts()["gpus"]
+    assert first == {"name": "NVIDIA H100 80GB HBM3", "memory_gib": None, "driver": "580.0"}
+    assert second == {"name": "Tesla T4", "memory_gib": 16.0, "driver": "580.0"}
+
+
+def test_a_gpu_that_fell_off_the_bus_hides_no_other(driver: Driver) -> None:
+    driver.gpus[0].status = IS_LOST
+
+    assert gpu_bytes_in_use() == {"GPU-1b": GIB}
+    first, second = system_facts()["gpus"]
+    assert first["name"].startswith("unreadable")
+    assert second["name"] == "Tesla T4"
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [("1", ["GPU-1b"]), ("GPU-0a", ["GPU-0a"]), ("", []), ("MIG-2", [])]
+)
+def test_a_worker_sees_its_own_gpus(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert list(visible_gpu_bytes_in_use()) == expected
+
+
+@pytest.mark.parametrize("uuid", ["GPU-0a", "MIG-0a"])
+def test_the_gpu_is_found_that_torch_means(
+    driver: Driver, cuda: Callable[[str], None], uuid: str
+) -> None:
+    """torch leaves out the first part of a UUID, which is another for instances of MIG."""
+    driver.gpus[0].uuid = uuid.encode()
+    cuda("0a")
+
+    with nvml_device(CUDA) as gpu:
+        assert gpu is not None
+        assert gpu.library.nvmlDeviceGetName(gpu.handle) == "NVIDIA H100 80GB HBM3"
+    assert _power_watts(CUDA) == 700.0
+
+
+def test_a_device_that_nvml_does_not_know_has_no_telemetry(
+    driver: Driver, cuda: Callable[[str], None]
+) -> None:
+    cuda("ff")
+
+    with nvml_device(CUDA) as gpu:
+        assert gpu is None
+    assert _power_watts(CUDA) is None
+
+
+def test_conditions_are_what_the_driver_says(driver: Driver, cuda: Callable[[str], None]) -> None:
+    cuda("0a")
+    idle, power_cap, thermal = 0x1, 0x4, 0x40
+    driver.gpus[0].reasons = idle | power_cap | thermal
+
+    conditions = sampled()
+
+    assert conditions.device_power_watts == 650.5
+    assert conditions.device_utilisation_percent == 97
+    assert conditions.device_memory_bytes == 5 * GIB
+    assert conditions.throttled == ("hardware thermal", "power cap")
+
+
+def test_an_instance_of_mig_tells_its_memory_alone(
+    driver: Driver, cuda: Callable[[str], None]
+) -> None:
+    driver.gpus[0].uuid = b"MIG-0a"
+    driver.gpus[0].sensor_status = NOT_SUPPORTED
+    cuda("0a")
+
+    conditions = sampled()
+
+    assert conditions.device_memory_bytes == 5 * GIB
+    assert conditions.device_power_watts is None
+    assert conditions.throttled == ()
+    assert _power_watts(CUDA) is None
+
+
+def test_a_driver_that_dies_in_between_ends_no_trial(
+    driver: Driver, cuda: Callable[[str], None]
+) -> None:
+    cuda("0a")
+
+    def die() -> None:
+        while not driver["opened"]:
+            time.sleep(0.01)
+        driver["lost"] = IS_LOST
+
+    conditions = sampled(die)
+
+    assert conditions.device_power_watts is None
+    assert gpu_bytes_in_use() == {}
+    assert system_facts()["gpus"][0]["name"].startswith("unreadable")
+
+
+def test_without_a_driver_there_is_nothing(driver: Driver, cuda: Callable[[str], None]) -> None:
+    driver["loaded"] = 0
+    cuda("0a")
+
+    with nvml() as opened:
+        assert opened is None
+    assert gpu_bytes_in_use() == {}
+    assert system_facts()["gpus"] == []
+    assert sampled().device_power_watts is None

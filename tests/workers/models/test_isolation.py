@@ -1,0 +1,125 @@
+"""Code of models in processes of their own: forks of one that has the imports behind it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.sections import TrainSpec
+from workers.models import isolation
+from workers.models.facts import describe_to_json, model_facts
+from workers.models.isolation import run_apart
+
+ROOT = Path(__file__).parents[3]
+TRAIN = TrainSpec(global_batch=4)
+MARKING = """
+import json, os, sys, time
+import torch
+
+def make(mark, sleep=0):
+    seen = {"pid": os.getpid(), "parents": _parents(), "directory": os.getcwd(),
+            "variable": os.environ.get("A_VARIABLE"), "path": sys.path}
+    with open(mark + ".new", "w") as file:
+        json.dump(seen, file)
+    os.rename(mark + ".new", mark)
+    time.sleep(sleep)
+    return torch.nn.Linear(2, WIDTH), lambda numbers: {"input": torch.ones(len(numbers), 2)}
+
+def _parents():
+    import psutil
+    return [parent.pid for parent in psutil.Process().parents()]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current directory with a module of the user's."""
+    monkeypatch.chdir(tmp_path)
+    _write(2)
+    return tmp_path
+
+
+def _write(width: int) -> None:
+    Path("marking_net.py").write_text(MARKING.replace("WIDTH", str(width)))
+
+
+def _described(mark: Path, **config: object) -> None:
+    model = {"name": "marking_net:make", "config": {"mark": str(mark), **config}}
+    request = {"model": model, "train": TRAIN.model_dump(mode="json")}
+    run_apart(describe_to_json, request, 60.0)
+
+
+def _seen(mark: Path) -> dict[str, object]:
+    import json
+
+    until = time.monotonic() + 60
+    while not mark.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    found: dict[str, object] = json.loads(mark.read_text())
+    return found
+
+
+def test_it_sees_directory_environment_and_path_of_who_asks(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in ("1", "2"):
+        monkeypatch.setenv("A_VARIABLE", number)
+        monkeypatch.syspath_prepend(here / number)
+        _described(here / f"mark{number}")
+
+    first, second = _seen(here / "mark1"), _seen(here / "mark2")
+    assert (first["variable"], second["variable"]) == ("1", "2")
+    assert first["directory"] == second["directory"] == str(here)
+    assert str(here / "2") in second["path"]  # type: ignore[operator]
+    assert str(here / "2") not in first["path"]  # type: ignore[operator]
+    # two processes, of one that has the imports behind it
+    assert first["pid"] != second["pid"]
+    assert first["parents"][1] == second["parents"][1]  # type: ignore[index]
+
+
+def test_code_that_was_changed_is_read_again(here: Path) -> None:
+    model = ModelSpec(name="marking_net:make", config={"mark": str(here / "mark")})
+    before = model_facts(model, TRAIN).parameters
+    _write(12)  # a file of another length: the time of two may be the same
+
+    after = model_facts(model, TrainSpec(global_batch=8)).parameters
+
+    assert (before, after) == (2 * 2 + 2, 2 * 12 + 12)
+
+
+@pytest.mark.thorough
+def test_it_ends_with_who_asked(here: Path) -> None:
+    code = (
+        "from tests.workers.models.test_isolation import _described; from pathlib import Path;"
+        f" _described(Path({str(here / 'mark')!r}), sleep=600)"
+    )
+    asking = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    pid = int(_seen(here / "mark")["pid"])  # type: ignore[call-overload]
+    child = psutil.Process(pid)
+
+    asking.kill()
+    asking.wait()
+
+    psutil.wait_procs([child], timeout=60)
+    assert not child.is_running()
+
+
+@pytest.mark.thorough
+def test_a_process_that_is_gone_is_replaced(here: Path) -> None:
+    _described(here / "mark1")
+    process = isolation._forks._process
+    assert process is not None
+    process.kill()
+
+    _described(here / "mark2")
+
+    assert _seen(here / "mark2")["pid"]

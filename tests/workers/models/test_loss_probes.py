@@ -1,0 +1,183 @@
+"""Probes of the loss, on models of transformers that keep it and on those that do not.
+
+Which do not was found by comparing their training with an independent loop, sample by sample.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
+
+from search_spaces.errors import ModelError
+from search_spaces.spec.schema import SweepSpec, Task
+from workers.models.capabilities import TrainingFindings, probe_training
+from workers.models.load import describe
+from workers.models.loss_probes import LossFindings, probe_loss
+
+HEADS: dict[Task, Any] = {
+    "causal-lm": AutoModelForCausalLM,
+    "masked-lm": AutoModelForMaskedLM,
+    "seq2seq": AutoModelForSeq2SeqLM,
+    "sequence-classification": AutoModelForSequenceClassification,
+}
+SAME = 1e-5
+
+
+# As Phi-3-128k has it: beyond 4096 tokens all positions of a batch turn by other factors
+LONGROPE: dict[str, Any] = {
+    "hidden_size": 3072,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 131072,
+    "original_max_position_embeddings": 4096,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + 0.01 * pair for pair in range(48)],
+        "long_factor": [1.1 + pair for pair in range(48)],
+    },
+}
+
+
+def on_meta(model_type: str, task: Task = "causal-lm", **config: Any) -> Any:
+    made = AutoConfig.for_model(model_type, **config)
+    with torch.device("meta"):
+        return HEADS[task].from_config(made, attn_implementation="eager")
+
+
+def probed(model_type: str, task: Task = "causal-lm", **config: Any) -> LossFindings:
+    module = on_meta(model_type, task, **config)
+    both = task == "causal-lm" and module._supports_sdpa
+    return probe_loss(module, task, ("sdpa", "eager") if both else ("eager",))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task"),
+    [
+        ("llama", "causal-lm"),
+        ("gpt2", "causal-lm"),
+        ("qwen3", "causal-lm"),
+        ("mixtral", "causal-lm"),
+        ("opt", "causal-lm"),
+        ("gptj", "causal-lm"),
+        ("bloom", "causal-lm"),
+        ("bert", "masked-lm"),
+        ("roberta", "masked-lm"),
+        ("t5", "seq2seq"),
+        ("bert", "sequence-classification"),
+        ("llama", "sequence-classification"),
+    ],
+)
+def test_most_models_keep_the_loss(model_type: str, task: Task) -> None:
+    found = probed(model_type, task)
+
+    assert found.padding is not None
+    assert found.padding < SAME
+    assert found.batch is not None
+    assert found.batch < SAME
+    assert all(difference < SAME for _, difference in found.attentions)
+    assert found.shifts_labels
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task", "config"),
+    [
+        ("fnet", "masked-lm", {}),
+        ("convbert", "masked-lm", {}),
+        ("funnel", "masked-lm", {}),
+        ("xlnet", "sequence-classification", {}),
+        (
+            "llama",
+            "causal-lm",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}},
+        ),
+        ("phi3", "causal-lm", LONGROPE),
+    ],
+    ids=["FNet", "ConvBERT", "Funnel", "XLNet", "dynamic RoPE", "longrope"],
+)
+def test_padding_changes_outputs_of_some(
+    model_type: str, task: Task, config: dict[str, Any]
+) -> None:
+    found = probed(model_type, task, **config)
+
+    assert found.padding is not None
+    assert found.padding > 0.01
+
+
+def test_positions_of_the_small_model_switch_within_its_samples(tmp_path: Any) -> None:
+    """Phi-3 says twice where they do, and its factors are as many as a whole head needs."""
+    (tmp_path / "config.json").write_text(json.dumps(on_meta("phi3", **LONGROPE).config.to_dict()))
+    spec = SweepSpec.model_validate(
+        {
+            "model": str(tmp_path),
+            "train": {"global_batch": 8, "sequence_length": 8192},
+        }
+    )
+    facts = describe(spec.model, spec.train)
+
+    assert facts.padding_difference > 0.01
+    assert facts.padding_from == 4096
+    assert facts.batch_difference < SAME
+    assert facts.packing
+    assert dict(facts.attention_differences)["eager"] < SAME
+
+
+def test_an_auxiliary_loss_of_experts_is_no_mean_over_samples() -> None:
+    found = probed("mixtral", output_router_logits=True, router_aux_loss_coef=0.1)
+
+    assert found.batch is not None
+    assert found.batch > 1e-4
+
+
+def test_attention_with_alibi_differs_in_falcon() -> None:
+    found = dict(probed("falcon", alibi=True).attentions)
+
+    assert found["eager"] > 1e-3
+
+
+def trained(model_type: str, task: Task, **config: Any) -> TrainingFindings:
+    return probe_training(on_meta(model_type, task, **config), task)
+
+
+def test_weights_without_a_gradient_are_found() -> None:
+    """ESM has a head for contacts, which its masked-lm loss leaves out."""
+    assert trained("esm", "masked-lm", vocab_size=33, mask_token_id=32).has_unused_weights
+    assert not trained("bert", "masked-lm").has_unused_weights
+
+
+def test_blocks_that_are_called_past_their_hooks_are_found() -> None:
+    """SqueezeBERT calls `layer.forward(...)`, past what FSDP2 and torch.compile rely on."""
+    assert trained("squeezebert", "masked-lm").bypasses_hooks
+    assert not trained("bert", "masked-lm").bypasses_hooks
+    assert not trained("t5", "seq2seq").bypasses_hooks
+
+
+def test_a_model_that_would_copy_its_input_is_refused() -> None:
+    assert not probed("bart").shifts_labels
+
+
+def test_it_is_told_in_one_sentence(tmp_path: Any) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "bart", "architectures": ["BartForCausalLM"], "vocab_size": 100,'
+        ' "d_model": 32, "decoder_layers": 2, "encoder_layers": 2, "decoder_attention_heads": 4,'
+        ' "is_decoder": true}'
+    )
+    spec = SweepSpec.model_validate(
+        {
+            "model": {"name": str(tmp_path), "task": "causal-lm"},
+            "train": {"global_batch": 8, "sequence_length": 64},
+        }
+    )
+
+    with pytest.raises(ModelError, match="BartForCausalLM does not shift labels"):
+        describe(spec.model, spec.train)

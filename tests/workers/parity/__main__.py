@@ -1,0 +1,63 @@
+"""Parity of plans over architectures: steps of SGD under each plan against a plain loop.
+
+`make parity` runs all models, the test suite a few. For each architecture of transformers, a small
+model with random weights takes one optimizer step under each plan, which is compared with a loop
+over single samples through the stock model (`plain_loop`). Engines with their own optimizers
+(CPU Adam, 8-bit AdamW) are compared by the losses of a trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from transformers.utils import logging as transformers_logging
+
+from tests.workers.parity.architectures import MODELS
+from tests.workers.parity.comparison import Parity
+from tests.workers.parity.layouts import layouts_of
+from tests.workers.parity.table import (
+    merged,
+    read_table,
+    summary,
+    table_of,
+    words_of,
+    write_table,
+)
+
+
+def main() -> int:
+    """Compares the models and writes the table."""
+    parser = argparse.ArgumentParser(description="Compare plans of many models with a plain loop.")
+    parser.add_argument("--tasks", nargs="*", default=None, help="tasks of the models")
+    parser.add_argument("--only", nargs="*", default=None, help="model types")
+    parser.add_argument("--layouts", nargs="*", default=None, help="names of layouts")
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the table")
+    parser.add_argument("--add", action="store_true", help="keep the other rows of the file")
+    options = parser.parse_args()
+    transformers_logging.set_verbosity_error()
+    parity, is_faulty = Parity(), False
+    table = read_table(options.out) if options.add and options.out is not None else {}
+    for task, model in MODELS:
+        if task not in (options.tasks or [task]) or model not in (options.only or [model]):
+            continue
+        layouts = {
+            name: knobs
+            for name, knobs in layouts_of(task, model).items()
+            if options.layouts is None or name in options.layouts
+        }
+        compared = list(parity.of_model(task, model, layouts)) if layouts else []
+        for row in compared:
+            print(f"{task:24s} {model:18s} {row.layout:28s} {words_of(row)[:160]}", flush=True)
+        is_faulty |= any(row.is_fault for row in compared)
+        table = merged(table, table_of(compared))
+        write_table(table, options.out)  # a run takes long, and may be ended
+    parity.stop()
+    print(json.dumps(summary(table)))
+    return 1 if is_faulty else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Layouts: the plans that are compared, each by a name, and the models that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.facts import ModelFacts
+from search_spaces.plan import Plan
+from tests.workers.parity.architectures import GLOBAL_BATCH
+
+Knobs = Mapping[str, Any]
+ONE_BY_ONE: Knobs = {"data": 1, "micro_batch": 1, "attention": "eager"}
+_DEEPSPEED: Knobs = {"engine": "deepspeed"}
+_ON_CPU: Knobs = {"offload_optimizer": "cpu", "offload_parameters": "cpu"}
+_ON_NVME: Knobs = {"offload_optimizer": "nvme", "offload_parameters": "nvme"}
+
+# for every model
+COMMON: Mapping[str, Knobs] = {
+    "alone, padded": {"data": 1, "micro_batch": 4},
+    "alone, one sample": {"data": 1, "micro_batch": 1},
+    "alone, grouped, checkpoints": {
+        **{"data": 1, "micro_batch": 2},
+        **{"batching": "grouped", "checkpoint_ratio": 1.0},
+    },
+    "alone, packed": {"data": 1, "micro_batch": 4, "batching": "packed"},
+    "alone, eager": {"data": 1, "micro_batch": 4, "attention": "eager"},
+    "ddp": {},
+    "zero 2": {"zero_stage": 2},
+    "zero 3, checkpoints": {"zero_stage": 3, "checkpoint_ratio": 0.5},
+    "tensor": {"tensor": 2, "data": 1},
+    "tensor, sequence": {"tensor": 2, "data": 1, "sequence_parallel": True},
+    "pipeline": {"pipeline": 2, "data": 1},
+    "deepspeed zero 2": {**_DEEPSPEED, "zero_stage": 2},
+    "deepspeed zero 3": {**_DEEPSPEED, "zero_stage": 3},
+    "tensor, zero 3": {"tensor": 2, "data": 2, "zero_stage": 3},
+    "hybrid shard": {"data": 4, "zero_stage": 3, "replicas": 2, "micro_batch": 1},
+}
+# for one model of each kind: what an engine does with blocks and weights here does not depend on
+# the architecture, and compilation takes a minute a model
+FURTHER: Mapping[str, Knobs] = {
+    "fp16, ddp": {"precision": "fp16"},
+    "fp16, zero 3": {"precision": "fp16", "zero_stage": 3},
+    "fp16, pipeline": {"precision": "fp16", "pipeline": 2, "data": 1},
+    "compile, ddp": {"compile": True},
+    "compile, zero 3, checkpoints": {"compile": True, "zero_stage": 3, "checkpoint_ratio": 0.5},
+    "offload": {**_ON_CPU, "zero_stage": 3},
+    "deepspeed zero 2, CPU Adam": {**_DEEPSPEED, "zero_stage": 2, "offload_optimizer": "cpu"},
+    "deepspeed zero 3, CPU Adam": {**_DEEPSPEED, **_ON_CPU, "zero_stage": 3},
+    "deepspeed zero 3, NVMe": {**_DEEPSPEED, **_ON_NVME, "zero_stage": 3},
+    "deepspeed zero 2, fp16": {**_DEEPSPEED, "zero_stage": 2, "precision": "fp16"},
+    "8-bit, ddp": {"optimizer": "adamw_8bit"},
+    "8-bit, zero 3": {"optimizer": "adamw_8bit", "zero_stage": 3},
+}
+# for the same models: exported scripts, each with the format that writes it
+EXPORTS: Mapping[str, tuple[str, Knobs]] = {
+    "export torchrun, one rank": ("torchrun", {"data": 1}),
+    "export torchrun, ddp": ("torchrun", {}),
+    "export torchrun, zero 3": ("torchrun", {"zero_stage": 3, "checkpoint_ratio": 0.5}),
+    "export deepspeed, zero 2": ("deepspeed", {**_DEEPSPEED, "zero_stage": 2}),
+    "export deepspeed, zero 3": ("deepspeed", {**_DEEPSPEED, "zero_stage": 3}),
+    "export accelerate, ddp": ("accelerate", {}),
+    "export hf-trainer, one rank": ("hf-trainer", {"data": 1, "batching": "grouped"}),
+    "export hf-trainer, ddp": ("hf-trainer", {}),
+    "export hf-trainer, zero 3": ("hf-trainer", {**_DEEPSPEED, "zero_stage": 3}),
+    "export ray-train, zero 2": ("ray-train", {"zero_stage": 2}),
+    "export ray-train, deepspeed": ("ray-train", {**_DEEPSPEED, "zero_stage": 1}),
+}
+COVERING = (
+    *(("causal-lm", name) for name in ("llama", "gpt2", "mixtral")),
+    *(("masked-lm", "bert"), ("seq2seq", "t5"), ("sequence-classification", "gpt2")),
+)
+
+
+def layouts_of(task: str, model: str) -> Mapping[str, Knobs]:
+    """Returns the layouts that a model runs."""
+    if (task, model) not in COVERING:
+        return COMMON
+    exported = {name: knobs for name, (_, knobs) in EXPORTS.items()}
+    layouts = {**COMMON, **FURTHER, **exported}
+    if model == "mixtral":  # rounding to fp16 decides which experts a token takes
+        return {name: knobs for name, knobs in layouts.items() if "precision" not in knobs}
+    return layouts
+
+
+def plan_of(knobs: Knobs, facts: ModelFacts) -> Plan:
+    """Returns the plan of a layout; the attention is the model's first unless the layout says."""
+    full: dict[str, Any] = {
+        "zero_stage": 0,
+        "micro_batch": 2,
+        "checkpoint_ratio": 0.0,
+        "attention": next(iter(facts.attentions), "eager"),
+        "precision": "fp32",
+        "batching": "padded",
+        "optimizer": "adamw_fused" if "offload_optimizer" in knobs else "adamw_foreach",
+        "data": 2,
+    } | dict(knobs)
+    return Plan(accumulation=GLOBAL_BATCH // full["micro_batch"] // full["data"], **full)

@@ -1,0 +1,65 @@
+"""Recomputation and compilation of a model's repeated blocks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+    offload_wrapper,
+)
+
+
+def checkpoint_blocks(
+    module: nn.Module,
+    blocks: Sequence[nn.Module],
+    recomputed: Sequence[int],
+    *,
+    offload: bool,
+    context_fn: Callable[[], Any] | None = None,
+) -> list[nn.Module]:
+    """Wraps the chosen blocks inside `module`; returns all blocks, wrapped or not.
+
+    Args:
+        module: The model.
+        blocks: Its repeated blocks.
+        recomputed: Indices of the blocks to recompute in backward.
+        offload: Move to host memory what a block saves: its input, from which the recomputation
+            starts, and the tensors that selective checkpointing saves.
+        context_fn: Contexts of selective checkpointing; without it, a block saves its input alone.
+    """
+    chosen = {id(blocks[index]) for index in recomputed}
+    wrapped: dict[int, nn.Module] = {}
+    options: dict[str, Any] = {} if context_fn is None else {"context_fn": context_fn}
+
+    def wrap(block: nn.Module) -> nn.Module:
+        recomputing = checkpoint_wrapper(block, **options)
+        wrapped[id(block)] = offload_wrapper(recomputing) if offload else recomputing
+        return wrapped[id(block)]
+
+    if chosen:
+        apply_activation_checkpointing(
+            module, checkpoint_wrapper_fn=wrap, check_fn=lambda block: id(block) in chosen
+        )
+    return [wrapped.get(id(block), block) for block in blocks]
+
+
+def compile_blocks(blocks: Sequence[nn.Module]) -> None:
+    """Marks each block for compilation at its first call; equal blocks share compiled code.
+
+    Torch compiles for the first input shape, and once more for any shape when a second one comes.
+    """
+    reset_compiler()  # a failed run in this process may have left compiled code
+    for block in blocks:
+        block.compile()
+
+
+def reset_compiler() -> None:
+    """Drops compiled code and the tensors that its guards hold; callable at any time."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()

@@ -1,0 +1,183 @@
+"""Data parallelism: DDP with compressed gradients, and sharding by FSDP2."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+# DDP rebuilds its buckets after the first step, so the first steps are uncompressed. Torch's
+# default is 1000 steps, longer than a measurement; its minimum is 2.
+POWERSGD_FIRST_STEP = 2
+POWERSGD_RANK = 1  # of the matrices that approximate a gradient; torch's default
+
+Forward = TypeVar("Forward", bound=Callable[..., object])
+
+
+def shard(
+    module: nn.Module,
+    blocks: Sequence[nn.Module],
+    mesh: DeviceMesh,
+    *,
+    compute: str,
+    reshard_after_forward: bool,
+    offload: bool,
+    pin_memory: bool,
+) -> None:
+    """Shards each block, then the remaining weights, over the data ranks, in place.
+
+    Over a mesh of two dimensions it splits over the second one and averages gradients over the
+    first one (hybrid shard).
+
+    Args:
+        module: The model.
+        blocks: Its repeated blocks.
+        mesh: The data ranks.
+        compute: Precision of forward and backward: fp32, bf16 or fp16. Master weights are fp32.
+        reshard_after_forward: Free a block's weights after forward and gather them again.
+        offload: Keep weights, gradients and optimizer states in host memory.
+        pin_memory: Page-lock that memory, if the ranks have devices.
+    """
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(compute)
+    precision = MixedPrecisionPolicy()
+    if dtype is not None:
+        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    policy = OffloadPolicy()
+    if offload:
+        policy = CPUOffloadPolicy(pin_memory=pin_memory and mesh.device_type != "cpu")
+    for part in (*blocks, module):
+        fully_shard(
+            part,
+            mesh=mesh,
+            mp_policy=precision,
+            offload_policy=policy,
+            reshard_after_forward=reshard_after_forward,
+        )
+
+
+def replicate(
+    module: nn.Module,
+    device: torch.device,
+    group: dist.ProcessGroup | None,
+    *,
+    bucket_mib: int,
+    gradient_as_bucket_view: bool,
+    find_unused_weights: bool,
+    static_graph: bool,
+    compression: str,
+    compiled: bool,
+) -> DistributedDataParallel:
+    """Wraps a module that is on `device` in DDP over the ranks of `group` (None: all).
+
+    The keyword arguments are DDP's, with these:
+        compression: Of gradients in the all-reduce: none, fp16, bf16 or powersgd.
+        compiled: The module's blocks are compiled.
+    """
+    replicas = DistributedDataParallel(
+        module,
+        device_ids=[device] if device.type == "cuda" else None,
+        process_group=group,
+        bucket_cap_mb=bucket_mib,
+        gradient_as_bucket_view=gradient_as_bucket_view,
+        find_unused_parameters=find_unused_weights,
+        static_graph=static_graph,
+    )
+    if compiled:
+        replicas.forward = without_ddp_splits(replicas.forward)  # type: ignore[method-assign]
+    compress_gradients(replicas, compression, group)
+    return replicas
+
+
+def without_ddp_splits(forward: Forward) -> Forward:
+    """Keeps the compiler from splitting graphs inside `forward` at DDP's buckets.
+
+    Splitting is meant for models that are compiled as a whole, and fails on recomputation. Blocks
+    are small enough for their gradients to be reduced while other blocks compute.
+    """
+    patched: Forward = torch._dynamo.config.patch(optimize_ddp=False)(forward)
+    return patched
+
+
+def compress_gradients(
+    replicas: DistributedDataParallel, compression: str, group: dist.ProcessGroup | None
+) -> None:
+    """Registers compression for the gradients that the replicas average over `group`.
+
+    PowerSGD keeps the compression error for the next step, which takes as much memory as the
+    gradients.
+
+    Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for
+    Distributed Optimization".
+    """
+    if compression == "fp16":
+        replicas.register_comm_hook(group, default_hooks.fp16_compress_hook)
+    elif compression == "bf16":
+        replicas.register_comm_hook(group, default_hooks.bf16_compress_hook)
+    elif compression == "powersgd":
+        state = PowerSGDState(
+            process_group=group,
+            matrix_approximation_rank=POWERSGD_RANK,
+            start_powerSGD_iter=POWERSGD_FIRST_STEP,
+        )
+        replicas.register_comm_hook(state, powerSGD_hook)
+
+
+@contextlib.contextmanager
+def gradient_sync(module: nn.Module, *, last: bool) -> Iterator[None]:
+    """Reduces gradients of a pass at once, or accumulates them until the last pass of a step.
+
+    FSDP2 reduces in each pass, or it would hold whole gradients; over replicas, once a step.
+    """
+    if isinstance(module, DistributedDataParallel) and not last:
+        with module.no_sync():
+            yield
+        return
+    if isinstance(module, FSDPModule):
+        module.set_requires_all_reduce(last)
+    yield
+
+
+def autocast(compute: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Returns the context of a forward pass in a precision: fp32, bf16 or fp16."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(compute)
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def share_first_rank(module: nn.Module, group: dist.ProcessGroup, device: torch.device) -> None:
+    """Gives every rank the first one's values of a module, where they differ.
+
+    A user's function may draw weights from a generator that nobody seeds. DDP would send the first
+    rank's weights to all, other plans would shard a mixture.
+
+    Args:
+        module: The same on each rank, but for its values.
+        group: All ranks, which call this together.
+        device: Device of the communication.
+    """
+    tensors = [one.detach() for one in (*module.parameters(), *module.buffers())]
+    sums = [one.double().sum().item() for one in tensors]
+    highest = torch.tensor(sums, dtype=torch.float64, device=device)
+    lowest = highest.clone()
+    dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(lowest, dist.ReduceOp.MIN, group=group)
+    if torch.equal(highest, lowest):
+        return
+    for tensor in tensors:
+        sent = tensor.to(device)
+        dist.broadcast(sent, group=group, group_src=0)
+        tensor.copy_(sent)

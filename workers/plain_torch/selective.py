@@ -1,0 +1,194 @@
+"""Selective activation checkpointing: what a block saves for its recomputation, and where."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import methodcaller
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+_SAVED_NAMES = (
+    "aten::mm",
+    "aten::addmm",
+    "aten::_scaled_mm",
+    "aten::_grouped_mm",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_fused_attention_overrideable",
+    "flash_attn::_flash_attn_forward",
+    "flash_attn::_flash_attn_varlen_forward",
+    "flash_attn_3::_flash_attn_forward",
+    "flash_attn_3::fwd",
+    "_c10d_functional::all_reduce",
+    "_c10d_functional::reduce_scatter_tensor",
+)
+
+
+Policy = Callable[..., CheckpointPolicy]
+_COLLECTIVES = "_c10d_functional"
+_RESTORE = methodcaller("restore")
+_Results = dict[Any, deque[Any]]  # by operator, in the order of calls
+_Saver = Callable[[torch.Tensor], Any]  # returns a `_Saved`
+Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
+ContextMaker = Callable[[], Any]  # of a block's forward pass and of its recomputation
+
+
+def saved_operators() -> frozenset[Any]:
+    """Returns the operators whose results are saved, among those registered in this process."""
+    return frozenset(_existing_operators())
+
+
+def _existing_operators() -> Iterator[Any]:
+    for name in _SAVED_NAMES:
+        space, operator = name.split("::")
+        packet = getattr(getattr(torch.ops, space), operator, None)
+        if packet is not None:
+            yield packet.default
+
+
+def selective_contexts(*, offload: bool, compiled: bool) -> ContextMaker:
+    """Returns the `context_fn` of a block's checkpoint that saves results of matmuls and attention.
+
+    Args:
+        offload: Saved tensors are kept in host memory.
+        compiled: Blocks are compiled; the compiler supports only torch's own contexts.
+    """
+    if compiled:
+        return partial(create_selective_checkpoint_contexts, save_policy())
+    return save_on_host if offload else save_on_device
+
+
+def save_policy() -> Policy:
+    """Returns the policy of saved operators for `create_selective_checkpoint_contexts`."""
+    saved = saved_operators()
+
+    def policy(_: object, operator: object, *_args: object, **_kwargs: object) -> CheckpointPolicy:
+        if operator in saved:
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return policy
+
+
+def save_on_device() -> Contexts:
+    """Returns the contexts of a block's forward pass and of its recomputation (`context_fn`)."""
+    return _saving_contexts(_SavedOnDevice)
+
+
+def save_on_host() -> Contexts:
+    """Returns the same contexts, with saved tensors in host memory."""
+    return _saving_contexts(_SavedOnHost)
+
+
+def _saving_contexts(saver: _Saver) -> Contexts:
+    results: _Results = defaultdict(deque)
+    operators = saved_operators()
+    return _SavingMode(operators, results, saver), _RestoringMode(operators, results)
+
+
+class _SavingMode(TorchDispatchMode):
+    def __init__(self, operators: frozenset[Any], results: _Results, saver: _Saver) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._operators, self._results, self._saver = operators, results, saver
+        self._by_storage: dict[int, list[_Saved]] = defaultdict(list)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for tensor in _mutated(func, args, kwargs):
+            for saved in self._by_storage.pop(_storage_id(tensor), ()):
+                saved.detach_from_storage()
+        result = func(*args, **kwargs)
+        if func in self._operators:
+            if func.namespace == _COLLECTIVES:  # asynchronous
+                torch.ops._c10d_functional.wait_tensor(result)
+            self._results[func].append(tree_map_only(torch.Tensor, self._save, result))
+        return result
+
+    def __exit__(self, *error: Any) -> None:
+        self._by_storage.clear()  # else tensors would outlive their recomputation
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def _save(self, tensor: torch.Tensor) -> _Saved:
+        saved: _Saved = self._saver(tensor.detach())
+        self._by_storage[_storage_id(tensor)].append(saved)
+        return saved
+
+
+class _RestoringMode(TorchDispatchMode):
+    def __init__(self, operators: frozenset[Any], results: _Results) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._operators, self._results = operators, results
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func not in self._operators:
+            return func(*args, **(kwargs or {}))
+        return tree_map_only(_Saved, _RESTORE, self._results[func].popleft())
+
+
+class _Saved(ABC):
+    """A tensor saved for the recomputation."""
+
+    @abstractmethod
+    def restore(self) -> torch.Tensor:
+        """Returns the tensor on its original device."""
+
+    @abstractmethod
+    def detach_from_storage(self) -> None:
+        """Prepares for a write to the tensor's original storage."""
+
+
+class _SavedOnDevice(_Saved):
+    """Shares its storage with the block until an operator writes to it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def restore(self) -> torch.Tensor:
+        return self._tensor
+
+    def detach_from_storage(self) -> None:
+        self._tensor = self._tensor.clone()
+
+
+class _SavedOnHost(_Saved):
+    """A copy in host memory, page-locked if the tensor comes from a device."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._device = tensor.device
+        self._tensor = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+        self._tensor.copy_(tensor, non_blocking=tensor.is_cuda)
+
+    def restore(self) -> torch.Tensor:
+        return self._tensor.to(self._device, non_blocking=True)
+
+    def detach_from_storage(self) -> None:
+        pass
+
+
+def _mutated(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yields the tensors that an operator writes to, by its schema."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    for index, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _storage_id(tensor: torch.Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address
