@@ -188,6 +188,8 @@ def eventful(
     finally:
         stop.set()
         scraper.join()
+        if postgres.process is None:  # other tests go on with it, whatever became of the sweep
+            postgres.start()
     assert code == 0, "".join(lines)
     spec = load_spec(folder / "sweep.yaml")
     records = load_records(spec, "sweep")
