@@ -41,7 +41,7 @@ def spec(**keys: str) -> bytes:
 @example(words=["init", "loop"], specification=None)
 @example(words=["report", "demo", "--out", "pipe"], specification=None)
 @settings(
-    max_examples=300,
+    max_examples=max(100, settings.default.max_examples),  # 300 in the thorough run
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

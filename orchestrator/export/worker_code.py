@@ -46,11 +46,14 @@ def complete_script(script: str) -> str:
     """
     tree = ast.parse(script)
     definitions, imports = worker_definitions(), {**_worker_imports(), **_imports_of(tree)}
-    chosen = _reached(_names_in(tree) - _bound_by(tree), definitions)
+    names = _names_in(tree)
+    chosen = _reached(names - _bound_by(tree), definitions)
+    used = names.union(*(definitions[name].uses for name in chosen))
+    needed = [imported for imported in imports.values() if imported.bound in used]
     text = _joined([definitions[name].text for name in definitions if name in chosen])
-    before, mark, after = script.partition(MARK)
+    before, mark, after = _with_imports(script, tree, needed).partition(MARK)
     assert mark, "the template has no place for the worker's code"
-    return _with_imports(before + _section(text) + after, imports)
+    return before + _section(text) + after
 
 
 @functools.cache
@@ -151,14 +154,12 @@ def _section(text: str) -> str:
     return f"{line}\n{note}\n\n{text.lstrip()}\n\n\n"
 
 
-def _with_imports(script: str, imports: Mapping[str, Imported]) -> str:
-    """Returns the script with the imports whose names it uses, in place of those it has."""
-    tree, lines = ast.parse(script), script.splitlines(keepends=True)
+def _with_imports(script: str, tree: ast.Module, imports: list[Imported]) -> str:
+    """Returns the script with these imports in place of those it has."""
+    lines = script.splitlines(keepends=True)
     own = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     first, last = own[0].lineno - 1, own[-1].end_lineno or 0
-    used = _names_in(tree)
-    needed = [imported for imported in imports.values() if imported.bound in used]
-    text = "from __future__ import annotations\n" + "".join(_import_lines(needed))
+    text = "from __future__ import annotations\n" + "".join(_import_lines(imports))
     return "".join([*lines[:first], text, *lines[last:]])
 
 

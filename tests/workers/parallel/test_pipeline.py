@@ -127,7 +127,7 @@ def test_two_stages_train_as_one_process_does(
 @pytest.mark.parametrize(
     ("zero_stage", "schedule"),
     [
-        (0, "1f1b"),
+        pytest.param(0, "1f1b", marks=pytest.mark.thorough),
         pytest.param(2, "interleaved", marks=pytest.mark.thorough),
         (3, "1f1b"),
     ],

@@ -134,8 +134,8 @@ def losses(group: Group, spec: SweepSpec, **knobs: Any) -> tuple[float, ...]:
         ("gpt2", {}),
         ("bert", {}),
         ("t5", {}),
-        ("qwen3", {}),
-        ("opt", {"enable_bias": False}),
+        pytest.param("qwen3", {}, marks=pytest.mark.thorough),
+        pytest.param("opt", {"enable_bias": False}, marks=pytest.mark.thorough),
     ],
 )
 def test_losses_are_those_of_the_whole_model(
@@ -164,7 +164,9 @@ def test_losses_with_the_sequence_split(alone: Group, pair: Group, knobs: dict[s
     assert found == pytest.approx(expected, rel=LOSS_TOLERANCE)
 
 
-@pytest.mark.parametrize("zero_stage", [0, 2, 3])
+@pytest.mark.parametrize(
+    "zero_stage", [*(pytest.param(stage, marks=pytest.mark.thorough) for stage in (0, 2)), 3]
+)
 def test_losses_beside_data_ranks_with_clipped_gradients(
     alone: Group, four: Group, zero_stage: int
 ) -> None:
