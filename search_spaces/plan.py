@@ -18,6 +18,7 @@ Batching = Literal["padded", "grouped", "packed"]
 CheckpointMode = Literal["full", "selective"]
 Offload = Literal["none", "cpu", "nvme"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
+CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 Optimizer = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
@@ -92,6 +93,9 @@ class Plan:
         Precision, "precisions to compute in; lossy, so if unset only train.precision is used"
     ]
     compile: Annotated[bool, "compile each block with torch.compile"] = False
+    compile_mode: Annotated[
+        CompileMode, "mode of torch.compile: default, max-autotune-no-cudagraphs"
+    ] = "default"
     optimizer: Annotated[
         Optimizer,
         "optimizer implementations: adamw_fused, adamw_foreach; lossy: adamw_8bit, adafactor",

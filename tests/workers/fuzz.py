@@ -118,7 +118,8 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "aio_queue_depth": (4,),
     "aio_threads": (1,),
 }
-_RARE = {"compile": 0.04, "loader_workers": 0.1}  # seconds each: drawn less often
+# seconds each, or minutes: drawn less often
+_RARE = {"compile": 0.04, "compile_mode": 0.2, "loader_workers": 0.1}
 _LIKELY = {"precision": "fp32"}  # else few plans could be held against the reference
 _LIKELY_SHARE = 0.75
 
