@@ -18,10 +18,12 @@ Batching = Literal["padded", "grouped", "packed"]
 CheckpointMode = Literal["full", "selective"]
 Offload = Literal["none", "cpu", "nvme"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
+CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 Optimizer = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
+_FROM_ZERO = {"loader_workers", "prefetch_blocks"}  # counts that may be 0
 _KEY_DIGITS = 12  # 48 bits: a collision among a million plans has a chance of 1 in 500
 
 
@@ -91,6 +93,9 @@ class Plan:
         Precision, "precisions to compute in; lossy, so if unset only train.precision is used"
     ]
     compile: Annotated[bool, "compile each block with torch.compile"] = False
+    compile_mode: Annotated[
+        CompileMode, "mode of torch.compile: default, max-autotune-no-cudagraphs"
+    ] = "default"
     optimizer: Annotated[
         Optimizer,
         "optimizer implementations: adamw_fused, adamw_foreach; lossy: adamw_8bit, adafactor",
@@ -110,6 +115,9 @@ class Plan:
     overlap: Annotated[bool, "deepspeed: reduce gradients during backward"] = True
     contiguous_gradients: Annotated[bool, "deepspeed: copy gradients into one buffer"] = True
     prefetch_mib: Annotated[int, "deepspeed ZeRO-3: MiB of weights to prefetch"] = 50
+    prefetch_blocks: Annotated[
+        int, "FSDP2: blocks whose weights to gather ahead; 0: one, when torch comes to it"
+    ] = 0
     # process
     loader_workers: Annotated[
         int, "processes per rank that prepare batches; 0: the rank itself does"
@@ -199,7 +207,7 @@ def _choices() -> dict[str, tuple[Any, ...]]:
 
 _HINTS = get_type_hints(Plan)
 COUNTS: Mapping[str, int] = {  # knobs that are whole numbers, each with its minimum
-    name: int(name != "loader_workers") for name, hint in _HINTS.items() if hint is int
+    name: int(name not in _FROM_ZERO) for name, hint in _HINTS.items() if hint is int
 }
 NAMES = frozenset(name for name, hint in _HINTS.items() if hint is str)  # names of the cluster's
 CHOICES: Mapping[str, tuple[Any, ...]] = _choices()  # knobs with a few values, and these values

@@ -203,16 +203,18 @@ def validation_deadline_seconds(state: SweepState, trial: Record) -> float:
 
 
 def _setup_seconds(state: SweepState, plan: Plan) -> float | None:
-    # similar: of the same engine, and compiled if the plan is
-    similar = tuple(_costs(state, plan.engine, plan.compile))
+    # similar: of the same engine, and compiled in the same mode if the plan is
+    similar = tuple(_costs(state, plan))
     if not similar:
         return None
     compiling = max(costs.compile_seconds for costs in similar) if plan.compile else 0.0
     return max(costs.build_seconds for costs in similar) + compiling
 
 
-def _costs(state: SweepState, engine: str, compiles: bool) -> Iterable[Costs]:
+def _costs(state: SweepState, plan: Plan) -> Iterable[Costs]:
+    compilation = (plan.compile, plan.compile_mode)
     for record in state.records:
-        alike = record.plan.engine == engine and record.plan.compile >= compiles
-        if alike and isinstance(record.outcome, Measured):
+        other = record.plan
+        alike = not plan.compile or (other.compile, other.compile_mode) == compilation
+        if other.engine == plan.engine and alike and isinstance(record.outcome, Measured):
             yield record.outcome.costs

@@ -44,6 +44,7 @@ SCRIPT_KNOBS = (
     "offload_parameters",
     "precision",
     "compile",
+    "compile_mode",
     "optimizer",
     "bucket_mib",
     "allocator",

@@ -27,6 +27,7 @@ EXPRESSED = ExpressedKnobs(
         "gradient_as_bucket_view",
         "ddp_static_graph",
         "compression",
+        "prefetch_blocks",
     ),
     in_caveats=USER_KNOBS,
     limits=SCRIPT_LIMITS,

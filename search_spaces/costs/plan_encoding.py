@@ -88,7 +88,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         + np.where(deepspeed & sixteen_bits, 4.0, 0.0),
         reduced_bytes=np.where(deepspeed & sixteen_bits, 2.0, np.where(ddp, sent, 4.0)),
         frozen_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
-        buffer_bytes=_buffers(table, model, ddp, deepspeed),
+        buffer_bytes=_buffers(table, model, ddp, deepspeed) + _gathered_ahead(table, model),
         update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=~deepspeed | table.column("overlap").astype(bool),
@@ -126,6 +126,19 @@ def _buffers(table: PlanTable, model: ModelFacts, ddp: Flags, deepspeed: Flags) 
     zero_3 = zero & (table.column("zero_stage") == 3)
     prefetch = table.column("prefetch_mib").astype(float) * MIB
     return buckets + np.where(zero_3, np.minimum(prefetch, all_gradients), 0.0)
+
+
+def _gathered_ahead(table: PlanTable, model: ModelFacts) -> Numbers:
+    """Returns the bytes of the blocks that FSDP2 gathers ahead beyond one, which it always does.
+
+    With `zero_stage` 2 all blocks are gathered when backward starts, however early they came.
+    """
+    regathered = table.is_value("engine", "torch") & (table.column("zero_stage") == 3)
+    others = model.blocks / table.column("pipeline") - 1  # of a rank, besides the one in use
+    ahead = np.minimum(table.column("prefetch_blocks"), np.maximum(others, 0.0))
+    block = sum(model.block_parameters) / max(model.blocks, 1) / table.column("tensor")
+    element_bytes = np.where(table.is_value("precision", "fp32"), 4.0, 2.0)
+    return np.where(regathered, np.maximum(ahead - 1, 0.0) * block * element_bytes, 0.0)
 
 
 def _blocks(table: PlanTable, model: ModelFacts, depth: int) -> tuple[Numbers, Numbers, Numbers]:

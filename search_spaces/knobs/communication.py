@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.knobs.knob import ZERO, Knob, is_ddp, is_zero
+from search_spaces.knobs.knob import ZERO, Knob, is_ddp, is_sharded, is_zero
 
 COMMUNICATION = (
     Knob(
@@ -84,5 +84,19 @@ COMMUNICATION = (
         active="with engine deepspeed and zero_stage 3",
         depends_on=ZERO,
         label="prefetch {}",
+    ),
+    Knob(
+        name="prefetch_blocks",
+        trades="weights that arrive in time where a block computes for less time than its weights"
+        " travel, against memory for the blocks gathered ahead",
+        does="has each block gather the weights of so many blocks after it in forward and before"
+        " it in backward, by FSDP2's `set_modules_to_forward_prefetch` and"
+        " `set_modules_to_backward_prefetch`; 0 leaves it to torch, which gathers one block ahead",
+        engines="torch",
+        is_active=lambda chosen: chosen["engine"] == "torch" and is_sharded(chosen),
+        active="with engine torch and zero_stage 2 or 3",
+        depends_on=ZERO,
+        memory=1,
+        label="{} blocks ahead",
     ),
 )

@@ -51,6 +51,18 @@ COMPUTATION = (
         label="compile",
     ),
     Knob(
+        name="compile_mode",
+        trades="max-autotune-no-cudagraphs tries several kernels for each matmul and takes the"
+        " fastest, against a longer compile time",
+        does="sets the argument `mode` of torch.compile; compile times measured in one mode do not"
+        " shorten deadlines in the other",
+        is_active=lambda chosen: bool(chosen["compile"]),
+        active="with compile",
+        depends_on=("compile",),
+        forecast=False,
+        label="{}",
+    ),
+    Knob(
         name="optimizer",
         trades=(
             "adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"

@@ -66,6 +66,7 @@ from search_spaces.rules.offload import (
 from search_spaces.rules.sharding import (
     compression_fits_device,
     fsdp_gathers_in_hooks,
+    prefetch_ends_with_the_blocks,
     replicas_divide_data,
     replicas_leave_shards,
     sharding_needs_ranks,
@@ -159,6 +160,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             eight_bit_can_be_used,
             optimizer_fits_engine,
             static_graph_has_one_pass,
+            prefetch_ends_with_the_blocks,
             compression_fits_device,
             allocator_fits_device,
             loader_pinning_needs_cuda,

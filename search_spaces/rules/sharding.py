@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
+from search_spaces.settings.pipeline_partition import partition_blocks
 
 
 def zero_one_needs_deepspeed(plan: Plan, _: RuleContext) -> str | None:
@@ -59,6 +60,29 @@ def replicas_leave_shards(plan: Plan, _: RuleContext) -> str | None:
     return (
         f"replicas {plan.replicas} of data {plan.data} leave a single rank to shard over:"
         " use zero_stage 0 instead"
+    )
+
+
+def prefetch_ends_with_the_blocks(plan: Plan, context: RuleContext) -> str | None:
+    """Gathering more blocks ahead than a rank has is the same run as gathering all of them."""
+    model = context.model
+    stages = plan.pipeline * (2 if plan.pipeline_schedule == "interleaved" else 1)
+    if plan.prefetch_blocks == 0 or stages > max(model.blocks, 1):
+        return None  # another rule refuses such pipelines
+    longest = model.blocks
+    if stages > 1:
+        partition = partition_blocks(
+            model.block_parameters,
+            stages=stages,
+            before=model.embedding_parameters,
+            after=model.head_parameters,
+        )
+        longest = max(map(len, partition))
+    if plan.prefetch_blocks <= longest:
+        return None
+    return (
+        f"prefetch_blocks {plan.prefetch_blocks} is more than the {longest} blocks of"
+        f" {'a stage' if stages > 1 else 'the model'}"
     )
 
 

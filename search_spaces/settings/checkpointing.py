@@ -1,15 +1,15 @@
-"""Recomputation settings of a plan, the same for every engine."""
+"""Settings of a plan's blocks, the same for every engine: recomputation and compilation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from search_spaces.plan import CheckpointMode, Plan
+from search_spaces.plan import CheckpointMode, CompileMode, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """Blocks that are recomputed in backward, and the tensors that they save.
+    """Blocks that are recomputed in backward, the tensors that they save, and how all compile.
 
     Mode `selective` saves the outputs of matmuls and attention.
     """
@@ -18,6 +18,7 @@ class CheckpointSettings:
     mode: CheckpointMode
     offload: bool  # saved tensors are in host memory until backward needs them
     compiled: bool = False  # blocks are compiled, and the compiler decides what to save
+    compile_mode: CompileMode = "default"
 
 
 def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
@@ -27,6 +28,7 @@ def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
         mode=plan.checkpoint_mode,
         offload=plan.checkpoint_offload,
         compiled=plan.compile,
+        compile_mode=plan.compile_mode,
     )
 
 

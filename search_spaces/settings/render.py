@@ -60,6 +60,7 @@ class Fsdp2Settings:
     reshard_after_forward: bool
     offload: bool
     pin_memory: bool
+    prefetch_blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,7 @@ def _fsdp2(plan: Plan) -> Fsdp2Settings:
         reshard_after_forward=plan.zero_stage == 3,
         offload=plan.offload_parameters == "cpu",
         pin_memory=plan.pin_memory,
+        prefetch_blocks=plan.prefetch_blocks,
     )
 
 

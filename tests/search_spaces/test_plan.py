@@ -73,6 +73,7 @@ def test_equal_ratios_make_equal_keys(one: float, other: float) -> None:
         ("zero_stage", 4),
         ("replicas", 0),
         ("loader_workers", -1),
+        ("prefetch_blocks", -1),
         ("compile", 1),
         ("offload_optimizer", "disk"),
         ("zero_stage", 2.0),

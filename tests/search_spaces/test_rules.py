@@ -340,6 +340,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "ddp_static_graph needs steps of one backward pass, without accumulation and pipeline: DDP"
         " fails if its first pass reduces no gradients",
     ),
+    "prefetch_ends_with_the_blocks": (
+        ddp_plan(zero_stage=3, prefetch_blocks=13),
+        around(),
+        "prefetch_blocks 13 is more than the 12 blocks of the model",
+    ),
     "compression_fits_device": (
         ddp_plan(compression="bf16"),
         around(),

@@ -112,12 +112,14 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "micro_batch": (1, 2, 4),
     "bucket_mib": (1, 25),
     "prefetch_mib": (1, 50),
+    "prefetch_blocks": (0, 1, 2),
     "loader_workers": (0, 0, 0, 1),
     "aio_block_kib": (256,),
     "aio_queue_depth": (4,),
     "aio_threads": (1,),
 }
-_RARE = {"compile": 0.04, "loader_workers": 0.1}  # seconds each: drawn less often
+# seconds each, or minutes: drawn less often
+_RARE = {"compile": 0.04, "compile_mode": 0.2, "loader_workers": 0.1}
 _LIKELY = {"precision": "fp32"}  # else few plans could be held against the reference
 _LIKELY_SHARE = 0.75
 

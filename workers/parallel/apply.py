@@ -63,7 +63,7 @@ def wrap_blocks(
         module, blocks, settings.blocks, offload=settings.offload, context_fn=contexts
     )
     if compiles:
-        compile_blocks(blocks)
+        compile_blocks(blocks, mode=settings.compile_mode)
     return blocks
 
 

@@ -49,14 +49,18 @@ def checkpoint_blocks(
     return [wrapped.get(id(block), block) for block in blocks]
 
 
-def compile_blocks(blocks: Sequence[nn.Module]) -> None:
+def compile_blocks(blocks: Sequence[nn.Module], *, mode: str) -> None:
     """Marks each block for compilation at its first call; equal blocks share compiled code.
 
     Torch compiles for the first input shape, and once more for any shape when a second one comes.
+
+    Args:
+        blocks: The model's repeated blocks.
+        mode: Of torch.compile.
     """
     reset_compiler()  # a failed run in this process may have left compiled code
     for block in blocks:
-        block.compile()
+        block.compile(mode=mode)
 
 
 def reset_compiler() -> None:

@@ -38,6 +38,7 @@ def shard(
     reshard_after_forward: bool,
     offload: bool,
     pin_memory: bool,
+    prefetch_blocks: int = 0,
 ) -> None:
     """Shards each block, then the remaining weights, over the data ranks, in place.
 
@@ -52,6 +53,7 @@ def shard(
         reshard_after_forward: Free a block's weights after forward and gather them again.
         offload: Keep weights, gradients and optimizer states in host memory.
         pin_memory: Page-lock that memory, if the ranks have devices.
+        prefetch_blocks: Blocks whose weights are gathered ahead: see `prefetch`; 0: by torch.
     """
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(compute)
     precision = MixedPrecisionPolicy()
@@ -60,7 +62,7 @@ def shard(
     policy = OffloadPolicy()
     if offload:
         policy = CPUOffloadPolicy(pin_memory=pin_memory and mesh.device_type != "cpu")
-    for part in (*blocks, module):
+    *sharded_blocks, root = [
         fully_shard(
             part,
             mesh=mesh,
@@ -68,6 +70,23 @@ def shard(
             offload_policy=policy,
             reshard_after_forward=reshard_after_forward,
         )
+        for part in (*blocks, module)
+    ]
+    if prefetch_blocks:
+        prefetch(root, sharded_blocks, prefetch_blocks)
+
+
+def prefetch(root: FSDPModule, blocks: Sequence[FSDPModule], ahead: int) -> None:
+    """Has FSDP2 gather the weights of the next `ahead` blocks before a block computes.
+
+    The next blocks are those after it in forward, before it in backward. The first ones are
+    gathered with the weights of the model that are in no block.
+    """
+    for index, block in enumerate(blocks):
+        block.set_modules_to_forward_prefetch([*blocks[index + 1 : index + 1 + ahead]])
+        block.set_modules_to_backward_prefetch([*blocks[max(index - ahead, 0) : index]][::-1])
+    root.set_modules_to_forward_prefetch([*blocks[:ahead]])
+    root.set_modules_to_backward_prefetch([*blocks[-ahead:]][::-1])
 
 
 def replicate(

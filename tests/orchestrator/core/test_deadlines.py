@@ -97,6 +97,8 @@ def test_a_compiler_is_waited_for() -> None:
     known = replace(state.records[0], plan=compiled, outcome=took)
     state = replace(state, records=(*state.records, known))
     assert deadline(state, compiled, step=1.0, factor=1.0) == pytest.approx(80 + 4 * (51 + 3))
+    tuned = replace(compiled, compile_mode="max-autotune-no-cudagraphs")
+    assert deadline(state, tuned, step=1.0, factor=1.0) == 10_000  # it may compile for longer
     assert deadline(state, step=1.0, factor=1.0) == pytest.approx(80 + 4 * (2 + 3))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,19 @@ def test_fsdp_gathers_the_ends_and_two_blocks() -> None:
     assert found["optimizer"] == 8 * WEIGHTS / 4
     most = 2 * (2 * BLOCK_WEIGHTS + 2 * END_WEIGHTS) + (2 + 4) * BLOCK_WEIGHTS
     assert 0 < found["gathered"] <= most
+
+
+def test_fsdp_holds_the_blocks_that_it_gathers_ahead() -> None:
+    def buffers(**knobs: Any) -> float:
+        return held(a_plan(data=4, micro_batch=1, accumulation=1, **knobs))["buffers"]
+
+    block = 2 * BLOCK_WEIGHTS  # in bf16
+    ahead = [buffers(zero_stage=3, prefetch_blocks=count) for count in (0, 1, 2, 4, BLOCKS)]
+
+    assert ahead == [0, 0, block, 3 * block, (BLOCKS - 2) * block]  # one block is always ahead
+    assert buffers(zero_stage=3, prefetch_blocks=4, tensor=2) == 3 * block / 2
+    assert buffers(zero_stage=3, prefetch_blocks=4, pipeline=2) == 2 * block  # 4 of 8, one in use
+    assert buffers(zero_stage=2, prefetch_blocks=4) == 0  # all are gathered
 
 
 def test_the_first_stage_holds_most_micro_batches() -> None:

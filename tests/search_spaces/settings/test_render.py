@@ -31,6 +31,13 @@ def test_sharding(knobs: dict[str, Any], replicated: bool, reshard: bool | None)
     assert (None if sharded is None else sharded.reshard_after_forward) is reshard
 
 
+def test_blocks_are_gathered_ahead_under_fsdp2() -> None:
+    sharded = render_torch(ddp_plan(zero_stage=3, prefetch_blocks=2), a_model()).fsdp2
+
+    assert sharded is not None
+    assert sharded.prefetch_blocks == 2
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_precision_and_attention_are_handed_on(precision: str, attention: str) -> None:

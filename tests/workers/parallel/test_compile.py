@@ -7,20 +7,25 @@ import os
 import shutil
 import weakref
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
+from torch import nn
 
+from search_spaces.plan import CompileMode
+from search_spaces.settings.checkpointing import render_checkpoint
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE
-from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
+from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec
 from workers.data.batches import batch_source
 from workers.engines.build import build_training
 from workers.engines.stopwatch import stopwatch_for
 from workers.engines.torch import TorchTraining
 from workers.entry import run_trial
 from workers.models.load import build
+from workers.parallel.apply import wrap_blocks
 from workers.parallel.compile import load_compiler, missing_for_compile
 from workers.plain_torch.data_parallel import without_ddp_splits
 from workers.prepare import prepare
@@ -53,6 +58,23 @@ def _left(worker: Worker, request: TrialRequest) -> bool:
     return left() is not None
 
 
+class AskedBlock(nn.Module):
+    """A block that records how it is asked to compile."""
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        self.options = (args, options)
+
+
+@pytest.mark.parametrize("mode", get_args(CompileMode))
+def test_blocks_are_compiled_in_the_mode_of_the_plan(mode: CompileMode) -> None:
+    blocks = [AskedBlock(), AskedBlock()]
+    settings = render_checkpoint(a_plan(compile=True, compile_mode=mode), len(blocks))
+
+    wrap_blocks(nn.Sequential(*blocks), blocks, settings, compiles=True)
+
+    assert [block.options for block in blocks] == [((), {"mode": mode})] * 2
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(2 * COMPILE_SECONDS)
 def test_compiled_blocks_train_the_same_within_the_same_memory(
@@ -79,6 +101,22 @@ def test_compiled_blocks_train_the_same_within_the_same_memory(
     assert after.losses == plain.losses
     assert plain.costs.compile_seconds == after.costs.compile_seconds == 0
     assert left == [False]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(COMPILE_SECONDS)
+def test_kernels_that_were_tried_train_the_same(alone: Group, tmp_path: Path) -> None:
+    if lack := missing_for_compile(CPU):
+        pytest.skip(lack)
+    plain = alone.run(a_request(FIXED, data=1))
+    request = a_request(FIXED, data=1, compile=True, compile_mode="max-autotune-no-cudagraphs")
+
+    (tuned,) = alone.call(_run, request, str(tmp_path), seconds=COMPILE_SECONDS)
+
+    assert isinstance(plain, Measured)
+    assert isinstance(tuned, Measured), tuned
+    assert tuned.losses == pytest.approx(plain.losses, rel=LOSS_TOLERANCE)
+    assert tuned.costs.compile_seconds > 0
 
 
 def test_nothing_is_cut_at_buckets_and_the_setting_is_back_afterwards() -> None:

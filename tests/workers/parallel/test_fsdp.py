@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from search_spaces.trial import Measured, TrialRequest
 from tests.covering import every_value
@@ -18,9 +19,17 @@ from tests.workers.test_same_training import (
     reference_gradients,
     reference_losses,
 )
-from tests.workers.values import a_plan, a_request
+from tests.workers.values import LLAMA, a_plan, a_request, a_spec
+from workers.data.batches import batch_source
+from workers.engines.build import build_training
+from workers.engines.stopwatch import stopwatch_for
+from workers.engines.torch import TorchTraining
+from workers.models.load import build
+from workers.prepare import prepare
+from workers.worker import Worker
 
 FP32_BYTES = 4
+FOUR_BLOCKS = a_spec(model=LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": 4}})
 
 
 def measured(group: Group, request: TrialRequest) -> Measured:
@@ -84,3 +93,54 @@ def test_bf16_is_near_fp32_and_keeps_fp32_weights(pair: Group, zero_stage: int) 
     assert half.losses != whole.losses
     assert half.losses == pytest.approx(whole.losses, rel=0.05)
     assert half.memory.anatomy.weights == whole.memory.anatomy.weights
+
+
+def _gathers(worker: Worker, request: TrialRequest) -> dict[str, list[str]]:
+    """Takes a step; returns the names of the modules whose weights each module gathers ahead."""
+    mesh = worker.group.acquire(30.0, request.plan)
+    assert mesh is not None
+    spec = request.spec
+    model = build(spec.model, spec.train, attention="sdpa")
+    given = batch_source(model, spec).step(request.plan, mesh.place.data, 0)
+    training = build_training(request, model, prepare(spec), mesh, worker.device)
+    assert isinstance(training, TorchTraining)
+    training.step(given.batches, given.targets, stopwatch_for(worker.device))
+    sharded = {
+        one._get_fsdp_state(): name.removeprefix("model.layers.")
+        for name, one in training.module.named_modules()
+        if isinstance(one, FSDPModule)
+    }
+    training.close()
+    return {
+        name: [
+            " ".join(sharded[other] for other in others)
+            for others in (state._states_to_forward_prefetch, state._states_to_backward_prefetch)
+        ]
+        for state, name in sharded.items()
+    }
+
+
+def test_blocks_are_told_whose_weights_to_gather_ahead(pair: Group) -> None:
+    request = a_request(FOUR_BLOCKS, zero_stage=3, prefetch_blocks=2)
+
+    for gathers in pair.call(_gathers, request):
+        assert gathers == {  # in forward, in backward; "" is the model around the blocks
+            "": ["0 1", "3 2"],
+            "0": ["1 2", ""],
+            "1": ["2 3", "0"],
+            "2": ["3", "1 0"],
+            "3": ["", "2 1"],
+        }
+
+
+@pytest.mark.parametrize(
+    **every_value(zero_stage=(2, 3), prefetch_blocks=(1, 2), checkpoint_ratio=(0.0, 1.0))
+)
+def test_gathering_ahead_trains_the_same(
+    pair: Group, zero_stage: int, prefetch_blocks: int, checkpoint_ratio: float
+) -> None:
+    knobs = {"zero_stage": zero_stage, "checkpoint_ratio": checkpoint_ratio}
+    default = measured(pair, a_request(SPEC, **knobs))
+    ahead = measured(pair, a_request(SPEC, **knobs, prefetch_blocks=prefetch_blocks))
+
+    assert ahead.losses == default.losses  # the same sums, gathered in another order
