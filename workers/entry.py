@@ -24,7 +24,7 @@ from search_spaces.trial import (
     outcome_to_json,
 )
 from workers.engines.build import load_engines
-from workers.engines.stopwatch import stopwatch_for
+from workers.engines.stopwatch import Stopwatch
 from workers.measure.flops import training_flops_per_token
 from workers.memory.oom import FailedAllocation, failed_allocation
 from workers.outcomes import crash_cause, merge_outcomes
@@ -77,7 +77,7 @@ def _exchanged(ending: Outcome, worker: Worker) -> list[Outcome]:
 
 
 def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
-    watch = stopwatch_for(worker.device)
+    watch = Stopwatch(worker.runtime)
     try:
         mesh = worker.group.acquire(request.collective_seconds, request.plan)
         with worker.snapshots.armed(request.snapshot, worker.ranks.rank):

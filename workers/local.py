@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
 import torch.distributed as dist
 
 from search_spaces.errors import ClusterError
@@ -21,6 +20,7 @@ from search_spaces.settings.render import Environment, render_environment
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome, TrialRequest
 from workers.entry import run_trial, warm_up
+from workers.memory.device_runtime import runtime_for
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
 from workers.process_groups import leave_errors_to_alarm
@@ -97,4 +97,4 @@ def _process_group(spec: SweepSpec, world_size: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-        torch.cuda.empty_cache()
+        runtime_for(device).give_back()

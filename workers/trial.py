@@ -32,7 +32,7 @@ from workers.data.loader import Feed, batch_feed
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
-from workers.engines.stopwatch import AbstractStopwatch, stopwatch_for
+from workers.engines.stopwatch import Stopwatch
 from workers.measure import flops
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
@@ -83,7 +83,7 @@ def validate(
     worst: Callable[[], StepBatches],
     request: TrialRequest,
     group: dist.ProcessGroup | None,
-    watch: AbstractStopwatch,
+    watch: Stopwatch,
 ) -> ValidationRun | Diverged:
     """Trains on the longest samples, evaluates, writes a checkpoint, and trains once more.
 
@@ -128,7 +128,7 @@ def validate(
 
 
 def _train(
-    training: AbstractTraining, worst: Callable[[], StepBatches], watch: AbstractStopwatch
+    training: AbstractTraining, worst: Callable[[], StepBatches], watch: Stopwatch
 ) -> torch.Tensor:
     with watch.during("data"):
         samples = worst()
@@ -139,7 +139,7 @@ def _evaluate(
     training: AbstractTraining,
     worst: Callable[[], StepBatches],
     group: dist.ProcessGroup | None,
-    watch: AbstractStopwatch,
+    watch: Stopwatch,
 ) -> tuple[torch.Tensor | None, float]:
     """Returns this rank's part of the loss, and the seconds until all ranks are done."""
     samples = worst()
@@ -154,7 +154,7 @@ def _save(
     training: AbstractTraining,
     spec: SweepSpec,
     group: dist.ProcessGroup | None,
-    watch: AbstractStopwatch,
+    watch: Stopwatch,
 ) -> tuple[int, float]:
     """Returns the bytes that this rank wrote, and the seconds until all ranks are done."""
     watch.phase, started = "checkpoint", time.perf_counter()
@@ -174,7 +174,7 @@ def _random_states(device: torch.device) -> list[torch.Tensor]:
 
 
 def train_and_measure(
-    request: TrialRequest, worker: Worker, mesh: Mesh | None, watch: AbstractStopwatch
+    request: TrialRequest, worker: Worker, mesh: Mesh | None, watch: Stopwatch
 ) -> Measured | Diverged:
     """Trains the request's plan and returns this rank's measurement.
 
@@ -239,7 +239,7 @@ def _measure(
     request: TrialRequest,
     worker: Worker,
     group: dist.ProcessGroup | None,
-    watch: AbstractStopwatch,
+    watch: Stopwatch,
 ) -> Series | Diverged:
     spec = request.spec
     return measure_steps(
@@ -306,7 +306,7 @@ def _measured(
     )
 
 
-def _worst_step(training: AbstractTraining, feed: Feed, watch: AbstractStopwatch) -> None:
+def _worst_step(training: AbstractTraining, feed: Feed, watch: Stopwatch) -> None:
     # a long run will meet the longest samples: the memory peak must include them
     with watch.during("data"):
         worst = feed(WORST_STEP)
@@ -331,7 +331,7 @@ def train_one_step(spec: SweepSpec, worker: Worker) -> None:
     training, source = _build(request, facts, None, worker.device)
     samples = source.step(plan, 0, 0)
     with contextlib.closing(training):
-        training.step(samples.batches, samples.targets, stopwatch_for(worker.device))
+        training.step(samples.batches, samples.targets, Stopwatch(worker.runtime))
 
 
 def _mfu(

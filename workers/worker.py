@@ -14,7 +14,8 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Device
 from search_spaces.trial import Outcome
 from workers.measure.host_threads import host_threads, use_threads
-from workers.memory.meter import AbstractMeter, CpuMeter, CudaMeter
+from workers.memory.device_runtime import AbstractDeviceRuntime, runtime_for
+from workers.memory.meter import Meter
 from workers.memory.oom import OomSnapshots
 from workers.process_groups import Ranks, TrialGroup
 
@@ -32,7 +33,8 @@ class Worker:
 
     ranks: Ranks
     device: torch.device
-    meter: AbstractMeter
+    runtime: AbstractDeviceRuntime
+    meter: Meter
     group: TrialGroup
     announce: Callable[[Outcome], None]
     snapshots: OomSnapshots = field(default_factory=OomSnapshots)
@@ -51,17 +53,15 @@ class Worker:
         device = pick_device(spec.cluster.device, ranks.local_rank)
         use_threads(host_threads(device, spec.cluster.cpus_per_worker))
         _load_libraries(device)
-        meter: AbstractMeter
         snapshots = OomSnapshots()
         if device.type == "cuda":
-            meter = CudaMeter(spec.memory_limit_bytes, device)
             snapshots.watch()
-        else:
-            meter = CpuMeter(spec.memory_limit_bytes, ranks.local_world_size)
+        runtime = runtime_for(device, ranks.local_world_size)
         return cls(
             ranks=ranks,
             device=device,
-            meter=meter,
+            runtime=runtime,
+            meter=Meter(runtime, spec.memory_limit_bytes),
             group=TrialGroup(ranks, device, keeps_shapes=device.type == "cpu"),
             announce=announce,
             snapshots=snapshots,

@@ -109,6 +109,26 @@ def test_a_name_that_no_torch_has_is_found() -> None:
     assert not known_to_torch("torch.cuda.empty_host_cash")
 
 
+# memory and time of a device are asked in one place, which a model of a device can take
+RUNTIME = "workers/memory/device_runtime.py"
+ELSEWHERE = {"workers/run_recorder/step_recorder.py": "runs in processes of users"}
+_MEMORY_OR_TIME = re.compile(
+    r"memory_(stats|reserved|allocated)|mem_get_info|memory_info|memory_fraction|synchronize"
+    r"|empty_(host_)?cache|_host_emptyCache|Event|Stream"
+)
+
+
+def test_memory_and_time_of_a_device_are_asked_in_one_place() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "workers").rglob("*.py")
+        for name in _attributes(path.read_text(encoding="utf-8"))
+        if _CUDA.match(name) and _MEMORY_OR_TIME.search(name)
+    }
+
+    assert found == {RUNTIME, *ELSEWHERE}
+
+
 @pytest.mark.parametrize("name", sorted(nvml_names()))
 def test_pynvml_has_each_name(name: str) -> None:
     assert hasattr(pynvml, name), f"{nvml_names()[name]} uses {name}"

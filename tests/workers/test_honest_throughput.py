@@ -16,7 +16,8 @@ from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import GLOBAL_BATCH, a_request, a_spec
 from workers.data.batches import batch_source
-from workers.engines.stopwatch import HostStopwatch
+from workers.engines.stopwatch import Stopwatch
+from workers.memory.device_runtime import CpuRuntime
 from workers.models.load import build_whole
 from workers.trial import train_and_measure
 from workers.worker import Worker
@@ -55,7 +56,9 @@ def _take_turns(worker: Worker, request: TrialRequest) -> Sequence[tuple[float, 
     """Samples per CPU second as reported and in a plain loop, several times each."""
     pairs = []
     for _ in range(TURNS):
-        outcome = train_and_measure(request, worker, None, HostStopwatch(time.process_time))
+        outcome = train_and_measure(
+            request, worker, None, Stopwatch(CpuRuntime(clock=time.process_time))
+        )
         worker.meter.close()
         assert isinstance(outcome, Measured)
         pairs.append((outcome.samples_per_second.value, _plain_loop(request, SECONDS)))

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from search_spaces.settings.render import TorchSettings
 from workers.data.collate import MicroBatch
-from workers.engines.stopwatch import AbstractStopwatch
+from workers.engines.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,7 @@ class AbstractTraining(ABC):
     device: torch.device
 
     @abstractmethod
-    def step(
-        self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
-    ) -> torch.Tensor:
+    def step(self, batches: Sequence[MicroBatch], targets: int, watch: Stopwatch) -> torch.Tensor:
         """Trains on the micro-batches of this rank's data index and updates the weights.
 
         Each micro-batch's mean loss is weighted by its share of the step's targets. The gradient

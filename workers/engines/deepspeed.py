@@ -18,7 +18,7 @@ from search_spaces.settings.optimizer import render_schedule
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, require_loss
-from workers.engines.stopwatch import AbstractStopwatch
+from workers.engines.stopwatch import Stopwatch
 from workers.models.built import BuiltModel
 from workers.parallel.deepspeed import DeepSpeedState, Engine, OptimizerMaker, make_engine
 from workers.plain_torch.blocks import reset_compiler
@@ -107,9 +107,7 @@ class DeepSpeedTraining(AbstractTraining):
         module: nn.Module = self.engine.module
         return module
 
-    def step(
-        self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
-    ) -> torch.Tensor:
+    def step(self, batches: Sequence[MicroBatch], targets: int, watch: Stopwatch) -> torch.Tensor:
         parts = []
         for index, batch in enumerate(batches):
             with watch.during("data"):

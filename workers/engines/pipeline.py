@@ -28,7 +28,7 @@ from workers.engines.base import AbstractTraining, StateBytes, state_bytes
 from workers.engines.checkpoint import write_shard
 from workers.engines.optimizer_step import make_update
 from workers.engines.stage_module import StageModule, TiedWeights
-from workers.engines.stopwatch import AbstractStopwatch
+from workers.engines.stopwatch import Stopwatch
 from workers.models.built import BuiltModel, module_inputs
 from workers.models.function import PROBE_SAMPLES
 from workers.models.stack import Stack, find_stack
@@ -188,9 +188,7 @@ class PipelineTraining(AbstractTraining):
     writes: bool = True  # this rank writes checkpoints: true for one of the replicas
     pads: bool  # batches come from Plimsoll's own data, which can be padded to one shape
 
-    def step(
-        self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
-    ) -> torch.Tensor:
+    def step(self, batches: Sequence[MicroBatch], targets: int, watch: Stopwatch) -> torch.Tensor:
         with watch.during("data"):
             batches = self._to_one_shape(batches)
             # times `data`: gradients are averaged over ranks, while loss parts add up

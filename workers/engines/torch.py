@@ -20,7 +20,7 @@ from workers.engines.base import (
     state_bytes,
 )
 from workers.engines.checkpoint import write_shard
-from workers.engines.stopwatch import AbstractStopwatch
+from workers.engines.stopwatch import Stopwatch
 from workers.plain_torch.blocks import reset_compiler
 from workers.plain_torch.data_parallel import autocast, gradient_sync
 from workers.plain_torch.update import Update
@@ -38,9 +38,7 @@ class TorchTraining(AbstractTraining):
     counts: bool  # this rank's loss counts: true for one of the ranks that split a block
     writes: bool = True  # this rank writes checkpoints: true for one of the replicas
 
-    def step(
-        self, batches: Sequence[MicroBatch], targets: int, watch: AbstractStopwatch
-    ) -> torch.Tensor:
+    def step(self, batches: Sequence[MicroBatch], targets: int, watch: Stopwatch) -> torch.Tensor:
         parts = []
         for index, batch in enumerate(batches):
             with watch.during("data"):

@@ -16,7 +16,7 @@ from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import Diverged, Estimate, Phases
 from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining
-from workers.engines.stopwatch import PHASES, AbstractStopwatch
+from workers.engines.stopwatch import PHASES, Stopwatch
 from workers.measure.interval import is_series_precise, mean_estimate
 from workers.measure.steady import warmup_length
 from workers.parallel.compile import compile_seconds
@@ -101,7 +101,7 @@ def measure_steps(
     feed: Callable[[int], StepBatches],
     objective: ObjectiveSpec,
     group: dist.ProcessGroup | None,
-    watch: AbstractStopwatch,
+    watch: Stopwatch,
     incumbent: Estimate | None = None,
     floor_seconds: float = 0.0,
     allocator_retries: Callable[[], int] = lambda: 0,
@@ -161,7 +161,7 @@ def _timed(
     first: int,
     steps: int,
     group: dist.ProcessGroup | None,
-    watch: AbstractStopwatch,
+    watch: Stopwatch,
     allocator_retries: Callable[[], int],
 ) -> tuple[Window, list[float]]:
     """Times `steps` steps from step `first`; also returns this rank's parts of the losses."""
@@ -191,7 +191,7 @@ def _timed(
     return window, [part.item() for part in parts]
 
 
-def synchronize_ranks(group: dist.ProcessGroup | None, watch: AbstractStopwatch) -> None:
+def synchronize_ranks(group: dist.ProcessGroup | None, watch: Stopwatch) -> None:
     """Waits for the device, then for the other ranks."""
     watch.synchronize()
     if group is not None:

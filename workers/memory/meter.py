@@ -1,18 +1,13 @@
-"""Memory meters of CPU and CUDA: limit, peak and residual of a trial on one rank."""
+"""The memory meter of a rank: limit, peak and residual of its trials."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
-import resource
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
-import torch
+from workers.memory.device_runtime import AbstractDeviceRuntime, DeviceMemory
 
 NEARLY_FULL = 0.8  # share of the limit above which a vague error counts as out of memory
 
@@ -39,21 +34,37 @@ class OverLimit(MemoryError):
         super().__init__(f"held {wanted_bytes} bytes, but the limit is {limit_bytes}")
 
 
-class AbstractMeter(ABC):
-    """Meters the memory of one rank on one kind of device.
+class Meter:
+    """Meters the memory of one rank, trial by trial.
 
     A trial calls `open`, then `enforced` around its steps once the model is built, inside it
-    `check` and `peak`, and always `close` at the end.
+    `check` and `peak`, and always `close` at the end. Where a trial shares its limit with the
+    context and libraries, as on CUDA, all that the device holds counts; on a CPU, what the worker
+    held at `open` does not.
     """
 
-    @abstractmethod
+    def __init__(self, runtime: AbstractDeviceRuntime, budget_bytes: int | None) -> None:
+        """Sets the limit and takes the baseline.
+
+        Args:
+            runtime: The runtime of the rank's device.
+            budget_bytes: Bytes that a trial may use; None for all that is usable.
+        """
+        self._runtime = runtime
+        usable = runtime.usable_bytes
+        self.limit_bytes = min(budget_bytes or usable, usable)
+        gc.collect()
+        self.open()
+
     def open(self) -> None:
         """Takes the baseline of a trial."""
-
-    @property
-    @abstractmethod
-    def limit_bytes(self) -> int:
-        """Memory limit of a trial, in bytes."""
+        self._runtime.give_back()  # freed memory must not count in the baseline
+        baseline = self._runtime.memory()
+        counts = self._runtime.counts_baseline
+        self._exempt_reserved_bytes = 0 if counts else baseline.reserved_bytes
+        self._exempt_claimed_bytes = 0 if counts else baseline.claimed_bytes
+        self._outside_bytes = baseline.outside_bytes
+        self._baseline_bytes = self._held(baseline)
 
     @contextlib.contextmanager
     def enforced(self) -> Iterator[None]:
@@ -61,225 +72,71 @@ class AbstractMeter(ABC):
 
         The limit is lifted before an error is handled, because that takes memory too.
         """
-        self._enforce()
+        gc.collect()
+        self._runtime.give_back()
+        self._runtime.reset_peak()
+        # memory outside the allocator counts too, so the allocator gets the rest of the limit
+        self._outside_bytes = self._runtime.memory().outside_bytes
+        share_bytes = max(self.limit_bytes - self._outside_bytes, 1)
+        self._runtime.limit(self._exempt_claimed_bytes + share_bytes)
         try:
             yield
         finally:
-            self._lift()
+            with contextlib.suppress(RuntimeError):  # a device in error refuses everything
+                self._runtime.limit(None)
 
-    @abstractmethod
-    def _enforce(self) -> None: ...
-
-    @abstractmethod
-    def _lift(self) -> None: ...
-
-    @abstractmethod
     def bytes_in_use(self) -> int:
         """Returns the bytes held now that count against the limit."""
+        return self._held(self._runtime.memory())
 
     def nearly_full(self) -> bool:
         """Returns True if an error without a clear reason may be out of memory."""
-        return self.bytes_in_use() > NEARLY_FULL * self.limit_bytes
+        memory = self._runtime.memory()
+        claimed_bytes = memory.claimed_bytes - self._exempt_claimed_bytes
+        return max(claimed_bytes, self._held(memory)) > NEARLY_FULL * self.limit_bytes
 
-    @abstractmethod
     def peak(self) -> MemoryPeak:
         """Returns the peak since `enforced` was entered."""
+        self._runtime.synchronize()
+        memory = self._runtime.memory()
+        reserved_bytes = self._peak_reserved(memory)
+        return MemoryPeak(
+            held_bytes=reserved_bytes + memory.outside_bytes,
+            reserved_bytes=reserved_bytes,
+            allocated_bytes=memory.peak_allocated_bytes,
+            outside_bytes=self._exempt_reserved_bytes + memory.outside_bytes,
+        )
 
     def allocator_retries(self) -> int:
         """Returns how often the allocator has given its cache back and tried again, so far."""
-        return 0
+        return self._runtime.memory().allocator_retries
 
     def check(self) -> None:
         """Checks the peak against the limit, for memory that the allocator did not refuse.
 
+        Memory that libraries allocated since `enforced` was entered does not count: the
+        allocator's share was capped before, so training does not fail because of it.
+
         Raises:
             OverLimit: If the peak is above the limit.
         """
-        wanted_bytes = self.peak().held_bytes
+        wanted_bytes = self._peak_reserved(self._runtime.memory()) + self._outside_bytes
         if wanted_bytes > self.limit_bytes:
             raise OverLimit(wanted_bytes, self.limit_bytes)
 
-    @abstractmethod
     def close(self) -> int:
-        """Releases free memory; returns the residual since `open`, in bytes."""
+        """Releases free memory; returns the residual since `open`, in bytes.
 
-
-_STATUS = Path("/proc/self/status")
-_CLEAR_REFS = Path("/proc/self/clear_refs")
-_RESET_PEAK = "5"
-_MACHINE_SHARE = 0.9  # of the free memory if there is no budget; the rest is for the system
-
-
-class CpuMeter(AbstractMeter):
-    """Meters resident memory above the worker's baseline, under a budget."""
-
-    def __init__(self, budget_bytes: int | None, local_world_size: int) -> None:
-        """Sets the limit and takes the baseline.
-
-        Args:
-            budget_bytes: Bytes that a trial may use; None for an equal share of the free memory.
-            local_world_size: Ranks on this machine.
+        One tensor that is left can hold a segment, and libraries hold memory of their own: both
+        are part of the residual.
         """
-        free = int(psutil.virtual_memory().available * _MACHINE_SHARE / local_world_size)
-        self._budget_bytes = min(budget_bytes, free) if budget_bytes else free
         gc.collect()
-        self.open()
-
-    def open(self) -> None:
-        _trim()  # freed memory must not count in the baseline
-        self._baseline_data_bytes = _status("VmData")
-        self._baseline_resident_bytes = _status("VmRSS")
-
-    @property
-    def limit_bytes(self) -> int:
-        return self._budget_bytes
-
-    def _enforce(self) -> None:
-        _release_host()
-        _CLEAR_REFS.write_text(_RESET_PEAK)
-        _set_soft_limit(self._baseline_data_bytes + self._budget_bytes)
-
-    def _lift(self) -> None:
-        _set_soft_limit(None)
-
-    def bytes_in_use(self) -> int:
-        return max(_status("VmRSS") - self._baseline_resident_bytes, 0)
-
-    def nearly_full(self) -> bool:
-        # an allocation fails at the limit of address space, which need not be resident
-        used = _status("VmData") - self._baseline_data_bytes
-        return used > NEARLY_FULL * self.limit_bytes or super().nearly_full()
-
-    def peak(self) -> MemoryPeak:
-        resident = max(_status("VmHWM") - self._baseline_resident_bytes, 0)
-        return MemoryPeak(
-            held_bytes=resident,
-            reserved_bytes=resident,
-            allocated_bytes=None,
-            outside_bytes=self._baseline_resident_bytes,
-        )
-
-    def close(self) -> int:
-        _release_host()
-        return max(_status("VmRSS") - self._baseline_resident_bytes, 0)
-
-
-def _set_soft_limit(limit_bytes: int | None) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = hard if limit_bytes is None else limit_bytes
-    if hard != resource.RLIM_INFINITY:
-        soft = min(soft, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _status(field: str) -> int:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024  # the file has KiB
-    raise OSError(f"/proc/self/status has no {field}")
-
-
-def _release_host() -> None:
-    gc.collect()
-    _trim()
-
-
-def _trim() -> None:
-    ctypes.CDLL(None).malloc_trim(0)
-
-
-# What a device keeps free of torch's allocator: NCCL, cuBLAS, Triton and kernels that are loaded
-# when they are first used allocate for themselves, and fail where nothing is left
-_RESERVE_BYTES, _RESERVE_SHARE = 256 * 2**20, 0.01
-
-
-class CudaMeter(AbstractMeter):
-    """Meters reserved memory plus context and communication buffers on one CUDA device."""
-
-    def __init__(self, budget_bytes: int | None, device: torch.device) -> None:
-        """Sets the limit.
-
-        Args:
-            budget_bytes: Bytes of the device that this rank may use; None for all but a reserve
-                for libraries.
-            device: A CUDA device with an index.
-        """
-        self._device = device
-        _, total = torch.cuda.mem_get_info(device)
-        self._total_bytes = total
-        usable = total - max(_RESERVE_BYTES, int(_RESERVE_SHARE * total))
-        self._budget_bytes = min(budget_bytes or usable, usable)
-        self._baseline_bytes = 0
-        self._outside_bytes = 0
-
-    def open(self) -> None:
-        self._baseline_bytes = self.bytes_in_use()
-
-    @property
-    def limit_bytes(self) -> int:
-        return self._budget_bytes
-
-    def _enforce(self) -> None:
-        torch.cuda.synchronize(self._device)
-        _release_cuda()
-        torch.cuda.reset_peak_memory_stats(self._device)
-        # memory outside the allocator counts too, so the allocator gets the rest of the budget
-        self._outside_bytes = self._outside()
-        share = max(self._budget_bytes - self._outside_bytes, 1) / self._total_bytes
-        torch.cuda.set_per_process_memory_fraction(min(share, 1.0), self._device)
-
-    def bytes_in_use(self) -> int:
-        return torch.cuda.memory_reserved(self._device) + self._outside()
-
-    def allocator_retries(self) -> int:
-        return int(torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0))
-
-    def peak(self) -> MemoryPeak:
-        torch.cuda.synchronize(self._device)
-        reserved = torch.cuda.max_memory_reserved(self._device)
-        outside = self._outside()
-        return MemoryPeak(
-            held_bytes=reserved + outside,
-            reserved_bytes=reserved,
-            allocated_bytes=torch.cuda.max_memory_allocated(self._device),
-            outside_bytes=outside,
-        )
-
-    def check(self) -> None:
-        """Checks the peak against the limit, for memory that was held before the limit was set.
-
-        Memory that libraries allocated since then does not count: the allocator's share was capped
-        before, so training does not fail because of it.
-
-        Raises:
-            OverLimit: If the peak is above the limit.
-        """
-        wanted_bytes = torch.cuda.max_memory_reserved(self._device) + self._outside_bytes
-        if wanted_bytes > self.limit_bytes:
-            raise OverLimit(wanted_bytes, self.limit_bytes)
-
-    def _lift(self) -> None:
-        with contextlib.suppress(RuntimeError):  # a device in error refuses everything
-            torch.cuda.set_per_process_memory_fraction(1.0, self._device)
-
-    def close(self) -> int:
-        _release_cuda()
-        # one tensor that is left can hold a segment, and libraries hold memory of their own
+        self._runtime.give_back()
         return max(self.bytes_in_use() - self._baseline_bytes, 0)
 
-    def _outside(self) -> int:
-        # context, NCCL and other processes
-        free, total = torch.cuda.mem_get_info(self._device)
-        return max(total - free - torch.cuda.memory_reserved(self._device), 0)
+    def _held(self, memory: DeviceMemory) -> int:
+        own_bytes = max(memory.reserved_bytes - self._exempt_reserved_bytes, 0)
+        return own_bytes + memory.outside_bytes
 
-
-def _release_cuda() -> None:
-    gc.collect()
-    torch.cuda.synchronize()  # pinned memory is free when the copies that use it are done
-    torch.cuda.empty_cache()
-    _empty_host_cache()  # of pinned memory, which is kept without a limit
-
-
-def _empty_host_cache() -> None:
-    public = getattr(torch.accelerator, "empty_host_cache", None)  # of torch 2.13
-    (public or torch._C._host_emptyCache)()
+    def _peak_reserved(self, memory: DeviceMemory) -> int:
+        return max(memory.peak_reserved_bytes - self._exempt_reserved_bytes, 0)

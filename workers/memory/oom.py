@@ -26,7 +26,7 @@ _NUMPY = re.compile(r"Unable to allocate ([\d.]+) (bytes|B|KiB|MiB|GiB|TiB)")
 _BARE = ("std::bad_alloc", "bad allocation", "Cannot allocate memory", "DefaultCPUAllocator")
 _VAGUE = ("could not create a primitive", "could not execute a primitive")  # oneDNN
 # CUDA's runtime and driver, cuBLAS, cuDNN, NCCL, Triton and bitsandbytes, each in its own words.
-# They allocate around torch's allocator, which keeps a reserve for them (workers/memory/meter.py)
+# They allocate around torch's allocator, which keeps a reserve for them (device_runtime.py)
 _AROUND = ("out of memory", "ALLOC_FAILED", "cudaErrorMemoryAllocation")
 _RUNTIME = "CUDA error: out of memory"
 _ON_HOST = ("pin memory thread", "HostAlloc", "pinned")

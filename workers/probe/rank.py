@@ -21,6 +21,7 @@ from torch.multiprocessing.spawn import (
 )
 
 from search_spaces.errors import ClusterError
+from workers.memory.device_runtime import runtime_for
 from workers.memory.nvml import nvml_device
 from workers.probe.config import ProbeConfig, ProbeResult
 from workers.probe.rates import (
@@ -130,12 +131,10 @@ def _context_bytes(device: torch.device) -> int:
 
     Excludes NCCL's buffers, which come with the first collective.
     """
-    if device.type != "cuda":
-        return 0
     torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device))  # loads cuBLAS
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    return max(total - free - torch.cuda.memory_reserved(device), 0)
+    runtime = runtime_for(device)
+    runtime.give_back()
+    return runtime.memory().outside_bytes
 
 
 def _power_watts(device: torch.device) -> float | None:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.hardware.device import Collective, CollectivePoint, MatmulPoint, MatmulPrecision
+from workers.memory.device_runtime import runtime_for
 from workers.probe.config import ProbeConfig, Shape
 
 _MIN_SECONDS = 1e-3  # shorter repeats are timed together, so that the clock costs little
@@ -160,17 +161,13 @@ def _tf32(allowed: bool) -> Iterator[None]:
 def _seconds_of(
     action: Callable[[], object], device: torch.device, clock: Callable[[], float], *, calls: int
 ) -> float:
-    _synchronize(device)
+    runtime = runtime_for(device)
+    runtime.synchronize()
     started = clock()
     for _ in range(calls):
         action()
-    _synchronize(device)
+    runtime.synchronize()
     return clock() - started
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def collective_points(config: ProbeConfig, device: torch.device) -> tuple[CollectivePoint, ...]:
@@ -217,13 +214,13 @@ def _actions(
 
 
 def _best(action: Callable[[], object], device: torch.device) -> float:
-    best = math.inf
+    best, runtime = math.inf, runtime_for(device)
     for repeat in range(_REPEATS + 1):
         dist.barrier()
-        _synchronize(device)
+        runtime.synchronize()
         started = time.perf_counter()
         action()
-        _synchronize(device)
+        runtime.synchronize()
         if repeat:  # the first opens connections
             best = min(best, time.perf_counter() - started)
     return best

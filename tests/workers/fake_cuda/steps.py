@@ -133,7 +133,8 @@ def step(train: dict[str, Any], knobs: dict[str, Any]) -> dict[str, Any]:
     from search_spaces.trial import TrialRequest
     from workers.data.batches import batch_source
     from workers.engines.build import build_training
-    from workers.engines.stopwatch import HostStopwatch
+    from workers.engines.stopwatch import Stopwatch
+    from workers.memory.device_runtime import CpuRuntime
     from workers.models.load import build
     from workers.prepare import prepare
 
@@ -153,7 +154,7 @@ def step(train: dict[str, Any], knobs: dict[str, Any]) -> dict[str, Any]:
     with mesh_of(plan) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
         training = build_training(request, model, facts, mesh, torch.device("cuda", 0))
         module: Any = training.module  # type: ignore[attr-defined]
-        loss = training.step(samples.batches, samples.targets, HostStopwatch())
+        loss = training.step(samples.batches, samples.targets, Stopwatch(CpuRuntime()))
         return {
             "loss": str(loss.device),
             "weights": sorted({str(one.device) for one in module.parameters()}),

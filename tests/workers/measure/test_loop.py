@@ -18,10 +18,11 @@ from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import Diverged, Estimate, Measured, Phases
 from tests.search_spaces.values import a_model
 from tests.workers.launch import Group
+from tests.workers.memory.model_device import ModelDevice, cuda_on_model
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import StepBatches
 from workers.data.collate import MicroBatch
-from workers.engines.stopwatch import HostStopwatch
+from workers.engines.stopwatch import Stopwatch
 from workers.engines.torch import TorchTraining
 from workers.measure.loop import (
     MIN_WINDOW_SECONDS,
@@ -30,6 +31,7 @@ from workers.measure.loop import (
     measure_steps,
     next_window,
 )
+from workers.memory.device_runtime import CpuRuntime
 from workers.plain_torch.update import Update
 from workers.worker import Worker
 
@@ -106,7 +108,7 @@ def measure(
         feed(clock, takes),
         ObjectiveSpec.model_validate(objective),
         group,
-        HostStopwatch(clock),
+        Stopwatch(CpuRuntime(clock=clock)),
         incumbent,
     )
     assert isinstance(series, Series)
@@ -147,7 +149,7 @@ def test_retries_of_the_allocator_count_in_steps_that_count() -> None:
         step,
         objective,
         None,
-        HostStopwatch(clock),
+        Stopwatch(CpuRuntime(clock=clock)),
         allocator_retries=lambda: retries,
     )
 
@@ -250,7 +252,7 @@ def test_caps_come_before_the_floor() -> None:
 def _seconds_with_floor(floor_seconds: float, **caps: float) -> float:
     clock = Clock()
     objective = ObjectiveSpec.model_validate({"interval": ALWAYS_TIGHT, **caps})
-    steps, watch = feed(clock, always(0.25)), HostStopwatch(clock)
+    steps, watch = feed(clock, always(0.25)), Stopwatch(CpuRuntime(clock=clock))
     series = measure_steps(training(), steps, objective, None, watch, None, floor_seconds)
     assert isinstance(series, Series)
     return sum(series.seconds_by_step)
@@ -303,13 +305,34 @@ def test_waiting_for_input_counts_as_data_and_phases_add_up_to_the_step() -> Non
     trained.update.optimizer.register_step_post_hook(lambda *_: clock.advance(1 / 256))
 
     series = measure_steps(
-        trained, feed(clock, always(1 / 32)), ObjectiveSpec(), None, HostStopwatch(clock)
+        trained,
+        feed(clock, always(1 / 32)),
+        ObjectiveSpec(),
+        None,
+        Stopwatch(CpuRuntime(clock=clock)),
     )
 
     assert isinstance(series, Series)
     assert {window.steps for window in series.windows} == {1, 2}
     assert series.phases == Phases(data=1 / 32, forward=1 / 128, backward=1 / 64, optimizer=1 / 256)
     assert series.step_seconds.value == 15 / 256
+
+
+@pytest.mark.parametrize("kind", ["model", "CUDA's on the model"])
+def test_steps_take_as_long_as_their_kernels_and_not_as_their_launch(kind: str) -> None:
+    model, trained = ModelDevice(), training()
+    trained.module.register_forward_hook(lambda *_: model.compute(1 / 128))
+    next(trained.module.parameters()).register_hook(lambda _: model.compute(1 / 64))
+    trained.update.optimizer.register_step_post_hook(lambda *_: model.compute(1 / 256))
+
+    with cuda_on_model(model) as cuda:
+        cuda.clock = model.clock
+        watch = Stopwatch(model if kind == "model" else cuda)
+        series = measure_steps(trained, feed(Clock(), always(0)), ObjectiveSpec(), None, watch)
+
+    assert isinstance(series, Series)
+    assert series.phases == Phases(data=0, forward=1 / 128, backward=1 / 64, optimizer=1 / 256)
+    assert series.step_seconds.value == 7 / 256
 
 
 def test_steps_come_in_order_from_the_first() -> None:
@@ -334,7 +357,9 @@ def test_a_loss_that_is_no_number_ends_it_at_its_step() -> None:
         batch = MicroBatch(inputs=bad, samples=2, tokens=8, targets=2)
         return StepBatches(batches=(batch,), targets=given.targets, tokens=given.tokens)
 
-    ending = measure_steps(training(), poison, ObjectiveSpec(), None, HostStopwatch(clock))
+    ending = measure_steps(
+        training(), poison, ObjectiveSpec(), None, Stopwatch(CpuRuntime(clock=clock))
+    )
 
     assert isinstance(ending, Diverged)
     assert (ending.step, ending.loss) == (5, "nan")

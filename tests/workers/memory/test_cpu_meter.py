@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.workers.launch import Group
-from workers.memory.meter import CpuMeter, OverLimit
+from workers.memory.device_runtime import CpuRuntime
+from workers.memory.meter import Meter, OverLimit
 from workers.worker import Worker
 
 MIB = 2**20
@@ -16,12 +17,16 @@ BUDGET_BYTES = 64 * MIB
 PIECE_BYTES = MIB  # small enough for the heap, which keeps holes; larger ones are mapped alone
 
 
+def cpu_meter(budget_bytes: int | None, local_world_size: int = 1) -> Meter:
+    return Meter(CpuRuntime(local_world_size), budget_bytes)
+
+
 def _fill(count: int, size_bytes: int = PIECE_BYTES) -> list[torch.Tensor]:
     return [torch.ones(size_bytes // 4) for _ in range(count)]
 
 
 def _peak_of(_: Worker, size_bytes: int) -> int:
-    meter = CpuMeter(BUDGET_BYTES, 1)
+    meter = cpu_meter(BUDGET_BYTES)
     with meter.enforced():
         tensor = torch.ones(size_bytes // 4)
         del tensor
@@ -48,7 +53,7 @@ def test_the_peak_of_a_trial_before_does_not_count(alone: Group) -> None:
 
 def _peak_after_free_memory(_: Worker) -> int:
     """Peak of a 16 MiB tensor in a process with unused free memory at the start of the trial."""
-    meter = CpuMeter(BUDGET_BYTES, 1)
+    meter = cpu_meter(BUDGET_BYTES)
     pieces = _fill(2 * BUDGET_BYTES // PIECE_BYTES)
     last = pieces[-1]  # on top of the heap: what lies below stays, and is free
     del pieces
@@ -68,7 +73,7 @@ def test_what_was_free_when_the_trial_began_is_not_taken_off_its_peak(alone: Gro
 
 def _beyond(_: Worker) -> tuple[str, bool]:
     """Error of an allocation beyond the budget, and True if it works once the limit is off."""
-    meter = CpuMeter(BUDGET_BYTES, 1)
+    meter = cpu_meter(BUDGET_BYTES)
     said = ""
     try:
         with meter.enforced():
@@ -90,7 +95,7 @@ def _by_way_of_holes(_: Worker) -> int | None:
     pieces = _fill(3 * BUDGET_BYTES // PIECE_BYTES)
     last = pieces[-1]  # on top of the heap: what lies below stays as holes
     del pieces
-    meter = CpuMeter(BUDGET_BYTES, 1)
+    meter = cpu_meter(BUDGET_BYTES)
     with meter.enforced():
         try:
             kept = _fill(2 * BUDGET_BYTES // PIECE_BYTES)
@@ -111,7 +116,7 @@ def test_what_fits_into_holes_is_held_to_the_budget_too(alone: Group) -> None:
 
 
 def _left_behind(_: Worker, count: int) -> int:
-    meter = CpuMeter(BUDGET_BYTES, 1)
+    meter = cpu_meter(BUDGET_BYTES)
     with meter.enforced():
         kept = _fill(count)
         _fill(count)
@@ -128,10 +133,10 @@ def test_what_does_not_come_back_is_counted(alone: Group, count: int) -> None:
 
 
 def _limits(_: Worker) -> tuple[Any, ...]:
-    free = CpuMeter(None, 1).limit_bytes
-    shared = CpuMeter(None, 4).limit_bytes
-    capped = CpuMeter(2**60, 1).limit_bytes
-    return CpuMeter(BUDGET_BYTES, 1).limit_bytes, free, shared, capped
+    free = cpu_meter(None).limit_bytes
+    shared = cpu_meter(None, 4).limit_bytes
+    capped = cpu_meter(2**60).limit_bytes
+    return cpu_meter(BUDGET_BYTES).limit_bytes, free, shared, capped
 
 
 def test_without_a_budget_ranks_share_the_free_memory(alone: Group) -> None:
@@ -144,7 +149,7 @@ def test_without_a_budget_ranks_share_the_free_memory(alone: Group) -> None:
 
 def _nearly_full_with(_: Worker, size_bytes: int) -> tuple[bool, int]:
     """Result of `nearly_full`, and resident bytes, which are few for memory never written to."""
-    meter = CpuMeter(8 * BUDGET_BYTES, 1)
+    meter = cpu_meter(8 * BUDGET_BYTES)
     with meter.enforced():
         tensor = torch.empty(size_bytes, dtype=torch.uint8)
         found = meter.nearly_full(), meter.bytes_in_use()
