@@ -22,7 +22,7 @@ from benchmarks.rigs.ports import free_port
 
 USER, PASSWORD = "ann", "correct-horse/battery@staple"  # what URLs have to write in percent signs
 QUOTED = "correct-horse%2Fbattery%40staple"
-_START_SECONDS = 60
+_START_SECONDS = 200
 # a test's server forgets nothing that it is asked for, and a power cut is not what is tested
 _SETTINGS = ("fsync=off", "shared_buffers=16MB", "max_connections=60", "jit=off")
 
