@@ -71,7 +71,7 @@ def spec_for(folder: str, trials: int) -> SweepSpec:
 
 
 class Watch(AbstractCallback):
-    """Looks at the processes every so many trials."""
+    """Looks at the processes every few trials, as asked."""
 
     def __init__(self, every: int) -> None:
         self._every = every

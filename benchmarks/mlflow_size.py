@@ -40,7 +40,7 @@ _SHOWN = 100  # runs that a page of MLflow's table asks for
 
 
 def measure(trials: int, folder: Path) -> dict[str, Any]:
-    """The figures of a sweep of so many trials, kept in the folder."""
+    """The figures of a sweep of that many trials, kept in the folder."""
     configure_mlflow()
     spec = spec_for(str(folder), 1, trials)
     states = list(_states(spec, trials))

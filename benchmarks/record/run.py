@@ -67,7 +67,7 @@ def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
 
     Args:
         asked: What is to be recorded.
-        say: Is told of the progress, a line at a time.
+        say: Called with each line of progress.
 
     Raises:
         UserError: If model, data, cluster or table cannot be used, or the space is too large.

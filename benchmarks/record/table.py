@@ -103,7 +103,7 @@ class Table:
         Args:
             path: The CSV file.
             set_id: The specification that its rows belong to.
-            say: Is told of a row that is set aside.
+            say: Called with a sentence for each row that is set aside.
 
         Raises:
             RecordingError: If it is no table of this recording, or there is no place for one.

@@ -39,7 +39,7 @@ class Race:
         return float(self.seconds[min(self.trials_to(share), len(self.seconds)) - 1])
 
     def regret_at(self, trials: int) -> float:
-        """The regret after so many trials, or after the last one."""
+        """The regret after that many trials, or after the last one."""
         return float(self.regret[min(trials, len(self.regret)) - 1])
 
 

@@ -89,7 +89,7 @@ COMMUNICATION = (
         name="prefetch_blocks",
         trades="weights that arrive in time where a block computes for less time than its weights"
         " travel, against memory for the blocks gathered ahead",
-        does="has each block gather the weights of so many blocks after it in forward and before"
+        does="has each block gather the weights of that many blocks after it in forward and before"
         " it in backward, by FSDP2's `set_modules_to_forward_prefetch` and"
         " `set_modules_to_backward_prefetch`; 0 leaves it to torch, which gathers one block ahead",
         engines="torch",

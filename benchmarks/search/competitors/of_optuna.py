@@ -92,7 +92,7 @@ def tpe(surface: Surface, seed: int) -> OfOptuna:
 
 
 def gp(surface: Surface, seed: int, start: int) -> OfOptuna:
-    """Optuna's Gaussian process, after so many trials at random."""
+    """Optuna's Gaussian process, after a number of random trials."""
     return OfOptuna(surface, seed, GPSampler(n_startup_trials=start, seed=seed))
 
 
