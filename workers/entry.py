@@ -118,6 +118,7 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
     Libraries put passwords and tokens into their messages; the outcome repeats none.
     """
     secrets = secret_values(os.environ)
+    limit_bytes = worker.meter.limit_bytes
     try:
         held_bytes, nearly_full = worker.meter.bytes_in_use(), worker.meter.nearly_full()
     except RuntimeError:  # a device in error does not even tell what it holds
@@ -126,8 +127,8 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
         on_device = wanted.where == "device"
         return OutOfMemory(
             where=wanted.where,
-            wanted_bytes=_total_wanted(wanted, held_bytes) if on_device else None,
-            limit_bytes=worker.meter.limit_bytes if on_device else None,
+            wanted_bytes=_total_wanted(wanted, held_bytes, limit_bytes) if on_device else None,
+            limit_bytes=limit_bytes if on_device else None,
             rank=worker.ranks.rank,
             phase=phase,
             detail=without_secrets(_detail(error), values=secrets),
@@ -142,10 +143,13 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
     )
 
 
-def _total_wanted(wanted: FailedAllocation, held_bytes: int | None) -> int | None:
+def _total_wanted(
+    wanted: FailedAllocation, held_bytes: int | None, limit_bytes: int
+) -> int | None:
+    """Returns the bytes that a plan wanted, above the limit: some are free since the failure."""
     if wanted.asked_bytes is None or held_bytes is None:
         return wanted.total_bytes
-    return held_bytes + wanted.asked_bytes
+    return max(held_bytes + wanted.asked_bytes, limit_bytes + 1)
 
 
 def _detail(error: BaseException) -> str:

@@ -123,7 +123,7 @@ def reason_to_stop(records: Sequence[Record]) -> SameFailure | None:
     ended = [record.outcome for record in records if not isinstance(record.outcome, Cancelled)]
     if len(ended) < MAX_SAME_FAILURES:
         return None
-    errors = {outcome.detail if _has_raised(outcome) else "" for outcome in ended}
+    errors = {outcome.detail if _has_crashed_itself(outcome) else "" for outcome in ended}
     if len(errors) != 1 or "" in errors:
         return None
     first = ended[0]
@@ -142,8 +142,10 @@ def is_loss_of_processes(outcome: Outcome) -> TypeGuard[Crashed]:
     return is_machine_failure(outcome) or (isinstance(outcome, Crashed) and outcome.cause in dead)
 
 
-def _has_raised(outcome: Outcome) -> TypeGuard[Crashed]:
-    return isinstance(outcome, Crashed) and outcome.cause in ("exception", "layout")
+def _has_crashed_itself(outcome: Outcome) -> TypeGuard[Crashed]:
+    """Returns True for crashes of a rank's own: not of its peers, its machine or the driver."""
+    own = ("exception", "layout", "device_error", "worker_died")
+    return isinstance(outcome, Crashed) and outcome.cause in own
 
 
 def _unreleased(costs: Costs | None, limit_bytes: int | None) -> MemoryNotReleased | None:

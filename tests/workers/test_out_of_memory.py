@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ctypes
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest
@@ -17,6 +20,7 @@ from tests.covering import every_pair
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import HUGE_BYTES
 from tests.workers.values import LLAMA, MEMORY_GIB, a_request, a_spec, odd_model
+from workers.entry import _ending_of
 from workers.worker import Worker
 
 LIMIT_BYTES = int(MEMORY_GIB * 2**30)
@@ -60,6 +64,23 @@ def test_a_plan_too_large_for_the_budget_runs_out_of_memory(
     assert "allocate" in outcome.detail or "the limit is" in outcome.detail
     assert outcome.costs is not None
     assert outcome.costs.residual_bytes < ARENA_BYTES
+
+
+def test_what_is_freed_before_the_error_arrives_is_still_counted_as_wanted() -> None:
+    """The allocator refused, so the plan was over the limit, whatever is held by now."""
+    meter = SimpleNamespace(
+        bytes_in_use=lambda: LIMIT_BYTES // 2, nearly_full=lambda: False, limit_bytes=LIMIT_BYTES
+    )
+    worker: Any = SimpleNamespace(
+        meter=meter, device=torch.device("cpu"), ranks=SimpleNamespace(rank=0)
+    )
+    text = f"DefaultCPUAllocator: can't allocate memory: you tried to allocate {MIB} bytes."
+
+    outcome = _ending_of(RuntimeError(text), "forward", worker)
+
+    assert isinstance(outcome, OutOfMemory)
+    assert outcome.wanted_bytes is not None
+    assert outcome.wanted_bytes > LIMIT_BYTES
 
 
 def test_the_next_plan_measures_as_before_the_failure(peers: Group) -> None:

@@ -166,7 +166,17 @@ ODD = crash("exception", "ValueError: other")
         ([make_measured()] + [RAISED] * MAX_SAME_FAILURES, None),
         ([make_oom()] * 9, None),
         ([LATE] * 9, None),
-        ([crash("worker_died")] * 9, None),
+        # a label out of range fails every plan, and takes its device with it
+        (
+            [crash("device_error", "AcceleratorError: so")] * MAX_SAME_FAILURES,
+            SameFailure(trials=4, cause="device_error", error="AcceleratorError: so"),
+        ),
+        (
+            [crash("worker_died", "killed by signal 11")] * MAX_SAME_FAILURES,
+            SameFailure(trials=4, cause="worker_died", error="killed by signal 11"),
+        ),
+        ([crash("worker_died", f"process {number} died") for number in range(9)], None),
+        ([BROKEN] * 9, None),
         ([FULL] * 9, None),  # `blame` ends that
     ],
 )
