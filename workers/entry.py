@@ -143,9 +143,7 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
     )
 
 
-def _total_wanted(
-    wanted: FailedAllocation, held_bytes: int | None, limit_bytes: int
-) -> int | None:
+def _total_wanted(wanted: FailedAllocation, held_bytes: int | None, limit_bytes: int) -> int | None:
     """Returns the bytes that a plan wanted, above the limit: some are free since the failure."""
     if wanted.asked_bytes is None or held_bytes is None:
         return wanted.total_bytes
