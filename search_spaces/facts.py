@@ -59,7 +59,7 @@ class ModelFacts:
         parameters: All parameters.
         blocks: Repeated layers, the unit of recomputation, sharding and pipelining.
         attentions: Attention implementations of the architecture.
-        packing: True if its attention separates packed samples by their position ids.
+        packing: Those of `attentions` that separate packed samples.
         max_sequence_length: Longest sample in tokens; None if there is no limit.
         vocab_size: Size of the vocabulary; None if the model makes its own batches.
         trainable: Parameters that training changes; None for all.
@@ -85,7 +85,7 @@ class ModelFacts:
     parameters: int
     blocks: int
     attentions: tuple[Attention, ...]
-    packing: bool
+    packing: tuple[Attention, ...]
     max_sequence_length: int | None
     vocab_size: int | None = None
     trainable: int | None = None

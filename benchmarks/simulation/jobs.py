@@ -41,7 +41,7 @@ _MODEL = ModelFacts(
     parameters=2_100_000,
     blocks=4,
     attentions=("eager", "sdpa"),
-    packing=True,
+    packing=("eager", "sdpa"),
     max_sequence_length=2048,
 )
 _COSTS = Costs(build_seconds=0.4, steps_seconds=4.8, total_seconds=5.6, residual_bytes=0)

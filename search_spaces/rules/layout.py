@@ -109,9 +109,12 @@ def global_batch_is_kept(plan: Plan, context: RuleContext) -> str | None:
 
 def packing_is_kept_apart(plan: Plan, context: RuleContext) -> str | None:
     """Packed samples must not attend to each other, or the training would be another one."""
-    if plan.batching != "packed" or context.model.packing:
+    model = context.model
+    if plan.batching != "packed" or plan.attention in model.packing:
         return None
-    return f"{context.model.architecture} does not separate packed samples by position ids"
+    if model.packing:
+        return f"{model.architecture} does not separate packed samples under {plan.attention}"
+    return f"{model.architecture} does not separate packed samples by position ids"
 
 
 def packing_is_read_by_stages(plan: Plan, _: RuleContext) -> str | None:

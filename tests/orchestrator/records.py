@@ -40,7 +40,7 @@ LLAMA = ModelFacts(
     parameters=2_100_000,
     blocks=4,
     attentions=("eager", "sdpa"),
-    packing=True,
+    packing=("eager", "sdpa"),
     max_sequence_length=2048,
 )
 PROPOSED = Sampled(sampler="random")  # a reason for a trial

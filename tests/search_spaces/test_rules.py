@@ -50,7 +50,7 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     ),
     "packing_is_kept_apart": (
         ddp_plan(batching="packed"),
-        around(model=a_model(packing=False)),
+        around(model=a_model(packing=())),
         "GPT2LMHeadModel does not separate packed samples by position ids",
     ),
     "packing_is_read_by_stages": (
@@ -382,6 +382,15 @@ def test_each_rule_has_a_plan_that_breaks_it() -> None:
 
 def test_a_legal_plan_breaks_none() -> None:
     assert refusal(ddp_plan(), around()) is None
+
+
+def test_packing_is_kept_apart_under_each_attention() -> None:
+    context = around(model=a_model(packing=("eager",)))
+
+    assert refusal(ddp_plan(batching="packed", attention="eager"), context) is None
+    refused = refusal(ddp_plan(batching="packed", attention="sdpa"), context)
+    assert refused is not None
+    assert refused.detail == "GPT2LMHeadModel does not separate packed samples under sdpa"
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -37,30 +37,31 @@ _LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
 # Names that architectures have for one quantity; the first that exists counts.
 
 
-def keeps_packed_samples_apart(module: Any, attentions: tuple[Attention, ...]) -> bool:
-    """Tells if restarting position ids, without an attention mask, separate samples in a row.
+def separating_attentions(module: Any, attentions: tuple[Attention, ...]) -> tuple[Attention, ...]:
+    """Returns the attentions under which samples in a row do not read each other.
 
-    The probe runs once for each of `attentions`, and all must pass. A model that cannot be
-    made small, or that takes no position ids, fails it.
+    Restarting position ids separate them, without an attention mask; flash attention is told their
+    starts as well. A model that cannot be made small, or that takes no position ids, has none.
     """
     model_class: Any = type(module)
     fields = json.loads(module.config.to_json_string(use_diff=False))
     # all sizes of one architecture shrink to the same small model, which is probed once
     shrunk = json.dumps(small_fields(fields, model_class.config_class), sort_keys=True)
-    return _probe(model_class, shrunk, attentions)
+    # kernels of flash attention run only on CUDA; one stands in for all
+    return tuple(
+        name
+        for name in attentions
+        if _probe(model_class, shrunk, STAND_IN if name.startswith("flash") else name)
+    )
 
 
-@lru_cache(maxsize=32)
-def _probe(model_class: Any, shrunk_json: str, attentions: tuple[Attention, ...]) -> bool:
+@lru_cache(maxsize=64)
+def _probe(model_class: Any, shrunk_json: str, attention: str) -> bool:
     isolated = list[bool]()
     with tolerated(model_class.__name__):
-        # kernels of flash attention run only on CUDA; one stands in for all
-        names = {STAND_IN if name.startswith("flash") else name for name in attentions}
-        isolated = [
-            _isolates_samples(small_model(model_class, json.loads(shrunk_json), name))
-            for name in sorted(names)
-        ]
-    return bool(isolated) and all(isolated)
+        model = small_model(model_class, json.loads(shrunk_json), attention)
+        isolated.append(_isolates_samples(model))
+    return any(isolated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
         trainable=trainable_parameters(module) if module is not None and lora_json else None,
         blocks=len(find_blocks(module)) if module is not None else 0,
         attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
-        packing=False,
+        packing=(),
         max_sequence_length=None,
         **_parallel_facts(spec, module, batch_maker),
     )

@@ -27,9 +27,9 @@ from search_spaces.spec.schema import ModelSpec, Task
 from search_spaces.spec.sections import LoraSpec, TrainSpec
 from workers.models.built import BuiltModel, seeded
 from workers.models.capabilities import (
-    keeps_packed_samples_apart,
     learned_positions,
     probe_training,
+    separating_attentions,
     stated_positions,
 )
 from workers.models.config import BAD_VALUES, make_config, one_sentence
@@ -59,9 +59,9 @@ PAD_TOKEN_ID = 0  # as `workers.data` pads
 
 
 def attentions_of(module: Any) -> tuple[Attention, ...]:
-    """Returns the attentions that the architecture supports and this machine has installed.
+    """Returns the attentions that the architecture supports; the first one is the usual choice.
 
-    The first one is the usual choice.
+    Whether a kernel is installed is asked of the nodes: `missing_for_flash`.
     """
     attentions: list[Attention] = ["sdpa"] if module._supports_sdpa else []
     attentions.append("eager")
@@ -69,15 +69,8 @@ def attentions_of(module: Any) -> tuple[Attention, ...]:
         # an architecture may need a feature that only some kernels have, as gpt-oss its
         # attention sinks; None: every kernel works
         compatible = getattr(module, "_compatible_flash_implementations", None)
-        flash: dict[Attention, bool] = {
-            "flash_attention_2": is_flash_attn_2_available(),
-            "flash_attention_3": is_flash_attn_3_available(),
-        }
-        attentions += [
-            name
-            for name, is_installed in flash.items()
-            if is_installed and name in (compatible or [name])
-        ]
+        flash: tuple[Attention, ...] = ("flash_attention_2", "flash_attention_3")
+        attentions += [name for name in flash if name in (compatible or flash)]
     return tuple(attentions)
 
 
@@ -192,7 +185,7 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
         active=active_parameters(module),
         blocks=len(find_blocks(module)),
         attentions=attentions,
-        packing=spec.task == "causal-lm" and keeps_packed_samples_apart(module, attentions),
+        packing=separating_attentions(module, attentions) if spec.task == "causal-lm" else (),
         max_sequence_length=learned or stated_positions(config),
         vocab_size=config.get_text_config().vocab_size,
         padding_difference=probed.padding or 0.0,

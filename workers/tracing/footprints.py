@@ -93,7 +93,7 @@ NO_FACTS = ModelFacts(  # rendering the settings of a split reads none of them
     parameters=0,
     blocks=0,
     attentions=(),
-    packing=False,
+    packing=(),
     max_sequence_length=None,
 )
 

@@ -32,7 +32,7 @@ IN_FP32 = frozenset(
         *("smooth_l1_loss", "huber_loss", "margin_ranking_loss", "multilabel_margin_loss"),
         *("soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "dist", "pdist"),
         *("binary_cross_entropy_with_logits", "cdist", "renorm", "logsumexp", "interpolate"),
-        "cross_entropy",  # a log_softmax, below, and an nll_loss
+        "square",  # a pow
     }
 )
 # AT_FORALL_FP32_SET_OPT_DTYPE: they return fp32 unless a call sets another type
@@ -42,6 +42,10 @@ TO_FP32 = frozenset(
         *("vector_norm", "matrix_norm", "linalg_vector_norm", "linalg_matrix_norm"),
     }
 )
+# AT_FORALL_LOWER_PRECISION_FP, without what autocast on CPUs casts as well
+TO_HALF = frozenset({"einsum", "addmv", "addr", "mv", "chain_matmul", "multi_dot", "prelu"})
+# autocast_mode.cpp: autocast on CPUs alone copies what these read to its widest type
+_COPIED_ON_CPU = frozenset({"cat", "concat", "concatenate", "stack", "index_copy"})
 _HALF_TYPES = (torch.bfloat16, torch.float16)
 _KERNEL_DIMENSIONS = 4  # of attention kernels: samples, heads, tokens, head size
 _HEAD_MULTIPLE = 8  # flash attention pads the head size to a multiple of it
@@ -60,16 +64,29 @@ class CudaEmulation(TorchFunctionMode):
             return _dropout(*args, **kwargs)
         if name == "scaled_dot_product_attention" and args and args[0].dim() == _KERNEL_DIMENSIONS:
             return _attention(*args, **kwargs)
-        if torch.is_autocast_enabled("cpu"):
-            if name in IN_FP32:
-                args, kwargs = tree_map_only(torch.Tensor, _in_fp32, (args, kwargs))
-            elif name in TO_FP32 and _is_half(args, kwargs):
-                kwargs = {**kwargs, "dtype": torch.float32}
+        if not torch.is_autocast_enabled("cpu"):
+            return func(*args, **kwargs)
+        if name == "cross_entropy":
+            return _cross_entropy(*args, **kwargs)
+        if name in _COPIED_ON_CPU:
+            with torch.autocast("cpu", enabled=False):
+                return func(*args, **kwargs)
+        if name in IN_FP32:
+            args, kwargs = tree_map_only(torch.Tensor, _in_fp32, (args, kwargs))
+        elif name in TO_HALF:
+            args, kwargs = tree_map_only(torch.Tensor, _in_half, (args, kwargs))
+        elif name in TO_FP32 and _is_half(args, kwargs):
+            kwargs = {**kwargs, "dtype": torch.float32}
         return func(*args, **kwargs)
 
 
 def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in _HALF_TYPES else tensor
+
+
+def _in_half(tensor: torch.Tensor) -> torch.Tensor:
+    is_wide = tensor.dtype == torch.float32
+    return tensor.to(torch.get_autocast_dtype("cpu")) if is_wide else tensor
 
 
 def _is_half(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -116,6 +133,39 @@ def _attention(
             query, key, value, bias, trains, dropout_p, is_causal, scale=scale
         )[0]
         return fused
+
+
+def _cross_entropy(
+    input: torch.Tensor,  # noqa: A002 - torch's keyword
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Takes logarithms in the type of the logits, and sums them in fp32.
+
+    Source:
+        cross_entropy_loss in torch's LossNLL.cpp: `log_softmax(self, class_dim, scalar_type)`. A
+        call that sets a type keeps it; nll_loss is in AT_FORALL_FP32.
+    """
+    functional = torch.nn.functional
+    if target.is_floating_point() or label_smoothing or size_average is not None or reduce:
+        loss: torch.Tensor = functional.cross_entropy(
+            *(_in_fp32(input), target, weight, size_average, ignore_index, reduce),
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+        )
+        return loss
+    with torch.autocast("cpu", enabled=False):
+        logarithms = functional.log_softmax(input, min(1, input.dim() - 1), dtype=input.dtype)
+        return functional.nll_loss(
+            *(_in_fp32(logarithms), target, weight),
+            ignore_index=ignore_index,
+            reduction=reduction,
+        )
 
 
 def _dropout(
@@ -198,7 +248,7 @@ def trace_step(
         with as_step_error, without_fake_tensor_logs(), mode, recorder, _without_collection():
             recorder.take_in(inputs)
             with emulated_device(device), torch.enable_grad():
-                with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
+                with autocast_as_on(device, enabled=compute == "autocast"):
                     loss = require_loss(module(**inputs))
                 recorder.end_forward()
                 loss.backward()
@@ -242,6 +292,20 @@ def _weights(model: BuiltModel, present: tuple[int, ...], log: Log) -> Iterator[
 def emulated_device(device: str) -> contextlib.AbstractContextManager[object]:
     """Returns a context with the kernels and autocast of a device, for tensors on the CPU."""
     return CudaEmulation() if device == "cuda" else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def autocast_as_on(device: str, *, enabled: bool) -> Iterator[None]:
+    """Casts to bf16 as on a device; models that ask whether CUDA does hear so too."""
+    was_enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", enabled and device == "cuda")
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            yield
+    finally:
+        torch.set_autocast_enabled("cuda", was_enabled)
+        torch.set_autocast_dtype("cuda", dtype)
 
 
 @contextlib.contextmanager

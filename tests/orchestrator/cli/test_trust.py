@@ -32,7 +32,7 @@ FACTS = ModelFacts(
     parameters=1000,
     blocks=2,
     attentions=("sdpa",),
-    packing=False,
+    packing=(),
     max_sequence_length=None,
 )
 

@@ -18,7 +18,7 @@ from torch import nn
 
 WIDTH = 64
 MEMORY_GROUP = "MEMORY_GROUP"  # a folder of a control group with a limit
-BEHAVIOURS = ("raises", "diverges", "dies", "too_large", "hangs", "hoards", "forgets")
+BEHAVIOURS = ("raises", "diverges", "dies", "too_large", "hangs", "hoards", "forgets", "strands")
 
 
 class Awkward(nn.Module):
@@ -50,6 +50,12 @@ class Awkward(nn.Module):
         if behaviour == "diverges":
             loss = loss * float("nan")
         if behaviour == "hangs":
+            time.sleep(600)
+        if (
+            behaviour == "strands"
+        ):  # one rank fails while the other is in nothing that an abort ends
+            if dist.get_rank() == 0:
+                raise ValueError(f"alone over {dist.get_backend()}")
             time.sleep(600)
         if behaviour and dist.is_initialized() and dist.get_rank() == 1:
             self._on_one_rank(behaviour, loss)

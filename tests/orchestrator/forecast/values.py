@@ -120,7 +120,7 @@ def facts(**changes: Any) -> ModelFacts:
             "embedding_parameters": ends,
             "head_parameters": ends,
             "attentions": ("sdpa", "eager"),
-            "packing": True,
+            "packing": ("sdpa", "eager", "flash_attention_2", "flash_attention_3"),
             "max_sequence_length": TOKENS,
             "vocab_size": VOCABULARY,
             "tensor": TensorFacts(divisors=(("attention heads", 32),)),

@@ -78,6 +78,7 @@ def pretend() -> None:
     cuda.current_stream = NoStream
     cuda.stream = contextlib.nullcontext
     cuda.current_device = lambda: 0
+    cuda.get_device_capability = lambda *_: (9, 0)
     cuda.is_bf16_supported = lambda *_, **__: True
     cuda.amp.common.amp_definitely_not_available = lambda: False
     scaler: Any = GradScaler

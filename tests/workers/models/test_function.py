@@ -102,7 +102,7 @@ def test_facts_and_build() -> None:
     facts, built = describe(spec, TRAIN), build(spec, TRAIN, attention="eager")
 
     assert (facts.parameters, facts.blocks, facts.architecture) == (5 * 20, 5, "Net")
-    assert (facts.attentions, facts.packing) == (("sdpa",), False)
+    assert (facts.attentions, facts.packing) == (("sdpa",), ())
     assert built.batch_maker is not None
     assert len(built.blocks) == 5
     assert torch.isfinite(built.module(**built.batch_maker((0, 1))))

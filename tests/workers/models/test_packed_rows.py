@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, modeling_flash_atten
 
 from search_spaces.plan import Attention
 from workers.data.collate import Layout, MicroBatch, collate
-from workers.models.capabilities import keeps_packed_samples_apart
+from workers.models.capabilities import separating_attentions
 
 LENGTHS, ROW = (5, 7, 4, 7), 12
 VOCABULARY = 50
@@ -105,5 +105,5 @@ def test_without_the_starts_of_samples_flash_attention_mixes_rows(model: Any) ->
 def test_the_probe_covers_flash_attention_where_it_cannot_run(model: Any) -> None:
     attentions: tuple[Attention, ...] = ("sdpa", "eager", "flash_attention_2")
 
-    assert keeps_packed_samples_apart(model, attentions)
-    assert keeps_packed_samples_apart(model, ("flash_attention_3",))
+    assert separating_attentions(model, attentions) == attentions
+    assert separating_attentions(model, ("flash_attention_3",)) == ("flash_attention_3",)

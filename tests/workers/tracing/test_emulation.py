@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.tracing.step import IN_FP32, TO_FP32, CudaEmulation
+from workers.tracing.step import IN_FP32, TO_FP32, TO_HALF, CudaEmulation, autocast_as_on
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 # names of torch's operators that Python calls otherwise
@@ -30,6 +30,9 @@ def test_the_lists_are_those_of_torchs_autocast() -> None:
 
     assert fp32 <= IN_FP32
     assert "interpolate" in IN_FP32 or not images
+    assert {name.replace("multi_dot", "linalg_multi_dot") for name in TO_HALF} <= listed(
+        "AT_FORALL_LOWER_PRECISION_FP"
+    )
     assert {name.removeprefix("linalg_") for name in listed("AT_FORALL_FP32_SET_OPT_DTYPE")} <= {
         name.removeprefix("linalg_") for name in TO_FP32
     }
@@ -44,6 +47,8 @@ def test_the_lists_are_those_of_torchs_autocast() -> None:
         (lambda x: functional.softmax(x, -1, dtype=torch.bfloat16), torch.bfloat16),
         (lambda x: x.pow(2), torch.float32),
         (lambda x: x**2, torch.float32),
+        (torch.square, torch.float32),
+        (lambda x: torch.einsum("ij,jk->ik", x.float(), x.float()), torch.bfloat16),
         (torch.rsqrt, torch.float32),
         (lambda x: x.sum(), torch.float32),
         (lambda x: functional.cross_entropy(x, torch.zeros(8, dtype=torch.long)), torch.float32),
@@ -61,14 +66,48 @@ def test_types_are_those_of_cuda(call: object, expected: torch.dtype) -> None:
         assert given.pow(2).dtype == torch.bfloat16
 
 
+def test_logits_in_half_precision_are_not_copied_before_their_logarithms() -> None:
+    """CUDA's cross_entropy takes logarithms in the type of the logits and sums them in fp32."""
+    logits = torch.ones(8, 100, dtype=torch.bfloat16)
+
+    with CudaEmulation(), autocast_as_on("cuda", enabled=True), Names() as seen:
+        functional.cross_entropy(logits, torch.zeros(8, dtype=torch.long))
+
+    before = seen.names[: seen.names.index("aten._log_softmax.default")]
+    assert "aten._to_copy.default" not in before
+    assert seen.types["aten._log_softmax.default"] == torch.bfloat16
+    assert seen.types["aten.nll_loss_forward.default"] == torch.float32
+
+
+def test_joining_two_types_makes_no_copies() -> None:
+    """Autocast on CPUs copies both to the wider one; on CUDA the kernel of `cat` reads both."""
+    with CudaEmulation(), autocast_as_on("cuda", enabled=True), Names() as seen:
+        joined = torch.cat([torch.ones(2), torch.ones(2, dtype=torch.bfloat16)])
+
+    assert joined.dtype == torch.float32
+    assert "aten._to_copy.default" not in seen.names
+
+
+def test_models_that_ask_hear_of_cudas_autocast() -> None:
+    with autocast_as_on("cuda", enabled=True):
+        assert torch.is_autocast_enabled()
+    with autocast_as_on("cpu", enabled=True):
+        assert not torch.is_autocast_enabled()
+    assert not torch.is_autocast_enabled()
+
+
 class Names(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.types: dict[str, torch.dtype] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        (first, *_) = result if isinstance(result, tuple) else (result,)
+        self.types[str(func)] = first.dtype
+        return result
 
 
 @pytest.mark.parametrize(
