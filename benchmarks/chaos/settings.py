@@ -1,4 +1,7 @@
-"""Machine, storage and nodes of a sweep: SQLite, small disks, PostgreSQL, MLflow, a cluster."""
+"""Machine, storage and nodes of a sweep: SQLite, small disks, PostgreSQL, MLflow, a cluster.
+
+In one of them the ranks talk over a backend with NCCL's manners (`benchmarks/rigs/stubborn.py`).
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,14 @@ import psutil
 from benchmarks.chaos.answers import Answer, answering
 from benchmarks.chaos.machine import Machine
 from benchmarks.chaos.nodes import Nodes, two_nodes
+from benchmarks.rigs import stubborn
 from benchmarks.rigs.mlflow_server import serves, start_mlflow_server
 from benchmarks.rigs.ports import free_port
 from benchmarks.rigs.postgres import Server, postgres_server
 
-SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "nodes", "machine")
-OWN_RAY = ("sqlite", "postgres", "mlflow", "disk", "machine")  # in which the sweep starts Ray
+SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "nodes", "machine", "unwoken")
+OWN_RAY = tuple(name for name in SETTINGS if name != "nodes")  # in which the sweep starts Ray
+_SITE = Path(stubborn.__file__).with_name("stubborn_site")
 _SIZE_MIB = 24  # of the study's disk that can be full
 _TEMPORARY = "size=512m,nr_inodes=30000"  # the disk of Ray's files
 _SHARED = "size=512m"  # shared memory
@@ -79,12 +84,15 @@ class Setting:
     tracking: Tracking | None = None
     nodes: Nodes | None = None
     machine: Machine | None = None
+    site: Path | None = None  # a folder of distributions that Python finds there too
 
     @property
     def environ(self) -> dict[str, str]:
         """Environment of its drivers, beyond that of all sweeps."""
         if self.machine is not None:
             return self.machine.environ
+        if self.site is not None:
+            return {"PYTHONPATH": f"{Path(__file__).parents[2]}:{self.site}"}
         given = self.nodes.environ.items() if self.nodes else ()
         return {name: value for name, value in given if name.startswith(("RAY_", "GLOO_"))}
 
@@ -136,6 +144,8 @@ def setting(name: str, folder: Path) -> Iterator[Setting]:
                 machine = Machine.made(folder / "machine", disk)
                 storage, runs = f"sqlite:///{disk}/study.db", disk / "runs"
                 yield Setting(name=name, storage=storage, runs=runs, machine=machine)
+            case "unwoken":
+                yield Setting(name=name, storage=here, runs=runs, site=_SITE)
             case _:
                 yield Setting(name=name, storage=here, runs=runs)
 
