@@ -111,5 +111,5 @@ def test_a_step_of_all_but_ddp_deepspeed_and_pipelines_mixes_no_devices(
 def test_the_trace_emulates_autocast_operator_by_operator(
     differing: dict[tuple[str, str], Any], model: tuple[str, str]
 ) -> None:
-    """With eager attention: which fused kernel torch takes, a fake device cannot tell."""
+    """Compares eager attention: which fused kernel torch takes, a fake device cannot tell."""
     assert differing[model] == []
