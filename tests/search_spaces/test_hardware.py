@@ -63,6 +63,7 @@ def faults_of(folder: Path, text: str) -> dict[str, str]:
         ("NVIDIA GeForce RTX 4080", "fp16", 97.5),
         ("NVIDIA GeForce RTX 5090", "bf16", 209.5),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "bf16", 503.8),
+        ("NVIDIA GB10", "fp32", 31),
         ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "bf16", 312 * 42 / 108),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16", 989 * 16 / 132),
         ("AMD Instinct MI325X", "bf16", 1307.4),
@@ -82,7 +83,6 @@ def test_a_devices_peak_is_that_of_its_data_sheet(
         ("", "bf16"),
         ("NVIDIA L42", "bf16"),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "bf16"),
-        ("NVIDIA GB10", "bf16"),  # its peak is published in fp4 alone
         ("Tesla T4", "bf16"),  # has none
         ("cpu", "fp32"),  # each is another
     ],
@@ -121,7 +121,7 @@ def test_figures_stand_in_the_order_that_physics_gives_them(device: Device) -> N
         *(("V100-16", 16), ("T4", 16), ("A10G", 24), ("L40S", 48), ("A100-40", 40)),
         *(("A100-80", 80), ("H100", 80), ("RTX 4090", 24), ("MI250X", 64), ("MI300X", 192)),
         *(("A40", 48), ("A30", 24), ("H200 NVL", 141), ("RTX 3060", 12), ("RTX 4080", 16)),
-        *(("RTX 5090", 32), ("RTX PRO 6000", 96), ("MI325X", 256), ("H20", 96)),
+        *(("RTX 5090", 32), ("RTX PRO 6000", 96), ("MI325X", 256), ("H20", 96), ("GB10", 128)),
         *(("A100-80 MIG 1g.10gb", 10), ("H100-80 MIG 3g.40gb", 40)),
     ],
 )
