@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.stats import kendalltau
-
 from orchestrator.core.objective import (
     PEAK_NOISE_SHARE,
     outcome_counts,
@@ -351,6 +349,8 @@ def _tau(pairs: Sequence[Pair]) -> tuple[float | None, float | None]:
     columns = list(zip(*rates, strict=True))
     if len(rates) < _LEAST_PLANS or any(len(set(column)) == 1 for column in columns):
         return None, None
+    from scipy.stats import kendalltau  # a second, which `plan` and `report` do not need
+
     correlation = kendalltau(*columns)
     return float(correlation.statistic), float(correlation.pvalue)
 

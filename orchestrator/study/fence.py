@@ -34,7 +34,8 @@ def guard(engine: Engine, confirm: Callable[[Connection], None]) -> None:
             raise
 
     def forget(connection: Connection) -> None:
-        connection.info.pop(_CONFIRMED, None)
+        if not connection.invalidated:  # a lost one has no mark, and asking it raises another error
+            connection.info.pop(_CONFIRMED, None)
 
     event.listen(engine, "before_cursor_execute", before)
     for end in ("begin", "commit", "rollback"):

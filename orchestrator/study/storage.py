@@ -27,6 +27,7 @@ from sqlalchemy.exc import (
     IntegrityError,
     InterfaceError,
     OperationalError,
+    PendingRollbackError,
     ProgrammingError,
     SQLAlchemyError,
 )
@@ -53,6 +54,7 @@ _POSTGRES = {
 }
 _PSYCOPG = ("postgresql", "postgresql+psycopg")
 _READ_ONLY = "25006"  # error code of a PostgreSQL standby that is about to take over
+_LOST_IN_TRANSACTION = "8s2b"  # SQLAlchemy's code for a transaction whose connection is gone
 STUDY_FILE = "study.db"  # in a study's folder, if no storage is named
 _SQLITE, _FILE = "sqlite:///", "file:"
 _TRUE = ("true", "t", "1", "yes", "y", "on")  # as SQLAlchemy reads them
@@ -128,6 +130,8 @@ def is_unavailable(error: BaseException | None) -> bool:
         return True
     if isinstance(error, DBAPIError) and _sqlite_code(error) == sqlite3.SQLITE_ERROR:
         return False  # such as a missing table
+    if isinstance(error, PendingRollbackError) and error.code == _LOST_IN_TRANSACTION:
+        return True
     return isinstance(error, OperationalError | InterfaceError)
 
 

@@ -1,4 +1,8 @@
-"""Raw configurations of models: from a preset, a folder or a Hub id."""
+"""Raw configurations of models: from a preset, a folder or a Hub id.
+
+transformers, and with it torch, takes seconds to import: what a preset's or a folder's file says is
+read without it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants, try_to_load_from_cache
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    PreTrainedConfig,
-)
 
 from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import nearest_preset, preset_config, preset_names
@@ -70,6 +69,8 @@ def config_class(spec: ModelSpec, raw: RawConfig) -> Any:
         ModelError: If there is none, or if it is in the model's own code and the spec does
             not trust that code.
     """
+    from transformers import CONFIG_MAPPING, AutoConfig
+
     kind = raw.get("model_type")
     if isinstance(kind, str) and kind in CONFIG_MAPPING:
         return CONFIG_MAPPING[kind]
@@ -124,6 +125,8 @@ def _folder_config(folder: Path) -> RawConfig:
 
 
 def _hub_config(spec: ModelSpec) -> RawConfig:
+    from transformers import PreTrainedConfig
+
     name = spec.name
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ModelError(f"model {name!r} is not a preset, folder or Hub id{_hint(name)}")

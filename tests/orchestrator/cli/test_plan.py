@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +72,21 @@ def test_answers_first_and_writes_both_files(
     assert planned.tokens == 128
     assert planned.global_batch == 32
     assert f"{folder / 'plan.json'} and {folder / 'plan.html'}" in written
+
+
+def test_it_imports_no_framework(spec_path: Path) -> None:
+    """The model's code runs in another process, and torch takes longer than all forecasts."""
+    script = (
+        "import sys\nfrom orchestrator.cli import main\n"
+        f"try:\n    main(['plan', '{spec_path}', '--json'])\n"
+        "except SystemExit as ended:\n    heavy = {'torch', 'transformers', 'ray', 'mlflow'}\n"
+        "    print(ended.code, sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
+    )
+
+    assert ended.stderr.splitlines()[-1] == "0 []"
 
 
 def test_the_page_needs_no_network(spec_path: Path) -> None:

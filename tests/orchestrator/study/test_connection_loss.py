@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 from optuna.trial import TrialState
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.core.reasons import Retry
+from orchestrator.study.fence import guard
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.retry import Clock
 from orchestrator.study.spool import SPOOL_FILE
-from orchestrator.study.storage import opened_storage, storage_url
+from orchestrator.study.storage import is_unavailable, open_engine, opened_storage, storage_url
 from orchestrator.study.study import Study
 from search_spaces.errors import StudyError, StudyLost
 from search_spaces.spec.schema import SweepSpec
@@ -176,6 +179,52 @@ def test_a_driver_whose_sessions_all_ended_still_has_the_study(
 
         study.tell(make_record(number, plan, make_measured(30.0)))
     assert len(load_records(spec, NAME)) == 1
+
+
+@pytest.mark.parametrize("at", ["confirmation", "write"])
+def test_a_connection_that_ends_within_a_transaction_is_an_unavailable_server(
+    postgres: Server, at: str
+) -> None:
+    """The fence asks first, on the same connection: what it meets is told as it is."""
+    engine = open_engine(postgres.new_database())
+
+    def end(connection: Connection) -> None:
+        backend = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        postgres.execute(f"SELECT pg_terminate_backend({backend})")
+
+    def confirm(connection: Connection) -> None:
+        if at == "confirmation":
+            end(connection)
+            connection.execute(text("SELECT 1"))
+
+    def write() -> None:
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE kept (number INTEGER)"))
+            if at == "write":
+                end(connection)
+            connection.execute(text("INSERT INTO kept VALUES (1)"))
+
+    guard(engine, confirm)
+    with pytest.raises(DBAPIError) as caught:
+        write()
+    engine.dispose()
+
+    assert is_unavailable(caught.value)
+
+
+def test_a_transaction_whose_connection_is_gone_is_an_unavailable_server(postgres: Server) -> None:
+    """So say libraries that go on after the loss, and hide the error that told of it."""
+    engine = open_engine(postgres.new_database())
+    with engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        connection.invalidate()
+        with pytest.raises(PendingRollbackError) as caught:
+            connection.execute(text("SELECT 1"))
+        connection.rollback()
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    engine.dispose()
+
+    assert is_unavailable(caught.value)
 
 
 def test_a_kept_result_of_a_trial_that_was_run_again_is_dropped(
