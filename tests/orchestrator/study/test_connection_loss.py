@@ -213,7 +213,7 @@ def test_a_connection_that_ends_within_a_transaction_is_an_unavailable_server(
 
 
 def test_a_transaction_whose_connection_is_gone_is_an_unavailable_server(postgres: Server) -> None:
-    """So say libraries that go on after the loss, and hide the error that told of it."""
+    """Libraries that go on after the loss hide the error that told of it."""
     engine = open_engine(postgres.new_database())
     with engine.connect() as connection:
         connection.execute(text("SELECT 1"))
