@@ -211,9 +211,7 @@ def _missing_features(device: Device) -> tuple[tuple[str, str], ...]:
         from workers.probe.doctor import lacks
 
         return lacks(CPU)
-    if device.bf16_flops_per_second:
-        return ()
-    return flash_refusals()
+    return flash_refusals(device.architecture, has_bf16=device.bf16_flops_per_second > 0)
 
 
 def size_names(spec: SweepSpec) -> dict[int, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from search_spaces.facts import SAME_OUTPUTS
+from search_spaces.hardware.device import Architecture
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
@@ -50,14 +51,19 @@ def attention_can_be_used(plan: Plan, context: RuleContext) -> str | None:
     return context.cluster.lack(plan.attention)
 
 
-def flash_refusals() -> tuple[tuple[str, str], ...]:
-    """Returns the reasons against flash attention on a GPU without bf16: see `ClusterFacts.lacks`.
+def flash_refusals(architecture: Architecture, *, has_bf16: bool) -> tuple[tuple[str, str], ...]:
+    """Returns the reasons against flash attention on a GPU: see `ClusterFacts.lacks`.
 
     Source:
-        https://github.com/Dao-AILab/flash-attention#cuda-support: "Ampere, Ada, or Hopper GPUs".
+        https://github.com/Dao-AILab/flash-attention#cuda-support: "Ampere, Ada, or Hopper GPUs" for
+        the second generation, "H100 / H800 GPU" for the third.
     """
-    flash = ("flash_attention_2", "flash_attention_3")
-    return tuple((name, f"{name} needs an Ampere or newer GPU") for name in flash)
+    refusals = []
+    if not has_bf16:
+        refusals.append(("flash_attention_2", "flash_attention_2 needs an Ampere or newer GPU"))
+    if architecture != "hopper":
+        refusals.append(("flash_attention_3", "flash_attention_3 needs a Hopper GPU"))
+    return tuple(refusals)
 
 
 def flash_needs_sixteen_bits(plan: Plan, _: RuleContext) -> str | None:

@@ -244,17 +244,17 @@ def test_sizes_are_named_by_all_fields_that_hold_them() -> None:
     assert size_names(a_spec(model="my_model:build")) == {}
 
 
-def test_a_gpu_without_bf16_has_no_flash_attention() -> None:
-    old, new = (
-        planning_request(a_spec(), facts(), known_device(gpu), ranks=(1,))
-        for gpu in ("V100-32", "H100")
+def test_flash_attention_is_of_the_generations_that_a_gpu_has() -> None:
+    volta, ampere, hopper, blackwell = (
+        dict(planning_request(a_spec(), facts(), known_device(gpu), ranks=(1,)).lacks)
+        for gpu in ("V100-32", "A100", "H100", "B200")
     )
+    second = {"flash_attention_2": "flash_attention_2 needs an Ampere or newer GPU"}
+    third = {"flash_attention_3": "flash_attention_3 needs a Hopper GPU"}
 
-    assert new.lacks == ()
-    assert dict(old.lacks) == {
-        name: f"{name} needs an Ampere or newer GPU"
-        for name in ("flash_attention_2", "flash_attention_3")
-    }
+    assert volta == second | third
+    assert ampere == blackwell == third
+    assert hopper == {}
 
 
 def test_samples_of_several_lengths_are_noted() -> None:
