@@ -152,7 +152,8 @@ def _cross_entropy(
         call that sets a type keeps it; nll_loss is in AT_FORALL_FP32.
     """
     functional = torch.nn.functional
-    if target.is_floating_point() or label_smoothing or size_average is not None or reduce:
+    is_plain = label_smoothing == 0.0 and size_average is None and reduce is None
+    if target.is_floating_point() or not is_plain:
         loss: torch.Tensor = functional.cross_entropy(
             *(_in_fp32(input), target, weight, size_average, ignore_index, reduce),
             reduction=reduction,
@@ -162,7 +163,7 @@ def _cross_entropy(
     with torch.autocast("cpu", enabled=False):
         logarithms = functional.log_softmax(input, min(1, input.dim() - 1), dtype=input.dtype)
         return functional.nll_loss(
-            *(_in_fp32(logarithms), target, weight),
+            *(_in_fp32(logarithms), target, None if weight is None else _in_fp32(weight)),
             ignore_index=ignore_index,
             reduction=reduction,
         )
