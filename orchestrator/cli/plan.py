@@ -100,6 +100,7 @@ def plan(
     trust_modules(trusted or ())
     spec = load_spec(spec_path, overrides or ())
     files = _files(out or [])
+    named = None if plan is None else _read_if_file(plan)
 
     from orchestrator.forecast.calibration import Footprints
     from orchestrator.forecast.planner import Planner
@@ -123,8 +124,8 @@ def plan(
     report = planner.plan(began)
     if not as_json:
         table_console().print(render_plan_report(report))
-    if plan is not None:
-        _explain(planner, report, plan)
+    if named is not None:
+        _explain(planner, report, named)
     if report.best is None:
         print_error(_nothing_fits(report))
     result = Result(
@@ -201,25 +202,39 @@ def _calibration(study: str | None, planned_for: Device) -> Calibration:
     return calibrated_by_study(shipped_calibration(), state, device)
 
 
-def _explain(planner: Planner, report: PlanningReport, text: str) -> None:
+def _read_if_file(text: str) -> Plan | str:
+    """Returns the plan in the file that --plan names; a number or a key as it is.
+
+    Raises:
+        UserError: If there is no plan in the file.
+    """
+    path = Path(text)
+    is_other = _is_number(text) or not (path.suffix == ".json" or is_file(path))
+    return text if is_other else read_plan(path)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _NUMBER_DIGITS
+
+
+def _explain(planner: Planner, report: PlanningReport, named: Plan | str) -> None:
     from orchestrator.report.plan_tables import render_breakdown
 
-    table_console().print(render_breakdown(planner.explain(_plan_named(planner, report, text))))
+    plan = _plan_named(planner, report, named) if isinstance(named, str) else named
+    table_console().print(render_breakdown(planner.explain(plan)))
 
 
 def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
-    """Returns the plan that --plan names: a number of the table, a file or a key.
+    """Returns the plan that --plan names by its number in the table or by its key.
 
     Raises:
         UserError: If there is no such plan.
     """
     rows = report.recommendation.best
-    if text.isdecimal() and len(text) <= _NUMBER_DIGITS:
+    if _is_number(text):
         if 1 <= int(text) <= len(rows):
             return rows[int(text) - 1].plan
         raise UserError(f"--plan is {text}: the table has plans 1 to {len(rows)}")
-    if Path(text).suffix == ".json" or is_file(Path(text)):
-        return read_plan(Path(text))
     plan = planner.plan_with_key(text)
     if plan is None:
         raise UserError(
