@@ -3,8 +3,8 @@
     python -m benchmarks.start_up [--repeats 7] [--out FILE]
 
 Each command runs several times in a process of its own, and its least user and system time counts:
-whatever else runs on the machine only adds to it. `check` of a preset runs once before it is
-counted, so that facts and footprints are cached, as from a user's second command on.
+whatever else runs on the machine only adds to it. Each runs once before it is counted, so that
+facts and footprints are cached, as from a user's second command on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _QUICK = {
     "schema": ["schema"],
     "init": ["init", "sweep.yaml", "--force"],
 }
-_PRESET = {"check of a preset": ["check", str(Path("examples/one_gpu.yaml").absolute())]}
+_EXAMPLE = str(Path("examples/one_gpu.yaml").absolute())
+_PRESET = {
+    "check of a preset": ["check", _EXAMPLE],
+    "plan of a preset": ["plan", _EXAMPLE, "--gpu", "H100", "--json"],
+}
 
 
 def processor_seconds(arguments: list[str], folder: Path) -> float:
