@@ -15,7 +15,7 @@ import importlib.util
 import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,18 +163,23 @@ def step(train: dict[str, Any], knobs: dict[str, Any]) -> dict[str, Any]:
         }
 
 
-def main() -> None:
+def run_cases(run: Callable[..., Any], cases: list[Any]) -> None:
     """Runs all cases and prints what became of them."""
-    library, cases = sys.argv[1:]
-    load(library)
-    pretend()
-    results = []
-    for train, knobs in json.loads(cases):
+    results: list[Any] = []
+    for case in cases:
         try:
-            results.append(step(train, knobs))
+            results.append(run(*case))
         except Exception:  # noqa: BLE001  # told to the test
             results.append({"error": traceback.format_exc()[-3000:]})
     print(json.dumps(results))
+
+
+def main() -> None:
+    """Runs the steps of all cases."""
+    library, cases = sys.argv[1:]
+    load(library)
+    pretend()
+    run_cases(step, json.loads(cases))
 
 
 if __name__ == "__main__":
