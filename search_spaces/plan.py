@@ -17,7 +17,7 @@ Attention = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"]
 Batching = Literal["padded", "grouped", "packed"]
 CheckpointMode = Literal["full", "selective"]
 Offload = Literal["none", "cpu", "nvme"]
-Schedule = Literal["gpipe", "1f1b", "interleaved"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "interleaved_zero_bubble", "zbv", "dualpipev"]
 CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 Optimizer = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
@@ -47,7 +47,9 @@ class Plan:
     ] = False
     pipeline: Annotated[int, "ranks that split the stack of blocks (pipeline parallelism)"] = 1
     pipeline_schedule: Annotated[
-        Schedule, "order of the micro-batches in a pipeline: gpipe, 1f1b, interleaved"
+        Schedule,
+        "order of the micro-batches in a pipeline: gpipe, 1f1b, interleaved,"
+        " interleaved_zero_bubble, zbv, dualpipev",
     ] = "1f1b"
     data: Annotated[
         int, "data-parallel ranks; if unset, all of cluster.workers that tensor and pipeline leave"

@@ -6,7 +6,6 @@ from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import SweepSpec
 from workers.data.dataset import load_dataset
 from workers.models.facts import model_facts
-from workers.models.load import describe
 
 
 def prepare(spec: SweepSpec) -> ModelFacts:
@@ -18,6 +17,8 @@ def prepare(spec: SweepSpec) -> ModelFacts:
         ModelError: If the model cannot be found or configured.
         DataError: If the data cannot be read or turned into samples.
     """
+    from workers.models.load import describe  # torch, which a driver does without
+
     facts = describe(spec.model, spec.train)
     check_data(spec, facts)
     return facts

@@ -73,6 +73,11 @@ EXPRESSED = ExpressedKnobs(
             reason="torchtitan has AdamW, fused and foreach",
         ),
         Limit(
+            knob="pipeline_schedule",
+            values=tuple(_SCHEDULES),
+            reason="torchtitan does not average gradients after the step, as was measured",
+        ),
+        Limit(
             knob="compression",
             values=("none",),
             reason="torchtitan does not compress gradients",

@@ -109,9 +109,8 @@ def _compute_quantities(work: Workload, forecasts: Forecasts) -> dict[str, list[
 def _parallelism_quantities(work: Workload, forecasts: Forecasts) -> dict[str, list[Quantity]]:
     execution, rows = work.executions, work.rows
     exchanged, exchanges = _step_sum(work, "exchanged_bytes"), _step_sum(work, "exchanges")
-    bubble = float(execution.pipeline[0] - 1) / float(
-        execution.accumulation[0] * execution.chunks[0]
-    )
+    bubble = float(execution.pipeline[0] - 1) / float(execution.accumulation[0])
+    bubble *= float(execution.bubble[0])
     shards, replicas = int(execution.shards[0]), int(execution.data[0] // execution.shards[0])
     return {
         "tensor_collectives": [

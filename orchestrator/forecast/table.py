@@ -54,12 +54,12 @@ def host_bytes(work: Workload) -> Numbers:
 def _fullest_stage(work: Workload) -> tuple[Numbers, Numbers, Numbers]:
     """Returns trained parameters, all parameters and blocks of the stage with most parameters."""
     execution, rows = work.executions, work.rows
-    single = execution.pipeline == 1
+    one_end = (execution.pipeline == 1) | execution.v_shaped  # the first rank has the head
     stages = []
     for embedding, blocks, head in (
-        (1.0, execution.first_blocks, single * 1.0),
+        (1.0, execution.first_blocks, one_end * 1.0),
         (0.0, execution.middle_blocks, 0.0 * rows.depth),
-        (0.0, np.where(single, 0.0, execution.last_blocks), 1.0 - single),
+        (0.0, np.where(execution.pipeline == 1, 0.0, execution.last_blocks), 1.0 - one_end),
     ):
         tied = embedding * head * rows.tied
         trained = (

@@ -84,6 +84,7 @@ def peak_bytes(work: Workload, coefficients: MemoryCoefficients) -> PeakBytes:
 def _stage(work: Workload, name: str) -> _Stage:
     """Returns the first, the fullest middle or the last rank of each pipeline."""
     features = work.executions
+    one_end = (features.pipeline == 1) | features.v_shaped  # the first rank has the head
     unsplit = features.pipeline == 1
     count, depth = features.accumulation.astype(float), features.pipeline.astype(float)
     chunks = features.chunks.astype(float)
@@ -95,11 +96,12 @@ def _stage(work: Workload, name: str) -> _Stage:
         "middle": features.middle_blocks,
         "last": features.last_blocks,
     }[name]
-    in_flight = np.where(features.gpipe, count, np.minimum(count, np.maximum(most - before, 1)))
+    least = np.where(features.even_in_flight > 0, features.even_in_flight, most - before)
+    in_flight = np.where(features.gpipe, count, np.minimum(count, np.maximum(least, 1)))
     return _Stage(
         embeddings=np.full(len(work), float(name == "first")),
         blocks=blocks,
-        heads=unsplit * 1.0 if name == "first" else np.full(len(work), float(name == "last")),
+        heads={"first": one_end * 1.0, "middle": 0.0 * depth, "last": ~one_end * 1.0}[name],
         in_flight=np.where(unsplit, 1.0, in_flight),
     )
 

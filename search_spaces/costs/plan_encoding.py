@@ -18,6 +18,7 @@ from search_spaces.costs.sequence_packing import fill_ratios
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
+from search_spaces.schedules import SCHEDULES, ScheduleShape
 from search_spaces.settings.checkpointing import checkpointed_blocks
 from search_spaces.settings.pipeline_partition import partition_blocks
 
@@ -27,7 +28,6 @@ MIB = 2**20
 _MOMENT_BYTES = {"adamw_fused": 8.0, "adamw_foreach": 8.0, "adamw_8bit": 2.04, "adafactor": 0.01}
 # during the update: foreach has temporaries of all weights, Adafactor of one weight at a time
 _UPDATE_BYTES = {"adamw_fused": 0.0, "adamw_foreach": 4.0, "adamw_8bit": 0.0, "adafactor": 0.0}
-_MAX_CHUNKS = 2  # stages per rank: see `render.stages_per_rank`
 # per gradient in an all-reduce; powersgd has rank 1: a row and a column
 _SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "powersgd": 0.1}
 _PRECISION_CODES = {name: float(PRECISIONS.index(name)) for name in ("fp32", "bf16", "fp16")}
@@ -57,12 +57,19 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     shards = np.where(sharded, data // table.column("replicas"), 1)
     first, middle, last = _blocks(table, model, footprint.depth)
     sent = _mapped(table, "compression", _SENT_BYTES)
-    ddp = ~deepspeed & (zero == 0) & (data > 1)
+    splits = _of_schedule(table, "splits_backward") > 0
+    replicated = ~deepspeed & (zero == 0) & (data > 1)
+    ddp, averaged = replicated & ~splits, replicated & splits
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
-        chunks=np.where(table.is_value("pipeline_schedule", "interleaved"), 2, 1),
+        chunks=_of_schedule(table, "stages_per_rank").astype(np.int64),
         gpipe=table.is_value("pipeline_schedule", "gpipe"),
+        v_shaped=_of_schedule(table, "is_v_shaped") > 0,
+        bubble=_of_schedule(table, "bubble"),
+        even_in_flight=np.where(
+            splits, table.column("pipeline") + _of_schedule(table, "extra_in_flight"), 0.0
+        ),
         data=data,
         shards=shards.astype(np.int64),
         optimizer_sharded=sharded,
@@ -88,10 +95,11 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         + np.where(deepspeed & sixteen_bits, 4.0, 0.0),
         reduced_bytes=np.where(deepspeed & sixteen_bits, 2.0, np.where(ddp, sent, 4.0)),
         frozen_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
-        buffer_bytes=_buffers(table, model, ddp, deepspeed) + _gathered_ahead(table, model),
+        buffer_bytes=_buffers(table, model, ddp, averaged, deepspeed)
+        + _gathered_ahead(table, model),
         update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
-        overlapped=~deepspeed | table.column("overlap").astype(bool),
+        overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
         optimizer_on_host=~table.is_value("offload_optimizer", "none"),
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
@@ -106,6 +114,12 @@ def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:
     return mapped[table.codes[name]]
 
 
+def _of_schedule(table: PlanTable, attribute: str) -> Numbers:
+    """Returns an attribute of each plan's `ScheduleShape`."""
+    values = {name: float(getattr(shape, attribute)) for name, shape in SCHEDULES.items()}
+    return _mapped(table, "pipeline_schedule", values)
+
+
 def _recomputed(table: PlanTable, depth: int) -> Numbers:
     ratios = {
         ratio: checkpointed_blocks(ratio, depth) / depth if depth else 0.0
@@ -114,12 +128,15 @@ def _recomputed(table: PlanTable, depth: int) -> Numbers:
     return _mapped(table, "checkpoint_ratio", ratios)
 
 
-def _buffers(table: PlanTable, model: ModelFacts, ddp: Flags, deepspeed: Flags) -> Numbers:
+def _buffers(
+    table: PlanTable, model: ModelFacts, ddp: Flags, averaged: Flags, deepspeed: Flags
+) -> Numbers:
     """Returns the bytes of buckets besides the gradients; no bucket exceeds all gradients."""
     bucket = table.column("bucket_mib").astype(float) * MIB
     all_gradients = 4.0 * model.trainable_parameters
     separate = ~table.column("gradient_as_bucket_view").astype(bool)
     copies = np.where(ddp & separate, all_gradients, 0.0)
+    copies = np.where(averaged, np.minimum(bucket, all_gradients), copies)  # one at a time
     zero = deepspeed & (table.column("zero_stage") >= 1) & (table.column("data") > 1)
     count = np.where(table.column("overlap"), 2.0, 1.0)  # one is filled while one is sent
     buckets = np.where(zero, np.minimum(bucket * count, all_gradients), copies)
@@ -144,28 +161,29 @@ def _gathered_ahead(table: PlanTable, model: ModelFacts) -> Numbers:
 def _blocks(table: PlanTable, model: ModelFacts, depth: int) -> tuple[Numbers, Numbers, Numbers]:
     """Returns the blocks on a pipeline's first rank, its fullest middle rank and its last one."""
     pipeline = table.column("pipeline").astype(np.int64)
-    chunks = np.where(table.is_value("pipeline_schedule", "interleaved"), 2, 1)
     blocks = np.zeros((3, len(table)))
-    code = pipeline * _MAX_CHUNKS + chunks - 1
-    for number in np.unique(code):
-        ranks, extra = divmod(int(number), _MAX_CHUNKS)
-        blocks[:, code == number] = np.array(_stage_blocks(model, depth, ranks, extra + 1))[:, None]
+    for name in table.values["pipeline_schedule"]:
+        of_name = table.is_value("pipeline_schedule", name)
+        for ranks in np.unique(pipeline[of_name]):
+            held = _stage_blocks(model, depth, int(ranks), SCHEDULES[name])
+            blocks[:, of_name & (pipeline == ranks)] = np.array(held)[:, None]
     return blocks[0], blocks[1], blocks[2]
 
 
 @functools.lru_cache(maxsize=1024)
-def _stage_blocks(model: ModelFacts, depth: int, ranks: int, chunks: int) -> tuple[float, ...]:
+def _stage_blocks(
+    model: ModelFacts, depth: int, ranks: int, shape: ScheduleShape
+) -> tuple[float, ...]:
     if ranks == 1:
         return (depth, 0.0, depth)
     stages = partition_blocks(
         model.block_parameters,
-        stages=ranks * chunks,
+        stages=ranks * shape.stages_per_rank,
         before=model.embedding_parameters,
         after=model.head_parameters,
     )
     counts = [
-        sum(len(stages[stage]) for stage in range(rank, len(stages), ranks))
-        for rank in range(ranks)
+        sum(len(stages[stage]) for stage in shape.stages_of(rank, ranks)) for rank in range(ranks)
     ]
     return (counts[0], max(counts[1:-1], default=0.0), counts[-1])
 

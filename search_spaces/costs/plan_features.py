@@ -46,6 +46,9 @@ class PlanFeatures:
     pipeline: Counts
     chunks: Counts  # stages per rank of a pipeline
     gpipe: Flags
+    v_shaped: Flags  # the first rank of the pipeline has the last stage too
+    bubble: Numbers  # time that a rank waits, as a share of the same for 1F1B
+    even_in_flight: Numbers  # micro-batches in flight if on all ranks alike; else 0
     data: Counts
     shards: Counts  # data ranks that shard a state; the others hold replicas of it
     optimizer_sharded: Flags

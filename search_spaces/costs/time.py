@@ -165,7 +165,7 @@ def step_terms(work: Workload, coefficients: TimeCoefficients) -> StepTerms:
     terms[_AT["launches"]] += coefficients.recompute_seconds * n_block * features.recomputed * count
     computing = micro.sum(axis=1)
     whole = embedding.sum(axis=1) + rows.depth * block_total.sum(axis=1) + head.sum(axis=1)
-    bubble = (whole - computing) / features.chunks
+    bubble = (whole - computing) * features.bubble
     terms[_AT["pipeline_bubble"]] = np.where(
         features.pipeline > 1, coefficients.bubble * np.maximum(bubble, 0.0), 0.0
     )
@@ -193,14 +193,15 @@ def _slowest(
     features = work.executions
     e, b, h = embedding.sum(axis=1), block.sum(axis=1), head.sum(axis=1)
     unsplit = features.pipeline == 1
-    first = e + features.first_blocks * b + np.where(unsplit, h, 0.0)
+    one_end = unsplit | features.v_shaped  # the first rank has the head
+    first = e + features.first_blocks * b + np.where(one_end, h, 0.0)
     middle = features.middle_blocks * b
-    last = features.last_blocks * b + h
+    last = features.last_blocks * b + np.where(one_end, 0.0, h)
     slowest: Counts = np.where(unsplit, 0, np.argmax(np.stack([first, middle, last]), axis=0))
     blocks = np.choose(
         slowest, [features.first_blocks, features.middle_blocks, features.last_blocks]
     )
-    return (slowest == 0) * 1.0, blocks * 1.0, ((slowest == 2) | unsplit) * 1.0
+    return (slowest == 0) * 1.0, blocks * 1.0, np.where(one_end, slowest == 0, slowest == 2) * 1.0
 
 
 def _update(work: Workload, coefficients: TimeCoefficients, trained: Numbers) -> Numbers:

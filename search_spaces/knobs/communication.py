@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from search_spaces.knobs.knob import ZERO, Knob, is_ddp, is_sharded, is_zero
+from search_spaces.knobs.knob import (
+    DDP,
+    REPLICATED,
+    ZERO,
+    Knob,
+    is_ddp,
+    is_replicated,
+    is_sharded,
+    is_zero,
+)
 
 COMMUNICATION = (
     Knob(
         name="bucket_mib",
         trades="fewer, larger reductions against an earlier start and smaller buffers",
         does=(
-            "`torch`: sets `bucket_cap_mb` of DDP; `deepspeed`: sets `reduce_bucket_size` and"
+            "`torch`: sets `bucket_cap_mb` of DDP, or how much is averaged at a time where a"
+            " schedule rules DDP out; `deepspeed`: sets `reduce_bucket_size` and"
             " `allgather_bucket_size`, limited to the size of the model"
         ),
-        is_active=lambda chosen: is_ddp(chosen) or is_zero(chosen),
-        active="with DDP, or with engine deepspeed and zero_stage above 0",
-        depends_on=(*ZERO, "data"),
+        is_active=lambda chosen: is_replicated(chosen) or is_zero(chosen),
+        active="with replicas of engine torch, or with engine deepspeed and zero_stage above 0",
+        depends_on=REPLICATED,
         label="bucket {}",
     ),
     Knob(
@@ -24,7 +34,7 @@ COMMUNICATION = (
         engines="torch",
         is_active=is_ddp,
         active="with DDP",
-        depends_on=(*ZERO, "data"),
+        depends_on=DDP,
         label="own gradients",
     ),
     Knob(
@@ -35,7 +45,7 @@ COMMUNICATION = (
         engines="torch",
         is_active=is_ddp,
         active="with DDP",
-        depends_on=(*ZERO, "data"),
+        depends_on=DDP,
         forecast=False,
         label="static graph",
     ),
@@ -49,7 +59,7 @@ COMMUNICATION = (
         engines="torch",
         is_active=is_ddp,
         active="with DDP",
-        depends_on=(*ZERO, "data"),
+        depends_on=DDP,
         lossy=lambda value, _: value != "none",
         lossy_values="fp16, bf16, powersgd",
         label="send {}",

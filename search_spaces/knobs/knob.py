@@ -8,9 +8,12 @@ from typing import Any, Literal
 
 from search_spaces.knobs.search_defaults import Chosen, DomainContext, Values
 from search_spaces.plan import DEFAULTS
+from search_spaces.schedules import SCHEDULES
 from search_spaces.spec.schema import SweepSpec
 
 ZERO = ("engine", "zero_stage")
+REPLICATED = (*ZERO, "data")
+DDP = (*REPLICATED, "pipeline", "pipeline_schedule")
 OFFLOADS = ("offload_optimizer", "offload_parameters")
 
 
@@ -78,9 +81,15 @@ def is_sharded(chosen: Chosen) -> bool:
     return bool(chosen["zero_stage"] >= (2 if chosen["engine"] == "torch" else 1))
 
 
-def is_ddp(chosen: Chosen) -> bool:
-    """Returns True if data ranks each hold a whole model, and torch reduces their gradients."""
+def is_replicated(chosen: Chosen) -> bool:
+    """Returns True if data ranks of engine `torch` each hold a whole model."""
     return bool(chosen["engine"] == "torch" and chosen["zero_stage"] == 0 and chosen["data"] > 1)
+
+
+def is_ddp(chosen: Chosen) -> bool:
+    """Returns True if DDP reduces the gradients: see `render.averages_after_step`."""
+    splits = chosen["pipeline"] > 1 and SCHEDULES[chosen["pipeline_schedule"]].splits_backward
+    return is_replicated(chosen) and not splits
 
 
 def is_zero(chosen: Chosen) -> bool:

@@ -78,11 +78,15 @@ PARALLELISM = (
         name="pipeline_schedule",
         trades=(
             "gpipe holds the activations of all micro-batches, 1f1b of at most one per stage;"
-            " interleaved waits less and communicates more"
+            " interleaved waits less and communicates more; interleaved_zero_bubble, zbv and"
+            " dualpipev wait least, hold as much on every rank as 1f1b on the first, and allow"
+            " neither recomputation nor sharding"
         ),
         does=(
             "runs the micro-batches in that order with `torch.distributed.pipelining`, all padded"
-            " to one shape; interleaved puts two stages on each rank"
+            " to one shape; all but gpipe and 1f1b put two stages on each rank, zbv and dualpipev"
+            " the first and the last one on the first rank; the last three compute the gradients of"
+            " weights apart from those of hidden states, in the time that ranks would wait"
         ),
         engines="torch",
         default=search_defaults.pipeline_schedules,

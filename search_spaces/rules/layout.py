@@ -5,6 +5,7 @@ from __future__ import annotations
 from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
+from search_spaces.schedules import SCHEDULES
 
 
 def cluster_has_room(plan: Plan, context: RuleContext) -> str | None:
@@ -51,10 +52,10 @@ def pipeline_can_cut(plan: Plan, context: RuleContext) -> str | None:
 
 
 def pipeline_has_blocks(plan: Plan, context: RuleContext) -> str | None:
-    """Each stage needs a block; the interleaved schedule has two stages per rank."""
+    """Each stage needs a block, and some schedules have two stages per rank."""
     if plan.pipeline == 1:
         return None
-    stages = plan.pipeline * (2 if plan.pipeline_schedule == "interleaved" else 1)
+    stages = plan.pipeline * SCHEDULES[plan.pipeline_schedule].stages_per_rank
     model = context.model
     if stages <= model.blocks:
         return None
@@ -65,34 +66,66 @@ def pipeline_has_blocks(plan: Plan, context: RuleContext) -> str | None:
 
 
 def pipeline_is_filled(plan: Plan, _: RuleContext) -> str | None:
-    """1F1B warms up with one micro-batch per stage.
+    """Some schedules warm up with one micro-batch per stage.
+
+    ZB-V runs with fewer, and then waits as others do.
 
     Source:
-        torch/distributed/pipelining/schedules.py, Schedule1F1B.__init__ (torch 2.13).
+        torch/distributed/pipelining/schedules.py, Schedule1F1B.__init__ and
+        ScheduleDualPipeV.__init__ (torch 2.13).
     """
-    if plan.pipeline_schedule != "1f1b" or plan.accumulation >= plan.pipeline:
+    needed = SCHEDULES[plan.pipeline_schedule].fill * plan.pipeline
+    if plan.pipeline == 1 or plan.accumulation >= needed:
         return None
     return (
-        f"schedule 1f1b needs one micro-batch per stage, but accumulation {plan.accumulation} is"
-        f" below pipeline {plan.pipeline}"
+        f"schedule {plan.pipeline_schedule} with pipeline {plan.pipeline} needs one micro-batch per"
+        f" stage, {needed} in all, but accumulation is {plan.accumulation}"
     )
 
 
 def interleaving_has_whole_rounds(plan: Plan, _: RuleContext) -> str | None:
-    """Interleaved 1F1B processes micro-batches in rounds of equal size.
+    """Interleaved schedules process micro-batches in rounds of equal size.
 
     Source:
-        torch/distributed/pipelining/schedules.py, ScheduleInterleaved1F1B.__init__ (torch 2.13).
+        torch/distributed/pipelining/schedules.py, ScheduleInterleaved1F1B.__init__ and
+        ScheduleInterleavedZeroBubble.__init__ (torch 2.13).
     """
-    if plan.pipeline_schedule != "interleaved":
+    if plan.pipeline_schedule not in ("interleaved", "interleaved_zero_bubble"):
         return None
     rounds = max(1, plan.accumulation // plan.pipeline)
     if plan.accumulation % rounds == 0:
         return None
     return (
-        f"schedule interleaved with pipeline {plan.pipeline} needs {rounds} rounds of equal size,"
-        f" but accumulation {plan.accumulation} is not a multiple of {rounds}"
+        f"schedule {plan.pipeline_schedule} with pipeline {plan.pipeline} needs {rounds} rounds of"
+        f" equal size, but accumulation {plan.accumulation} is not a multiple of {rounds}"
     )
+
+
+def split_backward_is_plain(plan: Plan, _: RuleContext) -> str | None:
+    """Gradients of weights that are computed apart need everything that forward saved.
+
+    They are computed by one call of autograd for each group of weights, which would recompute a
+    whole block each time. FSDP2 frees and reduces a block's weights when the gradients of its
+    inputs are there, before those of its weights are.
+
+    Source:
+        torch/distributed/pipelining/_backward.py, stage_backward_weight, and schedules.py,
+        _check_torch_compile_compatibility (torch 2.13).
+    """
+    if plan.pipeline == 1 or not SCHEDULES[plan.pipeline_schedule].splits_backward:
+        return None
+    needed = {"zero_stage": 0, "checkpoint_ratio": 0.0, "compile": False}
+    for name, value in needed.items():
+        if (found := getattr(plan, name)) != value:
+            return (
+                f"schedule {plan.pipeline_schedule} computes gradients of weights apart, which"
+                f" needs {name} {_word(value)}, but it is {_word(found)}"
+            )
+    return None
+
+
+def _word(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def global_batch_is_kept(plan: Plan, context: RuleContext) -> str | None:

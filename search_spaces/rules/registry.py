@@ -51,6 +51,7 @@ from search_spaces.rules.layout import (
     pipeline_has_blocks,
     pipeline_is_filled,
     pipeline_needs_torch,
+    split_backward_is_plain,
 )
 from search_spaces.rules.offload import (
     cpu_adam_can_be_used,
@@ -122,6 +123,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             pipeline_has_blocks,
             pipeline_is_filled,
             interleaving_has_whole_rounds,
+            split_backward_is_plain,
             tensor_trains_all_weights,
             tensor_has_a_plan,
             tensor_stays_inside_a_node,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
+from search_spaces.schedules import SCHEDULES
 from search_spaces.settings.pipeline_partition import partition_blocks
 
 
@@ -66,7 +67,7 @@ def replicas_leave_shards(plan: Plan, _: RuleContext) -> str | None:
 def prefetch_ends_with_the_blocks(plan: Plan, context: RuleContext) -> str | None:
     """Gathering more blocks ahead than a rank has is the same run as gathering all of them."""
     model = context.model
-    stages = plan.pipeline * (2 if plan.pipeline_schedule == "interleaved" else 1)
+    stages = plan.pipeline * SCHEDULES[plan.pipeline_schedule].stages_per_rank
     if plan.prefetch_blocks == 0 or stages > max(model.blocks, 1):
         return None  # another rule refuses such pipelines
     longest = model.blocks

@@ -17,6 +17,7 @@ from search_spaces.plan import (
     Precision,
     Schedule,
 )
+from search_spaces.schedules import SCHEDULES
 from search_spaces.settings.checkpointing import (
     CheckpointSettings,
     render_checkpoint,
@@ -28,16 +29,22 @@ Environment = tuple[tuple[str, str], ...]  # names and values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """The blocks of each pipeline stage, and the schedule.
+    """The blocks of each pipeline stage, and the schedule, whose shape says where stages are.
 
-    Stage `index` is on rank `index % ranks` of the pipeline; the interleaved schedule has several
-    stages per rank.
+    Attributes:
+        ranks: Of the pipeline.
+        schedule: See `SCHEDULES`.
+        stages: Blocks of each stage, in the order of the model.
+        micro_batches: Of a step.
+        average_mib: Gradients are averaged over the data ranks after the last backward pass, so
+            many MiB at a time; None where DDP or FSDP2 does it, or one rank has all data.
     """
 
     ranks: int
     schedule: Schedule
     stages: tuple[StageBlocks, ...]
     micro_batches: int
+    average_mib: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +108,9 @@ class TorchSettings:
 def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
     """Renders the settings of a plan with engine `torch` for a model."""
     sharded = plan.zero_stage in (2, 3)
+    replicated = plan.data > 1 and not sharded
     return TorchSettings(
-        ddp=_ddp(plan, model) if plan.data > 1 and not sharded else None,
+        ddp=_ddp(plan, model) if replicated and not averages_after_step(plan) else None,
         fsdp2=_fsdp2(plan) if sharded else None,
         replicas=plan.replicas,
         tensor=plan.tensor,
@@ -163,15 +171,22 @@ def render_environment(plan: Plan, device: str) -> Environment:
     return (("MALLOC_MMAP_THRESHOLD_", str(2**20)),) if plan.allocator == "mmap" else ()
 
 
-def stages_per_rank(plan: Plan) -> int:
-    """Returns the pipeline stages per rank: two if interleaved, for smaller bubbles."""
-    return 2 if plan.pipeline_schedule == "interleaved" else 1
+def averages_after_step(plan: Plan) -> bool:
+    """Returns whether the engine itself averages gradients of replicas, once a step.
+
+    DDP hears of a gradient by a hook of `backward`, which a schedule that computes the gradients of
+    weights apart does not call.
+
+    Source:
+        torch/distributed/pipelining/_backward.py, stage_backward_weight (torch 2.13).
+    """
+    return plan.pipeline > 1 and SCHEDULES[plan.pipeline_schedule].splits_backward
 
 
 def _pipeline(plan: Plan, model: ModelFacts) -> PipelineSettings:
     stages = partition_blocks(
         model.block_parameters,
-        stages=plan.pipeline * stages_per_rank(plan),
+        stages=plan.pipeline * SCHEDULES[plan.pipeline_schedule].stages_per_rank,
         before=model.embedding_parameters,
         after=model.head_parameters,
     )
@@ -180,4 +195,5 @@ def _pipeline(plan: Plan, model: ModelFacts) -> PipelineSettings:
         schedule=plan.pipeline_schedule,
         stages=stages,
         micro_batches=plan.accumulation,
+        average_mib=plan.bucket_mib if averages_after_step(plan) and plan.data > 1 else None,
     )

@@ -120,7 +120,20 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "pipeline_is_filled": (
         ddp_plan(pipeline=4, micro_batch=8, accumulation=2),
         around(cluster=EIGHT),
-        "schedule 1f1b needs one micro-batch per stage, but accumulation 2 is below pipeline 4",
+        "schedule 1f1b with pipeline 4 needs one micro-batch per stage, 4 in all, but accumulation"
+        " is 2",
+    ),
+    "split_backward_is_plain": (
+        ddp_plan(
+            pipeline=2,
+            pipeline_schedule="zbv",
+            micro_batch=4,
+            accumulation=4,
+            checkpoint_ratio=0.5,
+        ),
+        around(cluster=EIGHT, model=a_model(blocks=4)),
+        "schedule zbv computes gradients of weights apart, which needs checkpoint_ratio 0, but it"
+        " is 0.5",
     ),
     "interleaving_has_whole_rounds": (
         ddp_plan(pipeline=2, pipeline_schedule="interleaved", micro_batch=1, accumulation=5),
@@ -371,7 +384,8 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "knob_at_default": (
         ddp_plan(zero_stage=3, compression="fp16"),
         around(),
-        "compression fp16 changes nothing with engine torch, zero_stage 3, data 2: it must be none",
+        "compression fp16 changes nothing with engine torch, zero_stage 3, data 2, pipeline 1,"
+        " pipeline_schedule 1f1b: it must be none",
     ),
 }
 

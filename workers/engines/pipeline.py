@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,28 @@ from torch import nn
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
     schedules,
 )
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
+    _ComputationType,
+    _PipelineScheduleRuntime,
+)
 
 from search_spaces.errors import ModelError
+from search_spaces.schedules import SCHEDULES
 from search_spaces.settings.render import PipelineSettings, TorchSettings
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch, pad_to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes, state_bytes
 from workers.engines.checkpoint import write_shard
+from workers.engines.gradient_average import GradientAverage
 from workers.engines.optimizer_step import make_update
 from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.stopwatch import Stopwatch
@@ -41,6 +52,7 @@ from workers.plain_torch.update import Update
 from workers.process_groups import Mesh
 
 _LOGGER = logging.getLogger(schedules.__name__)
+_FORWARD = frozenset((_ComputationType.FORWARD, _ComputationType.SEND_F, _ComputationType.RECV_F))
 
 TorchSchedule = PipelineScheduleSingle | PipelineScheduleMulti
 
@@ -138,6 +150,12 @@ class PipelineRunner:
                 return Schedule1F1B(stages[0], micro_batches, **options)
             case "interleaved":
                 return ScheduleInterleaved1F1B(stages, micro_batches, **options)
+            case "interleaved_zero_bubble":
+                return ScheduleInterleavedZeroBubble(stages, micro_batches, **options)
+            case "zbv":
+                return ScheduleZBVZeroBubble(stages, micro_batches, **options)
+            case "dualpipev":
+                return ScheduleDualPipeV(stages, micro_batches, **options)
 
 
 def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:
@@ -150,7 +168,7 @@ def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:
         if trains:
             schedule.step(number=numbers, target=numbers, return_outputs=False)
         else:
-            with torch.no_grad():
+            with torch.no_grad(), _forward_alone(schedule):
                 schedule.eval(number=numbers, target=numbers, return_outputs=False)
     except RuntimeError as error:
         if error.__cause__ is None:
@@ -165,13 +183,39 @@ def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:
         del failure  # else a reference cycle: the error holds this frame
 
 
+@contextlib.contextmanager
+def _forward_alone(schedule: TorchSchedule) -> Iterator[None]:
+    """Leaves out of a schedule's order, for the while, what is not of forward passes.
+
+    torch skips backward passes that have nothing to do, but in between hands gradients, which are
+    not there, from one stage to the other of a rank that has two neighbours (torch 2.13).
+    """
+    if not isinstance(schedule, _PipelineScheduleRuntime):
+        yield
+        return
+    whole = schedule.pipeline_order_with_comms
+    schedule.pipeline_order_with_comms = {
+        rank: [
+            part
+            for action in actions
+            for part in action.sub_actions or (action,)
+            if part.computation_type in _FORWARD
+        ]
+        for rank, actions in whole.items()
+    }
+    try:
+        yield
+    finally:
+        schedule.pipeline_order_with_comms = whole
+
+
 def _last_output(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return loss  # the last stage returns the weighted loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTraining(AbstractTraining):
-    """The stages of this rank, under DDP, FSDP2 or without data parallelism.
+    """The stages of this rank, under DDP, FSDP2, an average of their own, or without data ranks.
 
     Forward and backward passes alternate by the schedule and wait for other stages in between.
     Their time counts as backward.
@@ -179,6 +223,7 @@ class PipelineTraining(AbstractTraining):
 
     module: nn.Module  # all stages of this rank
     runner: PipelineRunner
+    average: GradientAverage | None
     tied: TiedWeights | None
     update: Update
     settings: TorchSettings
@@ -195,6 +240,8 @@ class PipelineTraining(AbstractTraining):
             weights = [batch.targets / targets * self.data for batch in batches]
         with watch.during("backward"):
             parts = self.runner.run(batches, weights, self.update)
+            if self.average is not None:
+                self.average.run()
             if self.tied is not None:
                 self.tied.add_up()
         with watch.during("optimizer"):
@@ -258,7 +305,11 @@ def build_pipeline(
     )
     stages = cut_stages(model, stack, pipeline, mesh.place.stage, _named_splits(model, settings))
     passes = {stage.index: _parallel_pass(stage, settings, mesh, device) for stage in stages}
-    tied = _tied_weights(stages, stack, pipeline, mesh, device)
+    if SCHEDULES[pipeline.schedule].is_v_shaped:
+        tied = None
+        _tie(stages, stack)
+    else:
+        tied = _tied_weights(stages, stack, pipeline, mesh, device)
     is_first = mesh.place.stage == 0
     module = nn.ModuleList(passes.values()).train()
     counted_elsewhere = tied.weights if tied is not None and not is_first else ()
@@ -272,6 +323,7 @@ def build_pipeline(
             mesh.devices.get_group("pipeline"),
             device,
         ),
+        average=_average(module, pipeline, mesh),
         tied=tied,
         update=make_update(
             module,
@@ -307,6 +359,27 @@ def _parallel_pass(
     own = stage_settings(settings, settings.pipeline.stages[stage.index])
     module = parallelize(stage.model, own, mesh, device)
     return StageModule(module, stage.passage, settings, device, is_last=stage.is_last)
+
+
+def _average(module: nn.Module, settings: PipelineSettings, mesh: Mesh) -> GradientAverage | None:
+    if settings.average_mib is None:
+        return None
+    return GradientAverage(
+        weights=tuple(module.parameters()),
+        bucket_mib=settings.average_mib,
+        group=mesh.data_group,
+    )
+
+
+def _tie(stages: Sequence[Stage], stack: Stack) -> None:
+    """Makes tied weights one again on a rank that has both ends of the pipeline."""
+    first, last = stages[0], stages[-1]
+    if first.index != 0 or not last.is_last:
+        return
+    weights = dict(first.model.module.named_parameters())
+    for name, other in stack.tied:
+        owner, _, leaf = other.rpartition(".")
+        last.model.module.get_submodule(owner).register_parameter(leaf, weights[name])
 
 
 def _tied_weights(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from search_spaces.schedules import SCHEDULES
 from search_spaces.settings.pipeline_partition import StageBlocks
 from search_spaces.settings.render import PipelineSettings, TorchSettings
 from workers.models.built import BuiltModel
@@ -52,7 +53,7 @@ def cut_stages(
     last = len(settings.stages) - 1
     return [
         _cut(model, stack, settings.stages[index], index=index, is_last=index == last)
-        for index in range(rank, last + 1, settings.ranks)
+        for index in SCHEDULES[settings.schedule].stages_of(rank, settings.ranks)
     ]
 
 

@@ -120,6 +120,37 @@ def test_the_first_stage_holds_most_micro_batches() -> None:
     assert all_.bytes[0, at] == 2 * one.bytes[0, at]
 
 
+def test_without_bubbles_every_rank_holds_as_many_micro_batches() -> None:
+    """As many as ranks of the pipeline, and half a one more under DualPipeV."""
+    shape = {"pipeline": 4, "micro_batch": 16, "accumulation": 8, "data": 1}
+    at = CATEGORIES.index("activations")
+
+    def activations(schedule: str) -> float:
+        found = peak_bytes(work(a_plan(**shape, pipeline_schedule=schedule)), NOTHING)
+        return float(found.bytes[0, at])
+
+    block = 16 * 10 * MIB  # a micro-batch of one, and of each end
+    assert activations("interleaved_zero_bubble") == 4 * (BLOCKS / 4 + 1) * block
+    head = block  # of the first rank too, and of the one micro-batch that is at its end
+    assert activations("zbv") == 4 * (BLOCKS / 4 + 1) * block + head
+    assert activations("dualpipev") == 4.5 * (BLOCKS / 4 + 1) * block + head
+
+
+def test_a_v_shaped_pipeline_has_both_ends_on_its_first_rank() -> None:
+    tied = replace(FOOTPRINT, tied_parameters=END_WEIGHTS)
+    shape = {"pipeline": 2, "micro_batch": 1, "accumulation": 8, "data": 1}
+    loop, fold = (
+        work(a_plan(**shape, pipeline_schedule=name), footprint=tied)
+        for name in ("interleaved_zero_bubble", "zbv")
+    )
+
+    found = peak_bytes(fold, NOTHING)
+    assert STAGES[int(found.stage[0])] == "first"
+    held = 4 * (fold.executions.first_blocks[0] * BLOCK_WEIGHTS + END_WEIGHTS)  # one of the two
+    assert found.bytes[0, CATEGORIES.index("weights")] == held
+    assert loop.executions.first_blocks[0] + loop.executions.last_blocks[0] == BLOCKS
+
+
 def test_tensor_ranks_hold_slices() -> None:
     whole, slices = held(a_plan()), held(a_plan(tensor=4))
 

@@ -74,6 +74,7 @@ def test_a_ratio_recomputes_so_many_blocks(
         ("1f1b", ((0, 1), (2, 3))),
         ("gpipe", ((0, 1), (2, 3))),
         ("interleaved", ((0,), (1,), (2,), (3,))),
+        ("zbv", ((0,), (1,), (2,), (3,))),
     ],
 )
 def test_a_pipeline_cuts_all_blocks(schedule: str, stages: tuple[tuple[int, ...], ...]) -> None:
@@ -85,6 +86,18 @@ def test_a_pipeline_cuts_all_blocks(schedule: str, stages: tuple[tuple[int, ...]
     assert (pipeline.ranks, pipeline.schedule) == (2, schedule)
     assert pipeline.stages == stages
     assert pipeline.micro_batches == plan.accumulation
+
+
+def test_where_backward_is_split_gradients_are_averaged_after_the_step() -> None:
+    def rendered(schedule: str, data: int) -> tuple[bool, int | None]:
+        plan = ddp_plan(pipeline=2, pipeline_schedule=schedule, data=data, bucket_mib=7)
+        settings = render_torch(plan, a_model(blocks=4))
+        assert settings.pipeline is not None
+        return settings.ddp is not None, settings.pipeline.average_mib
+
+    assert rendered("interleaved", 2) == (True, None)
+    assert rendered("interleaved_zero_bubble", 2) == (False, 7)
+    assert rendered("dualpipev", 1) == (False, None)
 
 
 def test_without_a_pipeline_nothing_is_cut() -> None:

@@ -7,15 +7,17 @@ Ranks are real processes. The reference is a single rank with the whole model, w
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from search_spaces.plan import Plan
+from search_spaces.plan import Plan, Schedule
+from search_spaces.schedules import SCHEDULES
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, OutOfMemory, TrialRequest
+from search_spaces.trial import Measured, OutOfMemory, TrialRequest, ValidationRun
 from tests.workers.launch import Group
 from tests.workers.tracing.experts import MIXTRAL
 from tests.workers.values import LLAMA, a_plan, a_request, a_spec
@@ -50,16 +52,18 @@ def llama(blocks: int) -> dict[str, Any]:
     return LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": blocks}}
 
 
-def small(name: str, task: str) -> dict[str, Any]:
-    return {"name": name, "task": task, "config": SMALL | NO_DROPOUT[name]}
+def small(name: str, task: str, **config: Any) -> dict[str, Any]:
+    return {"name": name, "task": task, "config": SMALL | NO_DROPOUT[name] | config}
 
 
 MODELS = {
     "llama": llama(5),  # so that stages are of unequal depth
     "gpt2": small("gpt2", "causal-lm"),
+    "deep": small("gpt2", "causal-lm", num_hidden_layers=4),
     "bert": small("bert-large", "masked-lm"),
     "gpt2-classes": small("gpt2", "sequence-classification"),
-    "experts": MIXTRAL | {"config": MIXTRAL["config"] | {"vocab_size": 512}},
+    "experts": MIXTRAL
+    | {"config": MIXTRAL["config"] | {"vocab_size": 512, "num_hidden_layers": 4}},
     "function": {"name": "tests.workers.parallel.stacked_model:make"},
 }
 TIED = {"lm_head.weight": "transformer.wte.weight"}  # of GPT-2
@@ -89,8 +93,14 @@ def assert_same_losses(group: Group, alone: Group, name: str, plan: Plan) -> Non
     [
         pytest.param("llama", {"sequence_parallel": True}, marks=pytest.mark.thorough),
         ("gpt2", {}),
+        pytest.param(
+            "llama",
+            {"sequence_parallel": True, "pipeline_schedule": "zbv"},
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param("deep", {"pipeline_schedule": "zbv"}, marks=pytest.mark.thorough),
     ],
-    ids=["llama-sequence", "gpt2"],
+    ids=["llama-sequence", "gpt2", "llama-sequence-zbv", "gpt2-zbv"],
 )
 def test_tensor_ranks_split_stages_too(
     four: Group, alone: Group, name: str, knobs: dict[str, Any]
@@ -115,6 +125,18 @@ def two_stages(**knobs: Any) -> Plan:
         pytest.param("gpt2-classes", two_stages(micro_batch=1), marks=pytest.mark.thorough),
         ("experts", two_stages(pipeline_schedule="1f1b", checkpoint_ratio=0.5)),
         ("function", two_stages(pipeline_schedule="interleaved")),
+        ("llama", two_stages(pipeline_schedule="zbv", batching="packed")),
+        ("deep", two_stages(pipeline_schedule="dualpipev")),
+        ("function", two_stages(pipeline_schedule="interleaved_zero_bubble")),
+        pytest.param("experts", two_stages(pipeline_schedule="zbv"), marks=pytest.mark.thorough),
+        pytest.param(
+            "llama", two_stages(pipeline_schedule="dualpipev"), marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            "experts",
+            two_stages(pipeline_schedule="interleaved_zero_bubble"),
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else value.pipeline_schedule,
 )
@@ -130,17 +152,18 @@ def test_two_stages_train_as_one_process_does(
         pytest.param(0, "1f1b", marks=pytest.mark.thorough),
         pytest.param(2, "interleaved", marks=pytest.mark.thorough),
         (3, "1f1b"),
+        pytest.param(0, "dualpipev", marks=pytest.mark.thorough),
     ],
 )
 def test_stages_of_two_data_ranks_train_as_one_process_does(
-    four: Group, alone: Group, zero_stage: int, schedule: str
+    four: Group, alone: Group, zero_stage: int, schedule: Schedule
 ) -> None:
     plan = a_plan(
         pipeline=2,
         pipeline_schedule=schedule,
         zero_stage=zero_stage,
         micro_batch=1,
-        checkpoint_ratio=0.5,
+        checkpoint_ratio=0.0 if SCHEDULES[schedule].splits_backward else 0.5,
     )
 
     assert_same_losses(four, alone, "llama", plan)
@@ -183,18 +206,25 @@ def _whole(weight: torch.Tensor) -> torch.Tensor:
     return full.detach().clone()
 
 
-@pytest.mark.parametrize("zero_stage", [0, 2])
+@pytest.mark.parametrize(
+    ("zero_stage", "schedule"),
+    [(0, "1f1b"), (2, "1f1b"), (0, "interleaved_zero_bubble"), (0, "zbv")],
+)
 def test_a_step_moves_all_weights_by_the_gradient_of_the_mean_loss(
-    four: Group, alone: Group, zero_stage: int
+    four: Group, alone: Group, zero_stage: int, schedule: Schedule
 ) -> None:
-    spec = a_spec(model=MODELS["gpt2"])
-    plan = a_plan(pipeline=2, zero_stage=zero_stage, micro_batch=1)
+    spec = a_spec(model=MODELS["deep"])
+    plan = a_plan(
+        pipeline=2, pipeline_schedule=schedule, zero_stage=zero_stage, micro_batch=1, bucket_mib=1
+    )
     (expected,) = alone.call(_moved, a_plan(data=1), spec)
     largest = max(abs(moved).max() for moved in expected.values())
 
     ranks: list[dict[str, Any]] = four.call(_moved, plan, spec)
 
-    assert set(expected) | set(TIED) == {name for moved in ranks for name in moved}
+    # a rank that has both ends has their tied weight once
+    apart = set() if SCHEDULES[schedule].is_v_shaped else set(TIED)
+    assert set(expected) | apart == {name for moved in ranks for name in moved}
     for moved in ranks:
         for name, by in moved.items():
             assert abs(by - expected[TIED.get(name, name)]).max() < GRADIENT_TOLERANCE * largest
@@ -229,6 +259,10 @@ def test_a_rank_holds_its_own_stages_alone(pair: Group) -> None:
     block, embedding, positions, norm = 12_704, 512 * 32, 1024 * 32, 64  # as GPT-2 is built
     assert ranks == [4 * (embedding + positions + block), 4 * (2 * block + norm + embedding)]
 
+    both_ends = two_stages(pipeline_schedule="zbv")  # with the tied weight once
+    ranks = pair.call(_weight_bytes, both_ends, a_spec(model=MODELS["deep"]))
+    assert ranks == [4 * (embedding + positions + 2 * block + norm), 4 * 2 * block]
+
 
 def _weight_bytes(worker: Worker, plan: Plan, spec: SweepSpec) -> int:
     model = build(spec.model, spec.train, attention="eager")
@@ -238,7 +272,27 @@ def _weight_bytes(worker: Worker, plan: Plan, spec: SweepSpec) -> int:
     return training.state_bytes().weights
 
 
-@pytest.mark.parametrize(("rank", "schedule"), [(0, "1f1b"), (1, "interleaved")])
+@pytest.mark.thorough
+def test_where_both_ends_are_it_evaluates_alike_and_saves_a_tied_weight_once(
+    pair: Group, tmp_path: Path
+) -> None:
+    def validated(schedule: Schedule) -> ValidationRun:
+        folder = str(tmp_path / schedule)
+        spec = a_spec(model=MODELS["deep"], validation={"folder": folder})
+        plan = two_stages(pipeline_schedule=schedule)
+        outcome = pair.run(TrialRequest(number=0, plan=plan, spec=spec, validation=True))
+        assert isinstance(outcome, Measured), getattr(outcome, "trace", outcome)
+        assert outcome.validation is not None
+        return outcome.validation
+
+    adam, embedding = 3 * 4, 512 * 32  # bytes of a weight and its two moments; weights
+    apart, both_ends = validated("1f1b"), validated("dualpipev")
+    assert both_ends.evaluation_loss == pytest.approx(apart.evaluation_loss, rel=LOSS_TOLERANCE)
+    saved_less = apart.checkpoint_bytes - both_ends.checkpoint_bytes
+    assert saved_less == pytest.approx(adam * embedding, rel=0.05)
+
+
+@pytest.mark.parametrize(("rank", "schedule"), [(0, "1f1b"), (1, "interleaved"), (1, "zbv")])
 def test_when_a_stage_runs_out_of_memory_the_others_learn_it_at_once(
     pair: Group, rank: int, schedule: str
 ) -> None:

@@ -1,0 +1,63 @@
+"""Averages of gradients over data ranks, where neither DDP nor FSDP2 makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from workers.plain_torch.slices import local_tensor
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientAverage:
+    """Averages the gradients of replicas after the last backward pass of a step.
+
+    Attributes:
+        weights: Of this rank, in the same order on all data ranks.
+        bucket_mib: Gradients that are sent together, in MiB; a larger one goes alone.
+        group: The data ranks.
+    """
+
+    weights: Sequence[nn.Parameter]
+    bucket_mib: int
+    group: dist.ProcessGroup | None
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Sets each gradient to its mean; all data ranks call it together.
+
+        A weight that took no part in a rank's step, such as an expert without tokens, counts as a
+        gradient of zeros there.
+        """
+        ranks = dist.get_world_size(self.group)
+        for bucket in self._buckets():
+            whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            dist.all_reduce(whole, group=self.group)
+            whole /= ranks
+            means = whole.split([gradient.numel() for gradient in bucket])
+            for gradient, mean in zip(bucket, means, strict=True):
+                gradient.copy_(mean.view_as(gradient))
+
+    def _buckets(self) -> Iterator[list[torch.Tensor]]:
+        bucket: list[torch.Tensor] = []
+        for weight in self.weights:
+            if not weight.requires_grad:
+                continue
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            gradient = local_tensor(weight.grad)
+            full = bucket and sum(one.nbytes for one in bucket) + gradient.nbytes > (
+                self.bucket_mib * _MIB
+            )
+            if full or (bucket and bucket[0].dtype != gradient.dtype):
+                yield bucket
+                bucket = []
+            bucket.append(gradient)
+        if bucket:
+            yield bucket
