@@ -33,6 +33,9 @@ _SCHEDULES: dict[Schedule, str] = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
     "interleaved": "Interleaved1F1B",
+    "interleaved_zero_bubble": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
 }
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 EXPRESSED = ExpressedKnobs(
@@ -71,11 +74,6 @@ EXPRESSED = ExpressedKnobs(
             knob="optimizer",
             values=tuple(IMPLEMENTATIONS),
             reason="torchtitan has AdamW, fused and foreach",
-        ),
-        Limit(
-            knob="pipeline_schedule",
-            values=tuple(_SCHEDULES),
-            reason="torchtitan does not average gradients after the step, as was measured",
         ),
         Limit(
             knob="compression",
@@ -267,7 +265,10 @@ def _layout(plan: Plan) -> Iterator[str]:
     if plan.zero_stage in (2, 3) and not sharded:
         yield (f"zero_stage is {plan.zero_stage} over one rank: torchtitan shards over two or more")
     if plan.zero_stage == 0 and plan.data > 1 and split:
-        yield f"zero_stage is 0 with {' and '.join(split)}: torchtitan replicates whole models"
+        yield (
+            f"data is {plan.data} and zero_stage 0 with {' and '.join(split)}: torchtitan replicates"
+            " whole models"
+        )
     if not sharded and split and plan.precision != "fp32":
         yield (
             f"precision is {plan.precision} with {' and '.join(split)} but without FSDP:"

@@ -18,9 +18,9 @@ from search_spaces.costs.sequence_packing import fill_ratios
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
-from search_spaces.schedules import SCHEDULES, ScheduleShape
 from search_spaces.settings.checkpointing import checkpointed_blocks
 from search_spaces.settings.pipeline_partition import partition_blocks
+from search_spaces.settings.schedules import SCHEDULES, ScheduleShape
 
 MIB = 2**20
 # optimizer bytes per trained parameter; 8-bit: two moments and their scales, an fp32 pair for each
@@ -46,7 +46,6 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     Raises:
         KeyError: If the footprint lacks a variant that the plans need: see `variants_of`.
     """
-    count = len(table)
     deepspeed = table.is_value("engine", "deepspeed")
     zero = table.column("zero_stage")
     data = table.column("data").astype(np.int64)
@@ -60,16 +59,11 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     splits = _of_schedule(table, "splits_backward") > 0
     replicated = ~deepspeed & (zero == 0) & (data > 1)
     ddp, averaged = replicated & ~splits, replicated & splits
+    buffers = _buffers(table, model, ddp, averaged, deepspeed)
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
-        chunks=_of_schedule(table, "stages_per_rank").astype(np.int64),
-        gpipe=table.is_value("pipeline_schedule", "gpipe"),
-        v_shaped=_of_schedule(table, "is_v_shaped") > 0,
-        bubble=_of_schedule(table, "bubble"),
-        even_in_flight=np.where(
-            splits, table.column("pipeline") + _of_schedule(table, "extra_in_flight"), 0.0
-        ),
+        **_schedules(table, splits),
         data=data,
         shards=shards.astype(np.int64),
         optimizer_sharded=sharded,
@@ -87,7 +81,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         variant=_variants(table, footprint),
         precision=_mapped(table, "precision", _PRECISION_CODES).astype(np.int64),
         compiled=table.column("compile").astype(bool),
-        fused=np.zeros(count, dtype=bool),
+        fused=np.zeros(len(table), dtype=bool),
         weight_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
         gathered_bytes=np.where(fsdp | whole_shards, np.where(sixteen_bits, 2.0, 4.0), 0.0),
         gradient_bytes=np.where(deepspeed & sixteen_bits & (zero > 0), 2.0, 4.0),
@@ -95,15 +89,14 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         + np.where(deepspeed & sixteen_bits, 4.0, 0.0),
         reduced_bytes=np.where(deepspeed & sixteen_bits, 2.0, np.where(ddp, sent, 4.0)),
         frozen_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
-        buffer_bytes=_buffers(table, model, ddp, averaged, deepspeed)
-        + _gathered_ahead(table, model),
+        buffer_bytes=buffers + _gathered_ahead(table, model),
         update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
         optimizer_on_host=~table.is_value("offload_optimizer", "none"),
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
-        varied=np.full(count, footprint.varied) & ~table.is_value("batching", "packed"),
+        varied=np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
         filled=fill_ratios(table, footprint),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
@@ -112,6 +105,18 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
 def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:
     mapped = np.array([values[value] for value in table.values[name]], dtype=float)
     return mapped[table.codes[name]]
+
+
+def _schedules(table: PlanTable, splits: Flags) -> dict[str, Any]:
+    """Returns the features that follow from the schedule; `splits` where it splits backward."""
+    even = table.column("pipeline") + _of_schedule(table, "extra_in_flight")
+    return {
+        "chunks": _of_schedule(table, "stages_per_rank").astype(np.int64),
+        "gpipe": table.is_value("pipeline_schedule", "gpipe"),
+        "v_shaped": _of_schedule(table, "is_v_shaped") > 0,
+        "bubble": _of_schedule(table, "bubble"),
+        "even_in_flight": np.where(splits, even, 0.0),
+    }
 
 
 def _of_schedule(table: PlanTable, attribute: str) -> Numbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
-from search_spaces.schedules import SCHEDULES
+from search_spaces.settings.schedules import SCHEDULES
 
 
 def cluster_has_room(plan: Plan, context: RuleContext) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
-from search_spaces.schedules import SCHEDULES
 from search_spaces.settings.pipeline_partition import partition_blocks
+from search_spaces.settings.schedules import SCHEDULES
 
 
 def zero_one_needs_deepspeed(plan: Plan, _: RuleContext) -> str | None:

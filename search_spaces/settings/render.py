@@ -17,12 +17,12 @@ from search_spaces.plan import (
     Precision,
     Schedule,
 )
-from search_spaces.schedules import SCHEDULES
 from search_spaces.settings.checkpointing import (
     CheckpointSettings,
     render_checkpoint,
 )
 from search_spaces.settings.pipeline_partition import StageBlocks, partition_blocks
+from search_spaces.settings.schedules import SCHEDULES
 
 Environment = tuple[tuple[str, str], ...]  # names and values
 

@@ -45,6 +45,7 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "fsdp on host": {"zero_stage": 3, **HOST, "pin_memory": True},
     "fsdp split": {"zero_stage": 3, "tensor": 2, "sequence_parallel": True},
     "fsdp in stages": {"zero_stage": 3, "pipeline": 2, "micro_batch": 2},
+    "stages": {"pipeline": 2, "data": 1},
     "zero 0, compiled": {**ZERO, "compile": True},
     "zero 2": {**ZERO, "zero_stage": 2},
     "zero 2 on H100": {**ZERO, "zero_stage": 2, "accelerator": "H100", "checkpoint_ratio": 1.0},

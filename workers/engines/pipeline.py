@@ -30,8 +30,8 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from search_spaces.errors import ModelError
-from search_spaces.schedules import SCHEDULES
 from search_spaces.settings.render import PipelineSettings, TorchSettings
+from search_spaces.settings.schedules import SCHEDULES
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch, pad_to_common_shape
 from workers.engines.base import AbstractTraining, StateBytes, state_bytes

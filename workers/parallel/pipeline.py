@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from search_spaces.schedules import SCHEDULES
 from search_spaces.settings.pipeline_partition import StageBlocks
 from search_spaces.settings.render import PipelineSettings, TorchSettings
+from search_spaces.settings.schedules import SCHEDULES
 from workers.models.built import BuiltModel
 from workers.models.stack import Stack
 from workers.models.stage_placeholders import (

@@ -17,11 +17,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from torch.distributed.pipelining.schedules import get_schedule_class
 
 from orchestrator.export.formats import FORMATS, export_bundle
 from orchestrator.export.source import ExportSource
 from orchestrator.export.torchtitan import VERSION, every_nth
 from search_spaces.errors import UserError
+from search_spaces.plan import CHOICES, Schedule
 from search_spaces.settings.checkpointing import checkpointed_blocks, evenly_spaced
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.values import a_plan
@@ -122,6 +124,17 @@ def test_stages_hold_the_blocks_that_they_were_measured_with() -> None:
     assert (stages[0][0], stages[-1][-2:]) == ("tok_embeddings", ["norm", "output"])
 
 
+@pytest.mark.parametrize("schedule", CHOICES["pipeline_schedule"])
+def test_torch_knows_the_schedules_by_these_names(schedule: Schedule) -> None:
+    """As torchtitan asks it for them."""
+    plan = a_plan(pipeline=2, data=1, pipeline_schedule=schedule, micro_batch=1)
+    keys = told(on_a_flavor(taken_of(plan), "llama-3.1-405b", 126))["parallelism"]
+
+    found = get_schedule_class(keys["pipeline_parallel_schedule"])
+    words = schedule.removesuffix("_zero_bubble").replace("1f1b", "schedule1f1b")
+    assert words in found.__name__.lower()
+
+
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
@@ -130,7 +143,7 @@ def test_stages_hold_the_blocks_that_they_were_measured_with() -> None:
         ({"optimizer": "adafactor"}, "optimizer is adafactor"),
         ({"compression": "bf16"}, "compression is bf16"),
         ({"zero_stage": 3, "data": 1}, "zero_stage is 3 over one rank"),
-        ({"tensor": 2, "sequence_parallel": True}, "zero_stage is 0 with tensor"),
+        ({"tensor": 2, "sequence_parallel": True}, "data is 2 and zero_stage 0 with tensor"),
         ({"pipeline": 2, "data": 1, "precision": "bf16"}, "precision is bf16 with pipeline"),
         ({"tensor": 2, "data": 1}, "tensor is 2 without sequence_parallel"),
         ({"checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}, "checkpoint_mode is selective"),

@@ -121,7 +121,7 @@ def test_the_first_stage_holds_most_micro_batches() -> None:
 
 
 def test_without_bubbles_every_rank_holds_as_many_micro_batches() -> None:
-    """As many as ranks of the pipeline, and half a one more under DualPipeV."""
+    """One for each rank of the pipeline, and half a one more under DualPipeV."""
     shape = {"pipeline": 4, "micro_batch": 16, "accumulation": 8, "data": 1}
     at = CATEGORIES.index("activations")
 

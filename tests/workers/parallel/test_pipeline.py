@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from search_spaces.plan import Plan, Schedule
-from search_spaces.schedules import SCHEDULES
+from search_spaces.settings.schedules import SCHEDULES
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest, ValidationRun
 from tests.workers.launch import Group

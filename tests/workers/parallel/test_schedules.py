@@ -1,4 +1,4 @@
-"""What is known of pipeline schedules is true of the orders that torch generates.
+"""Declared shapes of pipeline schedules are those of the orders that torch generates.
 
 An order is walked through on ranks that take one unit of time for a stage's forward pass, its
 gradients of hidden states and its gradients of weights each.
@@ -15,7 +15,7 @@ from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining.schedules import _Action, _ComputationType
 
 from search_spaces.plan import Schedule
-from search_spaces.schedules import SCHEDULES, ScheduleShape
+from search_spaces.settings.schedules import SCHEDULES, ScheduleShape
 
 FORWARD = _ComputationType.FORWARD
 INPUTS = _ComputationType.BACKWARD_INPUT
@@ -31,7 +31,7 @@ UNITS = 3  # of time that a stage takes for a micro-batch
 
 @dataclass
 class Stage:
-    """What a schedule asks of a stage before it runs."""
+    """A stage, as far as a schedule looks at it before it runs."""
 
     stage_index: int
     num_stages: int
