@@ -266,8 +266,8 @@ def _layout(plan: Plan) -> Iterator[str]:
         yield (f"zero_stage is {plan.zero_stage} over one rank: torchtitan shards over two or more")
     if plan.zero_stage == 0 and plan.data > 1 and split:
         yield (
-            f"data is {plan.data} and zero_stage 0 with {' and '.join(split)}: torchtitan replicates"
-            " whole models"
+            f"data is {plan.data} and zero_stage 0 with {' and '.join(split)}: torchtitan"
+            " replicates whole models"
         )
     if not sharded and split and plan.precision != "fp32":
         yield (

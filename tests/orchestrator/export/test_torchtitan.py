@@ -126,7 +126,7 @@ def test_stages_hold_the_blocks_that_they_were_measured_with() -> None:
 
 @pytest.mark.parametrize("schedule", CHOICES["pipeline_schedule"])
 def test_torch_knows_the_schedules_by_these_names(schedule: Schedule) -> None:
-    """As torchtitan asks it for them."""
+    """torchtitan asks it for them."""
     plan = a_plan(pipeline=2, data=1, pipeline_schedule=schedule, micro_batch=1)
     keys = told(on_a_flavor(taken_of(plan), "llama-3.1-405b", 126))["parallelism"]
 
