@@ -205,10 +205,16 @@ class JobServer:
     def submit(self, submission: Submission, job_id: str) -> None:
         """Uploads the working directory and starts the job.
 
+        A connection that breaks, as while a head restarts, is waited for; a job whose answer was
+        lost is not started again.
+
         Raises:
-            ClusterError: If the server refuses the job. If the directory is too large, the message
-                names its largest files.
+            ClusterError: If the server refuses the job, or does not answer within
+                `patience_seconds`. If the directory is too large, the message names its largest
+                files.
         """
+        from requests import ConnectionError as LostConnection  # of Ray's client
+
         until = time.monotonic() + self._patience_seconds
         while True:
             try:
@@ -221,9 +227,13 @@ class JobServer:
             except (RuntimeError, ValueError, OSError) as error:
                 if any(text in str(error) for text in _TOO_LARGE):
                     raise ClusterError(_too_large(Path(submission.working_dir))) from error
-                if _NO_AGENT not in str(error) or time.monotonic() > until:
+                is_lost = isinstance(error, ConnectionError | LostConnection)
+                waits = is_lost or _NO_AGENT in str(error)
+                if not waits or time.monotonic() > until:
                     self._raise_refused(error)
                 time.sleep(_POLL_SECONDS)
+                if is_lost and self.job(job_id) is not None:
+                    return
             else:
                 return
 

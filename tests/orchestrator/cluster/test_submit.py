@@ -19,6 +19,7 @@ from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL, submitted
+from tests.proxies import proxy_to
 
 SPEC = """
 model: {{name: "awkward_model:make", config: {{pass_seconds: 0.01}}}}
@@ -31,6 +32,7 @@ study: {{storage: "sqlite:///{folder}/study.db"}}
 tracking: {{enabled: false}}
 """
 WAIT_SECONDS = 300
+ADDRESS = "RAY_API_SERVER_ADDRESS"
 
 
 @pytest.fixture
@@ -127,6 +129,32 @@ def test_what_a_user_does_wrong_is_one_sentence(
     assert ended.returncode == 2
     assert words in ended.stderr.replace("\n", " ")
     assert "Traceback" not in ended.stderr
+
+
+def test_a_job_whose_answer_is_lost_is_not_started_twice(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    asks = (
+        "from orchestrator.cluster.jobs import JobServer, Submission;"
+        "server = JobServer(None, patience_seconds=60);"
+        "job = Submission(study='s', entrypoint='true', working_dir='.', excludes=(),"
+        " environment=(), requirements=None, metadata=());"
+        "server.submit(job, 'answer-is-lost');"
+        "print([job.id for job in server.jobs() if job.id == 'answer-is-lost'])"
+    )
+    with proxy_to(int(environ[ADDRESS].rpartition(":")[2])) as line:
+        line.swallow(b"POST /api/jobs/")
+        told = subprocess.run(
+            [sys.executable, "-c", asks],
+            cwd=tmp_path,
+            env=environ | {ADDRESS: f"http://127.0.0.1:{line.port}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert told.stdout == "['answer-is-lost']\n", told.stderr
+    assert line.swallowed == 1
 
 
 def test_files_that_make_it_too_large_are_named(work: Path, environ: dict[str, str]) -> None:
