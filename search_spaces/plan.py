@@ -23,7 +23,7 @@ Optimizer = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
-_FROM_ZERO = {"loader_workers", "prefetch_blocks"}  # counts that may be 0
+_FROM_ZERO = {"loader_workers", "prefetch_blocks", "reshard_ranks"}  # counts that may be 0
 _KEY_DIGITS = 12  # 48 bits: a collision among a million plans has a chance of 1 in 500
 
 
@@ -119,6 +119,11 @@ class Plan:
     prefetch_mib: Annotated[int, "deepspeed ZeRO-3: MiB of weights to prefetch"] = 50
     prefetch_blocks: Annotated[
         int, "FSDP2: blocks whose weights to gather ahead; 0: one, when torch comes to it"
+    ] = 0
+    reshard_ranks: Annotated[
+        int,
+        "FSDP2, zero_stage 3: ranks that keep a block's weights between them until backward; 0:"
+        " all data ranks",
     ] = 0
     # process
     loader_workers: Annotated[

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import gc
 import ipaddress
+import math
 import os
 import socket
 from collections.abc import Iterator
@@ -182,11 +183,13 @@ class Mesh:
 
     `devices` has the dimensions of `MESH_DIMENSIONS` in `search_spaces.settings.rank_layout`.
     Select a submesh by name, as in `devices["replicate", "shard"]`. `group` holds all ranks.
+    `resharded` has the groups of `plan.reshard_ranks` as its rows, None without them.
     """
 
     place: RankCoordinates
     group: dist.ProcessGroup
     devices: DeviceMesh
+    resharded: DeviceMesh | None = None
 
     @property
     def data_group(self) -> dist.ProcessGroup:
@@ -232,7 +235,7 @@ class TrialGroup:
         self._alarm = Alarm(ranks.rank, ranks.world_size) if has_alarm else None
         self._group: dist.ProcessGroup | None = None
         self._subgroups: dict[Ranked, dist.ProcessGroup | None] = {}  # None: without this rank
-        self._meshes: dict[Ranked, Mesh] = {}
+        self._meshes: dict[tuple[Ranked, int], Mesh] = {}
 
     @property
     def was_woken(self) -> bool:
@@ -267,25 +270,33 @@ class TrialGroup:
         if self._group is None:
             self._group = self._open(None, timeout)
             _connect(self._group, self._device)
-        shape = mesh_shape(plan)
-        if shape not in self._meshes:
+        shape, kept = mesh_shape(plan), plan.reshard_ranks
+        if (shape, kept) not in self._meshes:
             if not self._keeps_shapes:
                 self._close_subgroups()
-            grid = torch.arange(plan.world_size).reshape(shape)
-            groups = [
-                self._row_group(grid.movedim(dimension, -1).reshape(-1, size), timeout)
-                for dimension, size in enumerate(shape)
-            ]
-            self._meshes[shape] = Mesh(
+            resharded = (plan.world_size // kept, kept) if kept else None
+            self._meshes[shape, kept] = Mesh(
                 place=rank_coordinates(plan, self._ranks.rank),
                 group=self._group,
-                devices=DeviceMesh.from_group(
-                    groups, self._device.type, mesh=grid, mesh_dim_names=MESH_DIMENSIONS
-                ),
+                devices=self._grid(shape, MESH_DIMENSIONS, timeout),
+                resharded=None
+                if resharded is None
+                else self._grid(resharded, ("apart", "together"), timeout),
             )
         for group in self._groups():
             _set_timeout(group, self._device, timeout)
-        return self._meshes[shape]
+        return self._meshes[shape, kept]
+
+    def _grid(
+        self, shape: Ranked, names: tuple[str, ...], timeout: datetime.timedelta
+    ) -> DeviceMesh:
+        """Returns all ranks in a mesh of that shape; all ranks call it together."""
+        grid = torch.arange(math.prod(shape)).reshape(shape)
+        groups = [
+            self._row_group(grid.movedim(dimension, -1).reshape(-1, size), timeout)
+            for dimension, size in enumerate(shape)
+        ]
+        return DeviceMesh.from_group(groups, self._device.type, mesh=grid, mesh_dim_names=names)
 
     def _groups(self) -> list[dist.ProcessGroup]:
         return [group for group in (self._group, *self._subgroups.values()) if group is not None]

@@ -28,6 +28,7 @@ EXPRESSED = ExpressedKnobs(
         "ddp_static_graph",
         "compression",
         "prefetch_blocks",
+        "reshard_ranks",
     ),
     in_caveats=USER_KNOBS,
     limits=SCRIPT_LIMITS,

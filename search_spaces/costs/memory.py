@@ -219,10 +219,17 @@ def _moments(
     )
     last_block = np.where(gathers, ends + whole, 0.0)
     gathered_at_end = np.where(features.regathered, last_block, gathered)
+    keeps = gathers & features.regathered & (features.regather_ranks < features.shards)
+    kept = np.where(keeps, stage.blocks * whole / features.regather_ranks, 0.0)
     # a new gradient exists next to the sum that it is added to
     adding = np.where(features.accumulation > 1, rows.largest_weight * features.gradient_bytes, 0)
     return (
-        (lasting, gathered_at_end, at_head, np.maximum(stage.heads * head, forward)),
-        (lasting, gathered + reducing, activations + recomputed * has_blocks, backward + adding),
+        (lasting, gathered_at_end + kept, at_head, np.maximum(stage.heads * head, forward)),
+        (
+            lasting,
+            gathered + kept + reducing,
+            activations + recomputed * has_blocks,
+            backward + adding,
+        ),
         (gradients, 0.0 * whole, 0.0 * whole, features.update_bytes * updated),
     )

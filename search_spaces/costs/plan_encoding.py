@@ -54,6 +54,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     sixteen_bits = ~table.is_value("precision", "fp32")
     whole_shards = sharded & (fsdp | (zero == 3))
     shards = np.where(sharded, data // table.column("replicas"), 1)
+    kept = table.column("reshard_ranks")
     first, middle, last = _blocks(table, model, footprint.depth)
     sent = _mapped(table, "compression", _SENT_BYTES)
     splits = _of_schedule(table, "splits_backward") > 0
@@ -70,6 +71,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         gradients_sharded=sharded & (fsdp | (zero >= 2)),
         weights_sharded=whole_shards,
         regathered=whole_shards & (zero == 3),
+        regather_ranks=np.where(kept > 0, kept, shards).astype(np.int64),
         first_blocks=first,
         middle_blocks=middle,
         last_blocks=last,

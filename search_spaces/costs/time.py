@@ -100,7 +100,10 @@ def data_collectives(
     whole = features.weights_sharded
     # sharded weights are gathered in forward and backward, others once per step after the update
     forward = np.where(whole, gather * np.where(features.regathered, count, 1.0), 0.0)
-    backward = np.where(whole & features.regathered, gather * count, 0.0)
+    near = features.regather_ranks.astype(float)
+    near_rate, near_waits = _ring(work, coefficients, near, tensor)
+    again = parameters.held * width * (near - 1) / near / near_rate + near_waits * calls
+    backward = np.where(whole & features.regathered, again * count, 0.0)
     updated = np.where(~whole & features.optimizer_sharded, gather, 0.0)
     reduced = np.where(
         features.gradients_sharded | features.optimizer_sharded, scatter, 2 * scatter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.knobs import search_defaults
 from search_spaces.knobs.knob import (
     DDP,
     REPLICATED,
@@ -108,5 +109,18 @@ COMMUNICATION = (
         depends_on=ZERO,
         memory=1,
         label="{} blocks ahead",
+    ),
+    Knob(
+        name="reshard_ranks",
+        trades="backward gathers weights from fewer ranks, such as those of a node, against memory"
+        " for a larger share of all blocks until then",
+        does="sets `reshard_after_forward` of FSDP2 to that number of ranks; 0 sets it to true",
+        engines="torch",
+        default=search_defaults.reshard_ranks,
+        is_active=lambda chosen: chosen["engine"] == "torch" and chosen["zero_stage"] == 3,
+        active="with engine torch and zero_stage 3",
+        depends_on=(*ZERO, "data", "tensor", "pipeline", "replicas"),
+        set_in="group",
+        label="kept on {} ranks",
     ),
 )

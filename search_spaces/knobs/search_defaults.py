@@ -148,6 +148,14 @@ def replica_counts(choice: DomainContext) -> Values:
     return (1, *sorted(counts))
 
 
+def reshard_ranks(choice: DomainContext) -> Values:
+    """Adds the ranks of a node on larger clusters: backward then gathers weights within nodes."""
+    chosen = choice.chosen
+    spread = chosen["data"] > NODE_RANKS and chosen["data"] % NODE_RANKS == 0
+    whole = chosen["tensor"] == chosen["pipeline"] == chosen["replicas"] == 1
+    return (0, NODE_RANKS) if choice.on_cuda and spread and whole else (0,)
+
+
 def micro_batches(choice: DomainContext) -> Values:
     """Returns powers of two that divide a data rank's samples per step, and all of its samples."""
     per_rank = max(choice.spec.train.global_batch // choice.chosen["data"], 1)

@@ -64,6 +64,29 @@ def replicas_leave_shards(plan: Plan, _: RuleContext) -> str | None:
     )
 
 
+def resharding_splits_the_data_ranks(plan: Plan, _: RuleContext) -> str | None:
+    """Weights stay with equal groups of neighbours, fewer than all data ranks and more than one.
+
+    The groups are opened for data ranks alone, each with its whole model.
+
+    Source:
+        torch/distributed/fsdp/_fully_shard/_fsdp_init.py, _get_post_forward_mesh_info (torch 2.13).
+    """
+    ranks = plan.reshard_ranks
+    if not ranks:
+        return None
+    if (plan.tensor, plan.pipeline, plan.replicas) != (1, 1, 1):
+        return (
+            f"reshard_ranks {ranks} needs tensor 1, pipeline 1 and replicas 1, but they are"
+            f" {plan.tensor}, {plan.pipeline} and {plan.replicas}"
+        )
+    if ranks == 1:
+        return "reshard_ranks 1 keeps all weights on each rank: use zero_stage 2 instead"
+    if ranks < plan.data and plan.data % ranks == 0:
+        return None
+    return f"reshard_ranks {ranks} does not divide data {plan.data} into two or more groups"
+
+
 def prefetch_ends_with_the_blocks(plan: Plan, context: RuleContext) -> str | None:
     """Gathering more blocks ahead than a rank has is the same run as gathering all of them."""
     model = context.model

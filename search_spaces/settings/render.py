@@ -64,7 +64,7 @@ class Fsdp2Settings:
     """Arguments of `shard` (`workers/plain_torch/data_parallel.py`)."""
 
     compute: Precision
-    reshard_after_forward: bool
+    reshard_after_forward: bool | int
     offload: bool
     pin_memory: bool
     prefetch_blocks: int
@@ -138,7 +138,7 @@ def _ddp(plan: Plan, model: ModelFacts) -> DdpSettings:
 def _fsdp2(plan: Plan) -> Fsdp2Settings:
     return Fsdp2Settings(
         compute=plan.precision,
-        reshard_after_forward=plan.zero_stage == 3,
+        reshard_after_forward=(plan.reshard_ranks or True) if plan.zero_stage == 3 else False,
         offload=plan.offload_parameters == "cpu",
         pin_memory=plan.pin_memory,
         prefetch_blocks=plan.prefetch_blocks,

@@ -74,6 +74,7 @@ def test_equal_ratios_make_equal_keys(one: float, other: float) -> None:
         ("replicas", 0),
         ("loader_workers", -1),
         ("prefetch_blocks", -1),
+        ("reshard_ranks", -1),
         ("compile", 1),
         ("offload_optimizer", "disk"),
         ("zero_stage", 2.0),

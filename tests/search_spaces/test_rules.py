@@ -358,6 +358,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "prefetch_blocks 13 is more than the 12 blocks of the model",
     ),
+    "resharding_splits_the_data_ranks": (
+        ddp_plan(zero_stage=3, reshard_ranks=2),
+        around(),
+        "reshard_ranks 2 does not divide data 2 into two or more groups",
+    ),
     "compression_fits_device": (
         ddp_plan(compression="bf16"),
         around(),
@@ -405,6 +410,25 @@ def test_packing_is_kept_apart_under_each_attention() -> None:
     refused = refusal(ddp_plan(batching="packed", attention="sdpa"), context)
     assert refused is not None
     assert refused.detail == "GPT2LMHeadModel does not separate packed samples under sdpa"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"data": 8, "reshard_ranks": 4}, None),
+        ({"data": 8, "reshard_ranks": 2}, None),
+        ({"data": 8, "reshard_ranks": 3}, "does not divide data 8 into two or more groups"),
+        ({"data": 8, "reshard_ranks": 1}, "use zero_stage 2 instead"),
+        ({"data": 4, "tensor": 2, "reshard_ranks": 2}, "needs tensor 1, pipeline 1 and replicas 1"),
+        ({"data": 8, "replicas": 2, "reshard_ranks": 2}, "but they are 1, 1 and 2"),
+    ],
+)
+def test_weights_are_kept_by_some_of_the_data_ranks(
+    knobs: dict[str, Any], words: str | None
+) -> None:
+    reason = RULES["resharding_splits_the_data_ranks"](ddp_plan(zero_stage=3, **knobs), around())
+
+    assert reason is None if words is None else reason is not None and words in reason
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -113,6 +113,7 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "bucket_mib": (1, 25),
     "prefetch_mib": (1, 50),
     "prefetch_blocks": (0, 1, 2),
+    "reshard_ranks": (0, 2),
     "loader_workers": (0, 0, 0, 1),
     "aio_block_kib": (256,),
     "aio_queue_depth": (4,),

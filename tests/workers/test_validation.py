@@ -84,6 +84,12 @@ MORE_PLANS: dict[str, dict[str, Any]] = {
 }
 WIDE_PLANS: dict[str, dict[str, Any]] = {
     "hybrid shard": {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1},
+    "weights kept by two ranks": {
+        "zero_stage": 3,
+        "data": 4,
+        "reshard_ranks": 2,
+        "micro_batch": 1,
+    },
     "tensor and pipeline": {"tensor": 2, "pipeline": 2, "data": 1},
     "tensor and fsdp2": {"tensor": 2, "zero_stage": 3, "data": 2},
     "pipeline of ddp": {"pipeline": 2, "data": 2},

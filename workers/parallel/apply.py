@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard import _fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 
 from search_spaces.settings.checkpointing import CheckpointSettings
 from search_spaces.settings.render import TorchSettings
@@ -18,6 +21,8 @@ from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks
 from workers.plain_torch.data_parallel import replicate, shard
 from workers.plain_torch.selective import selective_contexts
 from workers.process_groups import Mesh
+
+_MESH_AFTER_FORWARD = "_get_post_forward_mesh_info"  # a function of FSDP2
 
 
 def parallelize(
@@ -39,7 +44,8 @@ def parallelize(
     blocks = wrap_blocks(model.module, model.blocks, settings.checkpoint, compiles=settings.compile)
     weights_on = device
     if settings.fsdp2 is not None and mesh is not None:
-        shard(model.module, blocks, _data_ranks(mesh), **asdict(settings.fsdp2))
+        with _kept_by(mesh.resharded):
+            shard(model.module, blocks, _data_ranks(mesh), **asdict(settings.fsdp2))
         weights_on = torch.device("cpu") if settings.fsdp2.offload else device
     model.initial.materialise(model.module, device, weights_on=weights_on)
     if settings.ddp is not None and mesh is not None:
@@ -65,6 +71,27 @@ def wrap_blocks(
     if compiles:
         compile_blocks(blocks, mode=settings.compile_mode)
     return blocks
+
+
+@contextlib.contextmanager
+def _kept_by(resharded: DeviceMesh | None) -> Iterator[None]:
+    """Has FSDP2 use the groups of this mesh between forward and backward.
+
+    It would open groups of its own for each block, which nobody could abort.
+
+    Source:
+        torch/distributed/fsdp/_fully_shard/_fsdp_init.py, _get_post_forward_mesh_info (torch 2.13).
+    """
+    if resharded is None:
+        yield
+        return
+    mesh = HSDPMeshInfo(resharded, shard_mesh_dim=1, replicate_mesh_dim=0)
+    found = getattr(_fully_shard, _MESH_AFTER_FORWARD)
+    setattr(_fully_shard, _MESH_AFTER_FORWARD, lambda *_: mesh)
+    try:
+        yield
+    finally:
+        setattr(_fully_shard, _MESH_AFTER_FORWARD, found)
 
 
 def _data_ranks(mesh: Mesh) -> DeviceMesh:

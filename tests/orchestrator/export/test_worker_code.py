@@ -23,6 +23,7 @@ SCRIPTS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("torchrun", {"compression": "powersgd"}, {"replicate", "compress_gradients", "Update"}),
     ("torchrun", {"zero_stage": 3, "compile": True}, {"shard", "share_first_rank", "Clipping"}),
     ("torchrun", {"zero_stage": 3, "prefetch_blocks": 1}, {"shard", "prefetch"}),
+    ("torchrun", {"zero_stage": 3, "data": 4, "micro_batch": 1, "reshard_ranks": 2}, {"shard"}),
     ("torchrun", {"data": 1, "precision": "fp16"}, {"make_scaler", "gradient_sync", "autocast"}),
     ("ray-train", {"checkpoint_ratio": 0.5}, {"replicate", "checkpoint_blocks", "make_scheduler"}),
     ("ray-train", ZERO, {"make_optimizer", "make_scheduler"}),

@@ -107,6 +107,16 @@ def test_fsdp_holds_the_blocks_that_it_gathers_ahead() -> None:
     assert buffers(zero_stage=2, prefetch_blocks=4) == 0  # all are gathered
 
 
+def test_fsdp_holds_what_some_ranks_keep_until_backward() -> None:
+    def gathered(**knobs: Any) -> float:
+        return held(a_plan(data=8, micro_batch=1, accumulation=1, **knobs))["gathered"]
+
+    blocks = 2 * BLOCKS * BLOCK_WEIGHTS  # in bf16
+    freed = gathered(zero_stage=3)
+    assert gathered(zero_stage=3, reshard_ranks=4) == freed + blocks / 4
+    assert gathered(zero_stage=3, reshard_ranks=2) == freed + blocks / 2
+
+
 def test_the_first_stage_holds_most_micro_batches() -> None:
     """1F1B holds as many as there are stages (Narayanan et al. 2021), GPipe all."""
     first = work(a_plan(pipeline=4, micro_batch=16, accumulation=8))

@@ -109,6 +109,16 @@ def test_stages_on_gpus_wait_less_too() -> None:
     assert set(plans.take(whole).column("pipeline_schedule")) == {"1f1b"}
 
 
+def test_beyond_a_node_weights_may_stay_within_it_until_backward() -> None:
+    def kept(workers: int) -> set[int]:
+        plans = searched(workers, **LARGE).table
+        sharded = plans.is_value("zero_stage", 3) & plans.is_value("engine", "torch")
+        return set(plans.take(sharded).column("reshard_ranks"))
+
+    assert kept(8) == {0}
+    assert kept(16) == {0, 8}
+
+
 def test_beyond_a_node_states_are_split_within_nodes_too() -> None:
     """Nodes have 8 GPUs: 64 data ranks fill 8 nodes, or 16 nodes with tensor 2."""
     space = searched(64, **LARGE)

@@ -100,6 +100,21 @@ def test_where_backward_is_split_gradients_are_averaged_after_the_step() -> None
     assert rendered("dualpipev", 1) == (False, None)
 
 
+@pytest.mark.parametrize(
+    ("zero_stage", "ranks", "reshards"), [(2, 0, False), (3, 0, True), (3, 4, 4)]
+)
+def test_weights_are_kept_by_so_many_ranks(
+    zero_stage: int, ranks: int, reshards: bool | int
+) -> None:
+    plan = ddp_plan(zero_stage=zero_stage, data=8, reshard_ranks=ranks)
+
+    settings = render_torch(plan, a_model()).fsdp2
+
+    assert settings is not None
+    found = settings.reshard_after_forward
+    assert (type(found), found) == (type(reshards), reshards)  # True is no number of ranks
+
+
 def test_without_a_pipeline_nothing_is_cut() -> None:
     assert render_torch(ddp_plan(), a_model()).pipeline is None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from search_spaces.trial import Measured, TrialRequest
@@ -57,6 +58,43 @@ def test_hybrid_shard_moves_the_weights_by_the_gradient_of_the_mean_loss(four: G
         for name, gradient in expected.items():
             worst = (torch.from_numpy(moved[name]) - gradient).abs().max().item()
             assert worst < GRADIENT_TOLERANCE * largest, name
+
+
+def test_weights_that_two_ranks_keep_train_the_same(four: Group) -> None:
+    request = a_request(SPEC, zero_stage=3, data=4, reshard_ranks=2, micro_batch=1)
+
+    assert measured(four, request).losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+
+
+def _kept(worker: Worker, request: TrialRequest) -> tuple[set[float], list[list[int]]]:
+    """Shares of blocks' weights on this rank after forward, and the ranks that have the others."""
+    plan, spec = request.plan, request.spec
+    mesh = worker.group.acquire(30.0, plan)
+    model = build(spec.model, spec.train, attention=plan.attention)
+    given = batch_source(model, spec).step(plan, mesh.place.data if mesh else 0, 0)
+    training = build_training(request, model, prepare(spec), mesh, worker.device)
+    assert isinstance(training, TorchTraining)
+    loss = training.module(**given.batches[0].on(worker.device)).loss
+    shares: set[float] = set()
+    ranks: list[list[int]] = []
+    for part in training.module.modules():
+        if not isinstance(part, FSDPModule) or part is training.module:
+            continue
+        group: Any = part._get_fsdp_state()._fsdp_param_group
+        ranks.append(dist.get_process_group_ranks(group._all_gather_process_group))
+        for weight in group.fsdp_params:
+            kept = weight._sharded_post_forward_param_data.numel()
+            shares.add(kept / weight._orig_size.numel())
+    loss.backward()
+    return shares, ranks
+
+
+def test_weights_stay_with_so_many_neighbours_until_backward(four: Group) -> None:
+    request = a_request(SPEC, zero_stage=3, data=4, reshard_ranks=2, micro_batch=1)
+
+    for rank, (shares, groups) in enumerate(four.call(_kept, request)):
+        assert shares == {1 / 2}
+        assert {tuple(group) for group in groups} == {(0, 1) if rank < 2 else (2, 3)}
 
 
 def test_weights_are_split_over_the_ranks_of_a_replica(four: Group) -> None:
