@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.costs.footprint import Compute, Footprint, Split
-from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers, PlanFeatures
+from search_spaces.costs.plan_features import (
+    PRECISIONS,
+    STACKS,
+    Counts,
+    Flags,
+    Numbers,
+    PlanFeatures,
+)
 from search_spaces.costs.sequence_packing import fill_ratios
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
@@ -54,24 +61,21 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     sixteen_bits = ~table.is_value("precision", "fp32")
     whole_shards = sharded & (fsdp | (zero == 3))
     shards = np.where(sharded, data // table.column("replicas"), 1)
-    kept = table.column("reshard_ranks")
     first, middle, last = _blocks(table, model, footprint.depth)
     sent = _mapped(table, "compression", _SENT_BYTES)
-    splits = _of_schedule(table, "splits_backward") > 0
-    replicated = ~deepspeed & (zero == 0) & (data > 1)
-    ddp, averaged = replicated & ~splits, replicated & splits
+    ddp, averaged = _replicated(table)
     buffers = _buffers(table, model, ddp, averaged, deepspeed)
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
-        **_schedules(table, splits),
+        **_schedules(table),
         data=data,
         shards=shards.astype(np.int64),
         optimizer_sharded=sharded,
         gradients_sharded=sharded & (fsdp | (zero >= 2)),
         weights_sharded=whole_shards,
         regathered=whole_shards & (zero == 3),
-        regather_ranks=np.where(kept > 0, kept, shards).astype(np.int64),
+        regather_ranks=_regather_ranks(table, shards),
         first_blocks=first,
         middle_blocks=middle,
         last_blocks=last,
@@ -104,13 +108,27 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     )
 
 
+def _regather_ranks(table: PlanTable, shards: Numbers) -> Counts:
+    kept = table.column("reshard_ranks")
+    return np.where(kept > 0, kept, shards).astype(np.int64)
+
+
 def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:
     mapped = np.array([values[value] for value in table.values[name]], dtype=float)
     return mapped[table.codes[name]]
 
 
-def _schedules(table: PlanTable, splits: Flags) -> dict[str, Any]:
-    """Returns the features that follow from the schedule; `splits` where it splits backward."""
+def _replicated(table: PlanTable) -> tuple[Flags, Flags]:
+    """Returns where DDP averages gradients, and where the engine does after the step."""
+    whole = table.is_value("engine", "torch") & (table.column("zero_stage") == 0)
+    replicated = whole & (table.column("data") > 1)
+    splits = _of_schedule(table, "splits_backward") > 0
+    return replicated & ~splits, replicated & splits
+
+
+def _schedules(table: PlanTable) -> dict[str, Any]:
+    """Returns the features that follow from the schedule."""
+    splits = _of_schedule(table, "splits_backward") > 0
     even = table.column("pipeline") + _of_schedule(table, "extra_in_flight")
     return {
         "chunks": _of_schedule(table, "stages_per_rank").astype(np.int64),

@@ -120,7 +120,6 @@ COMMUNICATION = (
         is_active=lambda chosen: chosen["engine"] == "torch" and chosen["zero_stage"] == 3,
         active="with engine torch and zero_stage 3",
         depends_on=(*ZERO, "data", "tensor", "pipeline", "replicas"),
-        set_in="group",
         label="kept on {} ranks",
     ),
 )
