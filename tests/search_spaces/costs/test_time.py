@@ -120,6 +120,28 @@ def test_the_bubble_is_that_of_the_papers() -> None:
     assert found["pipeline_bubble"][1] == pytest.approx(found["pipeline_bubble"][0] / 2, rel=0.3)
 
 
+@pytest.mark.parametrize("schedule", ["interleaved_zero_bubble", "zbv", "dualpipev"])
+def test_without_bubbles_a_sixth_of_it_is_left(schedule: str) -> None:
+    """Qi et al. 2023, arXiv:2401.10241, with passes of equal length; two stages on a rank."""
+    micro = {"micro_batch": 1, "accumulation": 8, "pipeline": 4, "data": 1}
+    plain, left = terms(a_plan(**micro), a_plan(**micro, pipeline_schedule=schedule))[
+        "pipeline_bubble"
+    ]
+
+    assert left == pytest.approx(plain / 6, rel=0.4)  # stages are not quite alike
+
+
+def test_weights_that_a_node_keeps_come_from_the_node() -> None:
+    """Forward gathers over 64 ranks all the same, backward over the 8 of a node."""
+    shape = {"data": 64, "zero_stage": 3, "accumulation": 1}
+    all_, node = terms(a_plan(**shape), a_plan(**shape, reshard_ranks=8))["data_collectives"]
+
+    weights = BLOCKS * 1_000_000 + 1_000_000
+    network = min(8 * DEVICE.network_bytes_per_second, DEVICE.link_bytes_per_second)
+    saved = 2.0 * weights * (63 / 64 / network - 7 / 8 / DEVICE.link_bytes_per_second)
+    assert all_ - node == pytest.approx(saved, rel=1e-6)
+
+
 def test_tensor_ranks_split_matmuls_and_talk() -> None:
     alone, four = (terms(a_plan(tensor=t)) for t in (1, 4))
 
