@@ -81,7 +81,9 @@ def _kept(worker: Worker, request: TrialRequest) -> tuple[set[float], list[list[
         if not isinstance(part, FSDPModule) or part is training.module:
             continue
         group: Any = part._get_fsdp_state()._fsdp_param_group
-        ranks.append(dist.get_process_group_ranks(group._all_gather_process_group))
+        gathers = group._all_gather_process_group
+        assert any(gathers is own for own in worker.group._groups())  # which a failure aborts
+        ranks.append(dist.get_process_group_ranks(gathers))
         for weight in group.fsdp_params:
             kept = weight._sharded_post_forward_param_data.numel()
             shares.add(kept / weight._orig_size.numel())
