@@ -15,7 +15,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -265,11 +265,13 @@ def _run(worker: Any, request: TrialRequest) -> Outcome:
 
 
 def fuzz(
-    counts: Mapping[int, int], seed: int, fixed: Mapping[str, Any] = MappingProxyType({})
+    counts: Mapping[int, int],
+    seed: int,
+    fixed: Mapping[str, Any] = MappingProxyType({}),
+    names: Sequence[str] = tuple(MODELS),
 ) -> Iterator[Drawn]:
     """Draws and runs a number of plans for each number of ranks, alternating models."""
     rng = random.Random(seed)
-    names = list(MODELS)
     alone = Group(1, spec_of(names[0]))
     references = {model: reference_losses(alone, model) for model in names}
     alone.stop()
@@ -328,13 +330,16 @@ def main() -> int:
     parser.add_argument(
         "--fix", nargs="*", default=[], metavar="KNOB=JSON", help='such as engine="deepspeed"'
     )
+    parser.add_argument(
+        "--models", nargs="*", default=list(MODELS), choices=MODELS, help="t5 has no pipelines"
+    )
     given = parser.parse_args()
     fixed = {name: json.loads(value) for name, _, value in (f.partition("=") for f in given.fix)}
     shares = {2: 0.5, 4: 0.35, 8: 0.15}
     total = sum(shares.get(ranks, 0.3) for ranks in given.ranks)
     counts = {ranks: round(given.plans * shares.get(ranks, 0.3) / total) for ranks in given.ranks}
     drawn = []
-    for one in fuzz(counts, given.seed, fixed):
+    for one in fuzz(counts, given.seed, fixed, given.models):
         drawn.append(one)
         word = one.fault or outcome_sentence(one.outcome)
         print(f"{len(drawn):4d} {one.model:6s} {one.plan.world_size} ranks: {word}", flush=True)
