@@ -242,11 +242,13 @@ def test_a_tied_weight_counts_once_in_the_norm_that_is_clipped(pair: Group, alon
 
 
 @pytest.mark.thorough
-def test_adapters_are_trained_in_stages(pair: Group, alone: Group) -> None:
-    spec = a_spec(model=MODELS["gpt2"], train={"method": "lora"})
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+def test_adapters_are_trained_in_stages(pair: Group, alone: Group, schedule: Schedule) -> None:
+    spec = a_spec(model=MODELS["deep"], train={"method": "lora"})
     whole = alone.run(TrialRequest(number=0, plan=a_plan(data=1, micro_batch=4), spec=spec))
 
-    cut = pair.run(TrialRequest(number=0, plan=two_stages(), spec=spec))
+    plan = two_stages(pipeline_schedule=schedule)
+    cut = pair.run(TrialRequest(number=0, plan=plan, spec=spec))
 
     assert isinstance(whole, Measured)
     assert isinstance(cut, Measured), getattr(cut, "trace", cut)
