@@ -55,7 +55,7 @@ class PlanFeatures:
     gradients_sharded: Flags
     weights_sharded: Flags
     regathered: Flags  # weights are gathered once more for backward
-    regather_ranks: Counts  # from so many ranks, which keep them between them from forward on
+    regather_ranks: Counts  # ranks that backward gathers them from: all shards, or reshard_ranks
     first_blocks: Numbers  # blocks on the first rank of the pipeline
     middle_blocks: Numbers  # blocks on the fullest middle rank; 0 if there is none
     last_blocks: Numbers  # blocks on the last rank

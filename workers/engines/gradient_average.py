@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,16 @@ from torch import nn
 from workers.plain_torch.slices import local_tensor
 
 _MIB = 2**20
+
+
+def own_gradients(weights: Iterable[nn.Parameter]) -> Iterator[torch.Tensor]:
+    """Yields this rank's part of each trained weight's gradient, made of zeros if there is none."""
+    for weight in weights:
+        if not weight.requires_grad:
+            continue
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        yield local_tensor(weight.grad)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +56,10 @@ class GradientAverage:
 
     def _buckets(self) -> Iterator[list[torch.Tensor]]:
         bucket: list[torch.Tensor] = []
-        for weight in self.weights:
-            if not weight.requires_grad:
-                continue
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-            gradient = local_tensor(weight.grad)
-            full = bucket and sum(one.nbytes for one in bucket) + gradient.nbytes > (
-                self.bucket_mib * _MIB
-            )
-            if full or (bucket and bucket[0].dtype != gradient.dtype):
+        for gradient in own_gradients(self.weights):
+            size = sum(one.nbytes for one in (*bucket, gradient))
+            fits = size <= self.bucket_mib * _MIB
+            if bucket and not (fits and bucket[0].dtype == gradient.dtype):
                 yield bucket
                 bucket = []
             bucket.append(gradient)

@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.settings.render import TorchSettings
 from workers.engines.base import require_loss
+from workers.engines.gradient_average import own_gradients
 from workers.models.stage_placeholders import HiddenStateChannel
 from workers.plain_torch.data_parallel import autocast
-from workers.plain_torch.slices import local_tensor
 from workers.plain_torch.update import Update
 
 
@@ -123,12 +123,7 @@ class TiedWeights:
     @torch.no_grad()
     def add_up(self) -> None:
         """Sets both copies' gradients to their sum; both ranks call it together."""
-        for weight in self.weights:
-            if not weight.requires_grad:
-                continue
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-            own = local_tensor(weight.grad)
+        for own in own_gradients(self.weights):
             sent = own.to(self.device, copy=True)
             other = torch.empty_like(sent)
             works = dist.batch_isend_irecv(
@@ -139,4 +134,4 @@ class TiedWeights:
             )
             for work in works:
                 work.wait()
-            own += other.to(own.device)
+            own.add_(other.to(own.device))

@@ -51,7 +51,7 @@ def shard(
         mesh: The data ranks.
         compute: Precision of forward and backward: fp32, bf16 or fp16. Master weights are fp32.
         reshard_after_forward: Free a block's weights after forward and gather them again; a number
-            of ranks keeps them, split over so many neighbours, until backward.
+            of ranks keeps them, split over that many neighbours, until backward.
         offload: Keep weights, gradients and optimizer states in host memory.
         pin_memory: Page-lock that memory, if the ranks have devices.
         prefetch_blocks: Blocks whose weights are gathered ahead: see `prefetch`; 0: by torch.
