@@ -185,7 +185,7 @@ def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:
 
 @contextlib.contextmanager
 def _forward_alone(schedule: TorchSchedule) -> Iterator[None]:
-    """Leaves out of a schedule's order, for the while, what is not of forward passes.
+    """Has a schedule run only its forward passes, for the length of the block.
 
     torch skips backward passes that have nothing to do, but in between hands gradients, which are
     not there, from one stage to the other of a rank that has two neighbours (torch 2.13).
