@@ -21,7 +21,7 @@ from torch.nn import Module
 from search_spaces.errors import ClusterError, ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.settings.checkpointing import render_checkpoint
+from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.export_manifest import ExportManifest, code_folder, load_exported_spec
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
@@ -191,10 +191,10 @@ def prepare_blocks(model: Module, plan: Plan, spec: SweepSpec, *, recompute: boo
     """
     facts = describe(spec.model, spec.train)
     built = _as_built(model, facts, plan, spec)
-    settings = render_checkpoint(plan, facts.blocks)
+    settings = render_blocks(plan, facts.blocks)
     if not recompute:
-        settings = replace(settings, blocks=())
-    wrap_blocks(model, built.blocks, settings, compiles=plan.compile)
+        settings = replace(settings, recomputed=())
+    wrap_blocks(model, built.blocks, settings)
     return model
 
 

@@ -16,7 +16,7 @@ from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
 from orchestrator.report.terminal import without_controls
 from search_spaces.errors import UserError, written
-from search_spaces.settings.checkpointing import render_checkpoint
+from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.export_manifest import (
     CODE,
     EXPORTED_FILE,
@@ -110,7 +110,7 @@ def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportM
         loss_tolerance=source.loss_tolerance,
         blocks=source.model.blocks,
         local=bundle.local and source.hosts == 1,
-        recomputed_blocks=len(render_checkpoint(source.plan, source.model.blocks).blocks),
+        recomputed_blocks=len(render_blocks(source.plan, source.model.blocks).recomputed),
         files=(
             *((name, sha256(text.encode()).hexdigest()) for name, text in bundle.files.items()),
             *((name, sha256(file.read_bytes()).hexdigest()) for name, file in inputs.files.items()),

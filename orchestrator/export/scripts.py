@@ -150,7 +150,7 @@ def template_values(
         "device": source.device,
         "backend": backend,
         "host_optimizer": on_gpu and on_host,
-        "checkpointed": bool(settings.checkpoint.blocks),
+        "checkpointed": bool(settings.blocks.recomputed),
         "stock_decay": train.decay == "stock",
         "optimizer": literal(render_optimizer(settings.optimizer_kind, train)),
         "wrapping": None,

@@ -16,7 +16,7 @@ from orchestrator.export.scripts import (
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.plan import Optimizer, Plan, Schedule
-from search_spaces.settings.checkpointing import render_checkpoint
+from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.render import PipelineSettings, render_environment, render_torch
 
 Value = str | bool | int | float | list[list[str]] | list[str]
@@ -210,7 +210,7 @@ def _pipeline(plan: Plan, settings: PipelineSettings) -> dict[str, Value]:
 
 def _checkpoint(source: ExportSource) -> dict[str, Value]:
     blocks = source.model.blocks
-    chosen = render_checkpoint(source.plan, blocks).blocks
+    chosen = render_blocks(source.plan, blocks).recomputed
     nth = every_nth(chosen, blocks)
     if nth is None or not chosen:
         return {"mode": "none"}
@@ -304,7 +304,7 @@ def _misfits(source: ExportSource) -> Iterator[str]:
         yield "train.decay is stock: torchtitan's weight decay is of all weights"
     if train.sequence_length % plan.tensor:
         yield f"train.sequence_length {train.sequence_length} is not a multiple of tensor"
-    chosen = render_checkpoint(plan, blocks).blocks
+    chosen = render_blocks(plan, blocks).recomputed
     if chosen and every_nth(chosen, blocks) is None:
         yield f"{len(chosen)} of {blocks} blocks are recomputed, which is not every nth"
     flavor = flavor_of(source)

@@ -25,7 +25,7 @@ from search_spaces.costs.sequence_packing import fill_ratios
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
-from search_spaces.settings.checkpointing import checkpointed_blocks
+from search_spaces.settings.blocks import checkpointed_blocks
 from search_spaces.settings.pipeline_partition import partition_blocks
 from search_spaces.settings.schedules import SCHEDULES, ScheduleShape
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention, Optimizer, Plan, Precision
-from search_spaces.settings.checkpointing import CheckpointSettings, render_checkpoint
+from search_spaces.settings.blocks import BlockSettings, render_blocks
 from search_spaces.settings.optimizer import Kind
 from search_spaces.spec.schema import SweepSpec
 
@@ -39,9 +39,8 @@ class DeepSpeedSettings:
     zero_stage: int
     tensor: int
     compute: Precision
-    checkpoint: CheckpointSettings
+    blocks: BlockSettings
     attention: Attention
-    compile: bool
     optimizer: Optimizer
     host_optimizer: bool  # states are in host memory (or pass through it to NVMe), updated there
 
@@ -97,9 +96,8 @@ def render_deepspeed(
         zero_stage=plan.zero_stage,
         tensor=plan.tensor,
         compute=plan.precision,
-        checkpoint=render_checkpoint(plan, model.blocks),
+        blocks=render_blocks(plan, model.blocks),
         attention=plan.attention,
-        compile=plan.compile,
         optimizer=plan.optimizer,
         host_optimizer=plan.offload_optimizer != "none",
     )

@@ -17,10 +17,7 @@ from search_spaces.plan import (
     Precision,
     Schedule,
 )
-from search_spaces.settings.checkpointing import (
-    CheckpointSettings,
-    render_checkpoint,
-)
+from search_spaces.settings.blocks import BlockSettings, render_blocks
 from search_spaces.settings.pipeline_partition import StageBlocks, partition_blocks
 from search_spaces.settings.schedules import SCHEDULES
 
@@ -89,9 +86,8 @@ class TorchSettings:
     sequence_parallel: bool
     pipeline: PipelineSettings | None
     compute: Precision
-    checkpoint: CheckpointSettings
+    blocks: BlockSettings
     attention: Attention
-    compile: bool
     optimizer: Optimizer
 
     @property
@@ -117,9 +113,8 @@ def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
         sequence_parallel=plan.sequence_parallel,
         pipeline=_pipeline(plan, model) if plan.pipeline > 1 else None,
         compute=plan.precision,
-        checkpoint=render_checkpoint(plan, model.blocks),
+        blocks=render_blocks(plan, model.blocks),
         attention=plan.attention,
-        compile=plan.compile,
         optimizer=plan.optimizer,
     )
 

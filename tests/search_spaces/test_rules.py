@@ -14,7 +14,7 @@ from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, DEFAULTS, NAMES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
-from search_spaces.settings.checkpointing import checkpointed_blocks
+from search_spaces.settings.blocks import checkpointed_blocks
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 

@@ -266,7 +266,7 @@ class PipelineTraining(AbstractTraining):
 
     def close(self) -> None:
         """Drops compiled code, whose guards hold tensors."""
-        if self.settings.compile:
+        if self.settings.blocks.compile:
             reset_compiler()
 
     def _to_one_shape(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:

@@ -73,5 +73,5 @@ class TorchTraining(AbstractTraining):
 
     def close(self) -> None:
         """Drops compiled code, whose guards hold tensors."""
-        if self.settings.compile:
+        if self.settings.blocks.compile:
             reset_compiler()

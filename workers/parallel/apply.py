@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard import _fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 
-from search_spaces.settings.checkpointing import CheckpointSettings
+from search_spaces.settings.blocks import BlockSettings
 from search_spaces.settings.render import TorchSettings
 from workers.models.built import BuiltModel
 from workers.parallel.split_modules import localize
@@ -41,7 +41,7 @@ def parallelize(
     """
     if settings.tensor > 1 and mesh is not None:
         split_blocks(model, settings, mesh)
-    blocks = wrap_blocks(model.module, model.blocks, settings.checkpoint, compiles=settings.compile)
+    blocks = wrap_blocks(model.module, model.blocks, settings.blocks)
     weights_on = device
     if settings.fsdp2 is not None and mesh is not None:
         with _kept_by(mesh.resharded):
@@ -57,18 +57,16 @@ def parallelize(
 def wrap_blocks(
     module: nn.Module,
     blocks: Sequence[nn.Module],
-    settings: CheckpointSettings,
-    *,
-    compiles: bool,
+    settings: BlockSettings,
 ) -> Sequence[nn.Module]:
     """Recomputes and compiles the blocks of a model, under any engine; returns all blocks."""
     contexts = None
     if settings.mode == "selective":
-        contexts = selective_contexts(offload=settings.offload, compiled=settings.compiled)
+        contexts = selective_contexts(offload=settings.offload, compiled=settings.compile)
     blocks = checkpoint_blocks(
-        module, blocks, settings.blocks, offload=settings.offload, context_fn=contexts
+        module, blocks, settings.recomputed, offload=settings.offload, context_fn=contexts
     )
-    if compiles:
+    if settings.compile:
         compile_blocks(blocks, mode=settings.compile_mode)
     return blocks
 

@@ -46,7 +46,7 @@ def make_engine(
     the weights, splits them and hooks into the modules. AutoTP splits whole weights, which stay
     in host memory until each rank has its slices on the device.
     """
-    wrap_blocks(model.module, model.blocks, settings.checkpoint, compiles=settings.compile)
+    wrap_blocks(model.module, model.blocks, settings.blocks)
     module = model.module
     splits = settings.zero_stage == 3 or settings.tensor > 1
     weights_on = torch.device("cpu") if splits else device

@@ -59,9 +59,9 @@ def cut_stages(
 
 def stage_settings(settings: TorchSettings, blocks: StageBlocks) -> TorchSettings:
     """Returns the settings of a model that has only these blocks."""
-    chosen = set(settings.checkpoint.blocks)
+    chosen = set(settings.blocks.recomputed)
     local = tuple(index for index, block in enumerate(blocks) if block in chosen)
-    return replace(settings, checkpoint=replace(settings.checkpoint, blocks=local))
+    return replace(settings, blocks=replace(settings.blocks, recomputed=local))
 
 
 def _cut(

@@ -24,7 +24,7 @@ from orchestrator.export.source import ExportSource
 from orchestrator.export.torchtitan import VERSION, every_nth
 from search_spaces.errors import UserError
 from search_spaces.plan import CHOICES, Schedule
-from search_spaces.settings.checkpointing import checkpointed_blocks, evenly_spaced
+from search_spaces.settings.blocks import checkpointed_blocks, evenly_spaced
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.values import a_plan
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.settings.checkpointing import evenly_spaced
+from search_spaces.settings.blocks import evenly_spaced
 from search_spaces.settings.render import render_environment, render_torch
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_model
@@ -65,7 +65,7 @@ def test_a_ratio_recomputes_so_many_blocks(
 ) -> None:
     settings = render_torch(ddp_plan(checkpoint_ratio=ratio), a_model(blocks=blocks))
 
-    assert settings.checkpoint.blocks == chosen
+    assert settings.blocks.recomputed == chosen
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.plan import CheckpointMode
-from search_spaces.settings.checkpointing import CheckpointSettings, render_checkpoint
+from search_spaces.settings.blocks import BlockSettings, render_blocks
 from search_spaces.trial import Measured
 from tests.covering import every_value
 from tests.workers import fuzz
@@ -81,8 +81,8 @@ def train_step(
 ) -> tuple[float, list[torch.Tensor], tuple[Block, ...], Seen]:
     """Returns the loss, gradients, blocks, and the operators of backward."""
     stack, blocks = a_stack()
-    settings = CheckpointSettings(blocks=picked, mode=mode, offload=offload)
-    wrap_blocks(stack, blocks, settings, compiles=False)
+    settings = BlockSettings(recomputed=picked, mode=mode, offload=offload)
+    wrap_blocks(stack, blocks, settings)
     loss = stack(torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)).square().mean()
     with Seen() as seen:
         loss.backward()
@@ -92,12 +92,12 @@ def train_step(
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 1.0])
 def test_as_many_blocks_run_twice_as_the_ratio_says(ratio: float) -> None:
-    settings = render_checkpoint(a_plan(checkpoint_ratio=ratio), BLOCKS)
-    _, _, blocks, _ = train_step(settings.blocks)
+    settings = render_blocks(a_plan(checkpoint_ratio=ratio), BLOCKS)
+    _, _, blocks, _ = train_step(settings.recomputed)
 
     twice = [index for index, block in enumerate(blocks) if block.calls == 2]
     assert len(twice) == ratio * BLOCKS
-    assert twice == list(settings.blocks)
+    assert twice == list(settings.recomputed)
     assert {block.calls for block in blocks} <= {1, 2}
 
 
@@ -150,8 +150,8 @@ def kept_bytes(picked: tuple[int, ...], mode: CheckpointMode) -> int:
     """Returns bytes saved by autograd plus those saved by selective checkpointing."""
     stack, blocks = a_stack()
     weights = {weight.untyped_storage().data_ptr() for weight in stack.parameters()}
-    settings = CheckpointSettings(blocks=picked, mode=mode, offload=False)
-    wrap_blocks(stack, blocks, settings, compiles=False)
+    settings = BlockSettings(recomputed=picked, mode=mode, offload=False)
+    wrap_blocks(stack, blocks, settings)
     held = Held()
     x = torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
     kept = _RecordKept(held) if mode == "selective" else Seen()
@@ -194,8 +194,8 @@ def test_what_is_offloaded_is_what_recomputation_starts_from(
 
     monkeypatch.setattr(torch.Tensor, "copy_", counted)
     stack, blocks = a_stack()
-    settings = CheckpointSettings(blocks=ALL, mode="full", offload=True)
-    wrap_blocks(stack, blocks, settings, compiles=False)
+    settings = BlockSettings(recomputed=ALL, mode="full", offload=True)
+    wrap_blocks(stack, blocks, settings)
     stack(torch.ones(ROWS, WIDTH))
 
     assert moved == BLOCKS * [(ROWS, WIDTH)]  # no weight, nothing of the inside of a block
@@ -254,8 +254,8 @@ def test_a_block_that_works_in_place_is_recomputed_right(offload: bool) -> None:
         torch.manual_seed(0)
         blocks = (InPlace(), InPlace())
         stack = nn.Sequential(*blocks)
-        settings = CheckpointSettings(blocks=picked, mode="selective", offload=offload)
-        wrap_blocks(stack, blocks, settings, compiles=False)
+        settings = BlockSettings(recomputed=picked, mode="selective", offload=offload)
+        wrap_blocks(stack, blocks, settings)
         stack(x).square().mean().backward()
         gradients.append([weight.grad for weight in stack.parameters()])
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from search_spaces.plan import CompileMode
-from search_spaces.settings.checkpointing import render_checkpoint
+from search_spaces.settings.blocks import render_blocks
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE
@@ -68,9 +68,9 @@ class AskedBlock(nn.Module):
 @pytest.mark.parametrize("mode", get_args(CompileMode))
 def test_blocks_are_compiled_in_the_mode_of_the_plan(mode: CompileMode) -> None:
     blocks = [AskedBlock(), AskedBlock()]
-    settings = render_checkpoint(a_plan(compile=True, compile_mode=mode), len(blocks))
+    settings = render_blocks(a_plan(compile=True, compile_mode=mode), len(blocks))
 
-    wrap_blocks(nn.Sequential(*blocks), blocks, settings, compiles=True)
+    wrap_blocks(nn.Sequential(*blocks), blocks, settings)
 
     assert [block.options for block in blocks] == [((), {"mode": mode})] * 2
 

@@ -8,26 +8,26 @@ from search_spaces.plan import CheckpointMode, CompileMode, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSettings:
+class BlockSettings:
     """Blocks that are recomputed in backward, the tensors that they save, and how all compile.
 
     Mode `selective` saves the outputs of matmuls and attention.
     """
 
-    blocks: tuple[int, ...]  # indices
+    recomputed: tuple[int, ...]  # indices of blocks
     mode: CheckpointMode
     offload: bool  # saved tensors are in host memory until backward needs them
-    compiled: bool = False  # blocks are compiled, and the compiler decides what to save
+    compile: bool = False  # all blocks; the compiler decides what the recomputed ones save
     compile_mode: CompileMode = "default"
 
 
-def render_checkpoint(plan: Plan, blocks: int) -> CheckpointSettings:
+def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
     """Returns the recomputation settings of a plan for a model with this number of blocks."""
-    return CheckpointSettings(
-        blocks=evenly_spaced(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
+    return BlockSettings(
+        recomputed=evenly_spaced(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
         mode=plan.checkpoint_mode,
         offload=plan.checkpoint_offload,
-        compiled=plan.compile,
+        compile=plan.compile,
         compile_mode=plan.compile_mode,
     )
 
