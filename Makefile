@@ -11,6 +11,7 @@ VERSION := 0.1.0
 # wait (tests/conftest.py)
 IN_PARALLEL := --numprocesses 3 --no-loadscope-reorder
 AT_LENGTH := --override-ini faulthandler_timeout=1800
+MINUTES ?= 35
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt
 
@@ -56,10 +57,11 @@ demo: setup ## Run a real sweep of a small Llama on this machine's CPU, under fi
 test: setup ## Run the test suite
 	@$(BIN)/python -m pytest $(IN_PARALLEL)
 
-test-thorough: setup ## Run the tests that prove the same at greater length
-	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) \
-		$(AT_LENGTH) -m '(thorough or property) and not alone'
-	@$(BIN)/python -m pytest $(AT_LENGTH) -m alone
+test-thorough: setup ## Run the tests that prove the same at greater length; none begins after MINUTES=35
+	@until=$$(date --date '+$(MINUTES) minutes' +%s); \
+	$(BIN)/python -m pytest $(AT_LENGTH) --until $$until -m alone && \
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) \
+		$(AT_LENGTH) --until $$until -m '(thorough or property) and not alone'
 
 fuzz-plans: setup ## Run 200 legal plans drawn over all knobs; none may crash
 	@$(BIN)/python -m tests.workers.fuzz

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from benchmarks.rigs.postgres import Server, postgres_server
+from tests.time_limit import places, skip_if_late
 from workers.models import isolation
 from workers.models.trust import TRUST_VARIABLE
 
@@ -103,13 +104,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log, _scope_of)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the time limit of a run."""
+    parser.addoption("--until", type=float, help="seconds since 1970 after which no test begins")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that comes too late, before anything is set up for it."""
+    skip_if_late(item)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks property tests; in a parallel run, puts what takes longest first."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("property")
+    if config.getoption("until") is not None:
+        place = places(_file_of(item) for item in items)
+        items.sort(key=lambda item: place[_file_of(item)])
     if hasattr(config, "workerinput"):  # as pytest-xdist marks its processes
         items.sort(key=_turn)
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _turn(item: pytest.Item) -> int:
