@@ -10,7 +10,7 @@ VERSION := 0.1.0
 # three processes, for tests of workers, for those of sweeps under Ray, and for the rest, while those
 # wait (tests/conftest.py)
 IN_PARALLEL := --numprocesses 3 --no-loadscope-reorder
-AT_LENGTH := --override-ini faulthandler_timeout=1800
+AT_LENGTH := --timeout 1800 --override-ini faulthandler_timeout=1790
 MINUTES ?= 35
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt

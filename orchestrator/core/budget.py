@@ -61,7 +61,7 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
         untried: Legal plans without a trial, ended or running.
     """
     budget = state.spec.budget
-    if _completed(state) + len(state.running) >= budget.trials:
+    if completed_trials(state) + len(state.running) >= budget.trials:
         return Stop(reason=BudgetSpent(limit="trials", amount=budget.trials))
     if now - state.started_at >= budget.minutes * 60:
         return Stop(reason=BudgetSpent(limit="minutes", amount=budget.minutes))
@@ -120,7 +120,8 @@ def rank_hours(records: Iterable[Record]) -> float:
     return sum(r.plan.world_size * (r.ended_at - r.started_at) for r in records) / 3600
 
 
-def _completed(state: SweepState) -> int:
+def completed_trials(state: SweepState) -> int:
+    """Returns the number of trials that count towards the budget."""
     return sum(
         not isinstance(record.outcome, Cancelled) and not is_repeat(record)
         for record in state.records

@@ -14,10 +14,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.core.budget import completed_trials
 from orchestrator.core.objective import ranked, record_of, thrashes, within_headroom
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from orchestrator.report.format import gib, number, rate, spread
 from orchestrator.report.labels import (
@@ -39,7 +39,10 @@ _INDENT = (0, 0, 0, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The used part of the budget; `left_seconds` is None until a trial has ended."""
+    """The used part of the budget; `left_seconds` is None until a trial has ended.
+
+    Of a budget beyond the plans there are, only what these can use counts in `trials_of`.
+    """
 
     trials: int
     trials_of: int
@@ -64,14 +67,15 @@ def progress(state: SweepState, now: float) -> Progress:
     budget = state.spec.budget
     seconds_of = budget.minutes * _SECONDS_PER_MINUTE
     seconds = max(now - state.started_at, 0.0)
-    remaining, count = None, sum(not is_repeat(record) for record in state.records)
+    count = completed_trials(state)
+    trials_of = max(count, min(budget.trials, len(state.space.candidates)))
+    remaining = None
     if state.records:
         median = statistics.median(trial_seconds(record) for record in state.records)
-        trials = max(budget.trials - count, 0)
-        remaining = min(trials * median, max(seconds_of - seconds, 0.0))
+        remaining = min((trials_of - count) * median, max(seconds_of - seconds, 0.0))
     return Progress(
         trials=count,
-        trials_of=budget.trials,
+        trials_of=trials_of,
         seconds=seconds,
         seconds_of=seconds_of,
         left_seconds=remaining,

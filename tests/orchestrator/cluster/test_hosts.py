@@ -17,7 +17,7 @@ from tests.orchestrator.cluster.cli import submitted
 
 pytestmark = [
     pytest.mark.thorough,
-    pytest.mark.timeout(900),  # four ranks start three times, on as many cores as there are
+    pytest.mark.timeout(1800),  # four ranks start three times, on as many cores as there are
     pytest.mark.skipif(
         not (can_be_apart() and can_be_made()),
         reason="hosts on one machine need network namespaces and mounts of their own (root)",

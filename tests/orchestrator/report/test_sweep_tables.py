@@ -14,8 +14,8 @@ from orchestrator.report.sweep_tables import (
     memory_excess,
     progress,
 )
-from search_spaces.trial import Estimate
-from tests.orchestrator.records import BEGAN, make_state
+from search_spaces.trial import Cancelled, Estimate, Stopped
+from tests.orchestrator.records import BEGAN, make_spec, make_state
 from tests.outcomes import make_measured, make_oom
 
 
@@ -61,6 +61,20 @@ def test_time_left_follows_the_median_trial_within_the_budget() -> None:
     assert progress(state, BEGAN + 60).left_seconds == 20 * 6.0
     assert progress(state, BEGAN + 590).left_seconds == 10.0
     assert progress(make_state([]), BEGAN).left_seconds is None
+
+
+def test_a_budget_beyond_the_plans_there_are_is_not_waited_for() -> None:
+    """A lost trial runs again, and counts neither as one that is done nor as one to come."""
+    small = {"zero_stage": [0], "batching": ["packed"], "checkpoint_ratio": [0.0]}
+    spec = make_spec(space={**small, "micro_batch": [1, 2, 4], "attention": ["sdpa"]})
+    state = make_state([make_measured(), Cancelled(cause=Stopped(by="Ctrl-C"))], spec)
+    plans = len(state.space.candidates)
+
+    shown = progress(state, BEGAN + 12)
+
+    assert plans < spec.budget.trials
+    assert (shown.trials, shown.trials_of) == (1, plans)
+    assert shown.left_seconds == (plans - 1) * 6.0
 
 
 def test_nearest_is_the_least_over_the_line() -> None:
