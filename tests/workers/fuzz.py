@@ -1,8 +1,10 @@
 """Fuzzes plans: legal plans drawn over all knobs must not crash, and must train the same.
 
-`make fuzz-plans` runs a large sample, the test suite a small one. A plan is drawn knob by knob
-from the space of a sweep, and used if no rule refuses it. Its trial must not end as `Crashed`.
-If the plan is lossless, its losses must match those of one rank without any technique.
+`make fuzz-plans` runs a large sample, the test suite a small one. Plans are drawn knob by knob from
+the space of a sweep, those that a rule refuses are dropped, and of some that are left the one runs
+whose values were run least: knobs that few plans have would hardly ever come otherwise. Its trial
+must not end as `Crashed`. If the plan is lossless, its losses must match those of one rank without
+any technique.
 """
 
 from __future__ import annotations
@@ -120,9 +122,10 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "aio_threads": (1,),
 }
 # seconds each, or minutes: drawn less often
-_RARE = {"compile": 0.04, "compile_mode": 0.2, "loader_workers": 0.1}
+_RARE = {"compile": 0.1, "compile_mode": 0.5, "loader_workers": 0.1}
 _LIKELY = {"precision": "fp32"}  # else few plans could be held against the reference
 _LIKELY_SHARE = 0.75
+_PER_PLAN = 16  # legal plans that are drawn for each that runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,14 +178,43 @@ def draw(
     model: str, ranks: int, rng: random.Random, fixed: Mapping[str, Any] = MappingProxyType({})
 ) -> Plan:
     """Draws a legal plan for a number of ranks, over all knobs except the fixed ones."""
-    spec = spec_of(model)
-    cluster = ClusterFacts(device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu"))
-    context = RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
+    context = _context(model, ranks)
     for _ in range(_TRIES):
         plan = _attempt(context, ranks, rng, fixed)
         if plan is not None and plan.world_size == ranks and refusal(plan, context) is None:
             return plan
     raise AssertionError(f"no legal plan of {model} on {ranks} ranks in {_TRIES} draws")
+
+
+@functools.cache
+def _context(model: str, ranks: int) -> RuleContext:
+    spec = spec_of(model)
+    cluster = ClusterFacts(device="cpu", slots=ranks, memory_limit_bytes=None, lacks=lacks("cpu"))
+    return RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
+
+
+class Coverage:
+    """Counts how often each value of each knob was run, and picks plans that even it out.
+
+    Values that take minutes, or keep a plan from being compared, stay as rare as they are drawn.
+    """
+
+    def __init__(self) -> None:
+        self._counts = Counter[tuple[str, Any]]()
+
+    def pick(self, plans: Iterable[Plan]) -> Plan:
+        """Returns the plan with the values that were run least, and counts it as run."""
+        picked = max(plans, key=self._novelty)
+        self._counts.update(self._values(picked))
+        return picked
+
+    def _novelty(self, plan: Plan) -> float:
+        return sum(1 / (1 + self._counts[value]) for value in self._values(plan))
+
+    @staticmethod
+    def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
+        values = plan.as_dict().items()
+        return ((knob, value) for knob, value in values if knob not in {*_RARE, *_LIKELY})
 
 
 def _attempt(
@@ -271,7 +303,7 @@ def fuzz(
     names: Sequence[str] = tuple(MODELS),
 ) -> Iterator[Drawn]:
     """Draws and runs a number of plans for each number of ranks, alternating models."""
-    rng = random.Random(seed)
+    rng, coverage = random.Random(seed), Coverage()
     alone = Group(1, spec_of(names[0]))
     references = {model: reference_losses(alone, model) for model in names}
     alone.stop()
@@ -279,7 +311,7 @@ def fuzz(
         group: Group | None = None
         for number in range(count):
             model = names[number % len(names)]
-            plan = draw(model, ranks, rng, fixed)
+            plan = coverage.pick(draw(model, ranks, rng, fixed) for _ in range(_PER_PLAN))
             if group is None or not group.alive:
                 group = Group(ranks, spec_of(names[0]))
             try:

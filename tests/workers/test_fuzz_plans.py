@@ -7,7 +7,7 @@ import random
 import pytest
 
 from search_spaces.plan import CHOICES, Plan
-from tests.workers.fuzz import MODELS, draw, reference_losses, run_plan
+from tests.workers.fuzz import MODELS, Coverage, draw, reference_losses, run_plan
 from tests.workers.launch import Groups
 
 SEED = 20  # of a sample that has both engines, a pipeline, tensor ranks and every model
@@ -34,6 +34,16 @@ def test_legal_plans_train_and_train_the_same(groups: Groups, ranks: int, count:
         ran = run_plan(groups.of(ranks), model, plan, references[model])
 
         assert ran.fault is None, f"{model} {plan}: {ran.fault}"
+
+
+@pytest.mark.thorough
+def test_values_that_few_plans_have_are_run_too() -> None:
+    rng, coverage = random.Random(SEED), Coverage()
+    picked = [coverage.pick(draw("llama", 4, rng) for _ in range(16)) for _ in range(25)]
+
+    for knob, rare in (("reshard_ranks", 2), ("ddp_static_graph", True), ("replicas", 2)):
+        assert rare in {getattr(plan, knob) for plan in picked}, knob
+    assert {"zbv", "dualpipev"} & {plan.pipeline_schedule for plan in picked}
 
 
 @pytest.mark.thorough
