@@ -53,8 +53,8 @@ PLANTS = (
     Plant(
         "one trial more than the budget",
         "orchestrator.core.budget",
-        "if _completed(state) + len(state.running) >= budget.trials:",
-        "if _completed(state) + len(state.running) > budget.trials:",
+        "if completed_trials(state) + len(state.running) >= budget.trials:",
+        "if completed_trials(state) + len(state.running) > budget.trials:",
     ),
     Plant(
         "a report that comes twice counts twice",
