@@ -26,7 +26,7 @@ from workers.probe.doctor import lacks
 from workers.process_groups import leave_errors_to_alarm
 from workers.worker import Worker, pick_device
 
-_VALIDATION_SECONDS = 3600.0  # longest wait for a rank that writes its checkpoint
+_LONG_WAIT_SECONDS = 3600.0  # for a rank that writes its checkpoint, or compiles
 
 
 def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> Outcome | None:
@@ -66,11 +66,16 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
     with _process_group(spec, world_size):
         worker = Worker.start(spec.on(plan.accelerator))
         warm_up(spec, worker)
-        request = TrialRequest(number=0, plan=plan, spec=spec, validation=validation)
-        if validation:
-            request = replace(request, collective_seconds=_VALIDATION_SECONDS)
-        outcome = run_trial(request, worker)
+        outcome = run_trial(trial_request(plan, spec, validation=validation), worker)
     return outcome if is_first else None
+
+
+def trial_request(plan: Plan, spec: SweepSpec, *, validation: bool) -> TrialRequest:
+    """Returns the trial or validation of a plan, in which ranks may wait long for each other."""
+    request = TrialRequest(number=0, plan=plan, spec=spec, validation=validation)
+    if validation or plan.compile:
+        return replace(request, collective_seconds=_LONG_WAIT_SECONDS)
+    return request
 
 
 def _restart_with(environment: Environment) -> None:

@@ -273,7 +273,8 @@ def reference_losses(alone: Group, model: str) -> tuple[float, ...]:
 def run_plan(group: Group, model: str, plan: Plan, reference: tuple[float, ...]) -> Drawn:
     """Runs a plan and returns the fault of its outcome."""
     spec = spec_of(model)
-    request = TrialRequest(number=0, plan=plan, spec=spec)
+    # of two ranks that compile, one may wait for the other as long as a trial takes
+    request = TrialRequest(number=0, plan=plan, spec=spec, collective_seconds=_TRIAL_SECONDS)
     outcomes = group.call(_run, request, seconds=_TRIAL_SECONDS)
     outcome: Outcome = outcomes[0]
     fault: str | None = None

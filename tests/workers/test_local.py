@@ -16,6 +16,7 @@ import yaml
 
 from search_spaces.trial import Measured, Outcome, Refused, outcome_from_json
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_spec
+from workers.local import trial_request
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent.parent.parent
@@ -57,6 +58,17 @@ def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
 def outcome_in(finished: subprocess.CompletedProcess[str]) -> Outcome:
     assert finished.returncode == 0, finished.stderr
     return outcome_from_json(json.loads(finished.stdout)["result"])
+
+
+def test_a_rank_that_compiles_is_waited_for_as_one_that_writes_a_checkpoint() -> None:
+    plain, compiled = a_plan(), a_plan(compile=True)
+    cases = ((plain, False), (plain, True), (compiled, False))
+    waits = [
+        trial_request(plan, a_spec(), validation=validation).collective_seconds
+        for plan, validation in cases
+    ]
+
+    assert waits == [60, 3600, 3600]  # seconds: a rank that hangs is seen soon
 
 
 @pytest.mark.thorough
