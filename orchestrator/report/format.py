@@ -46,6 +46,12 @@ def spread(estimate: Estimate) -> str:
     return f"{estimate.value:,.{decimals}f} ± {half:,.{decimals}f}"
 
 
+def relative_spread(estimate: Estimate) -> str:
+    """Formats half the width of an interval in percent: `1.5 %`, or `100 % or more`."""
+    half = estimate.relative_half_width
+    return "100 % or more" if half >= 1 else f"{100 * half:.1f} %"
+
+
 def gib(size_bytes: float) -> str:
     """Formats bytes as GiB without the unit: `0.412`, `3.41`, `74.2`."""
     size = size_bytes / GIB

@@ -43,7 +43,7 @@ from orchestrator.core.reasons import (
     WorkersCrashed,
     WorkersGone,
 )
-from orchestrator.report.format import plural
+from orchestrator.report.format import plural, relative_spread
 from search_spaces.spec.sections import Metric
 from search_spaces.trial import (
     Cancelled,
@@ -286,9 +286,8 @@ def outcome_sentence(outcome: Outcome) -> str:
     match outcome:
         case Measured():
             rate = outcome.samples_per_second
-            spread = 100 * rate.relative_half_width
             early = ", ended early: slower than the best" if outcome.beaten else ""
-            return f"{rate.value:.2f} samples/s ± {spread:.1f} %{early}"
+            return f"{rate.value:.2f} samples/s ± {relative_spread(rate)}{early}"
         case OutOfMemory():
             excess = outcome.excess
             over = "" if excess is None else f", wanted {100 * (1 + excess):.0f} % of the limit"

@@ -58,6 +58,7 @@ from search_spaces.trial import (
     Crashed,
     Diverged,
     DriverDied,
+    Estimate,
     NodesLost,
     NoRoom,
     Outcome,
@@ -196,6 +197,11 @@ NOTED: tuple[tuple[Note, str], ...] = (
 )
 OUTCOMES: tuple[tuple[Outcome, str], ...] = (
     (make_measured(100.0), "100.00 samples/s ± 1.5 %"),
+    (
+        # of two blocks of steps that differed: a bound of the interval is near 0
+        make_measured(100.0, samples_per_second=Estimate(value=100.0, low=2.0, high=84_000.0)),
+        "100.00 samples/s ± 100 % or more",
+    ),
     (
         OutOfMemory(
             where="device",
