@@ -374,6 +374,11 @@ class TrialRequest:
     dependences: tuple[LossDependence, ...] = ()
 
     @property
+    def has_long_waits(self) -> bool:
+        """True if ranks may wait long for one of them, which compiles or writes a checkpoint."""
+        return self.validation or self.plan.compile
+
+    @property
     def snapshot(self) -> str | None:
         """Path prefix of the memory snapshot that a GPU rank writes if it runs out of memory.
 

@@ -73,7 +73,7 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
 def trial_request(plan: Plan, spec: SweepSpec, *, validation: bool) -> TrialRequest:
     """Returns the trial or validation of a plan, in which ranks may wait long for each other."""
     request = TrialRequest(number=0, plan=plan, spec=spec, validation=validation)
-    if validation or plan.compile:
+    if request.has_long_waits:
         return replace(request, collective_seconds=_LONG_WAIT_SECONDS)
     return request
 

@@ -291,16 +291,16 @@ def _place(step: Step, trial: TrialStarted) -> None:
 
 def _request(sweep: SweepState, trial: TrialStarted) -> TrialRequest:
     """Returns what the workers of a trial are to do."""
-    request = TrialRequest(number=trial.number, plan=trial.plan, spec=sweep.for_workers)
-    if trial.validation or trial.plan.compile:
-        # the first rank may write a checkpoint, or another compile, while all others wait for it
+    request = TrialRequest(
+        number=trial.number,
+        plan=trial.plan,
+        spec=sweep.for_workers,
+        validation=trial.validation,
+    )
+    if request.has_long_waits:
         request = replace(request, collective_seconds=trial.deadline_seconds)
     if trial.validation:
-        return replace(
-            request,
-            validation=True,
-            dependences=sweep.space.dependences,
-        )
+        return replace(request, dependences=sweep.space.dependences)
     if trial.is_repeat:
         # its speed is the same, and its losses show how far rounding carries
         return replace(request, perturbed=trial.plan.precision != "fp32")

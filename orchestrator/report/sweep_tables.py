@@ -41,7 +41,7 @@ _INDENT = (0, 0, 0, 2)
 class Progress:
     """The used part of the budget; `left_seconds` is None until a trial has ended.
 
-    Of a budget beyond the plans there are, only what these can use counts in `trials_of`.
+    `trials_of` is the budget of trials, or the number of plans if there are fewer.
     """
 
     trials: int

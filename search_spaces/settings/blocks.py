@@ -17,7 +17,7 @@ class BlockSettings:
     recomputed: tuple[int, ...]  # indices of blocks
     mode: CheckpointMode
     offload: bool  # saved tensors are in host memory until backward needs them
-    compile: bool = False  # all blocks; the compiler decides what the recomputed ones save
+    compile: bool = False  # every block; the compiler decides which tensors to save
     compile_mode: CompileMode = "default"
 
 
