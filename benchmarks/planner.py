@@ -2,7 +2,7 @@
 
     python -m benchmarks.planner [--plans 1000000] [--out FILE]
 
-Forecasts so many plans of Llama-3 8B at once, then asks for Llama-3 405B on 1,024 and on 16,384
+Forecasts all these plans of Llama-3 8B at once, then asks for Llama-3 405B on 1,024 and on 16,384
 H100, each in a process of its own from import to answer, with a trace made anew. Seconds depend on
 the machine; peak memory is the process's, with torch and all else in it.
 """
@@ -69,7 +69,7 @@ def question_for(
 
 
 def rate(plans: int) -> dict[str, Any]:
-    """Seconds to forecast so many plans after tracing, drawn from a wide space."""
+    """Seconds to forecast a number of plans after tracing, drawn from a wide space."""
     question = question_for("llama-3-8b", 64, 1024, WIDE)
     began = time.perf_counter()
     whole = build_space(question.around(64), 64).table

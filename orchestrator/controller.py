@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import time
 from collections import deque
@@ -11,7 +12,14 @@ from typing import TypeVar, final
 
 from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.controller_state import Phase
-from orchestrator.core.events import Event, GroupStarted, Noted, SweepEnded, TrialEnded
+from orchestrator.core.events import (
+    Event,
+    GroupStarted,
+    Noted,
+    SweepEnded,
+    TrialEnded,
+    TrialStarted,
+)
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
     DriverStarted,
@@ -42,6 +50,7 @@ from orchestrator.core.instructions import (
     Store,
 )
 from orchestrator.core.notes import ForecastsEnded, Message, Note
+from orchestrator.core.reasons import ClusterSilent
 from orchestrator.core.records import closed_record
 from orchestrator.core.state import AbstractCallback, SweepState, advance
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
@@ -129,6 +138,25 @@ class Controller:
         while has_written:  # a result that was written may let more start
             has_written = self._process(Tick(at=self._clock()))
 
+    def give_up(self, cause: Stopped) -> None:
+        """Closes running trials and the sweep, whose cluster is gone; no plan is blamed.
+
+        For another thread than the loop's, which may be in a call that does not come back. The
+        study goes first, and other drivers may have it then, since callbacks may have to wait.
+        """
+        now = self._clock()
+        closed = [_closed(trial, cause, now) for trial in self.sweep.running]
+        for each in closed:
+            with contextlib.suppress(StudyError):
+                self._study.abandon(each.record.number)
+        self._study.release()
+        if self.sweep.ended is not None:  # groups were all that was left to end
+            return
+        ended = SweepEnded(reason=ClusterSilent(), at=now, untried=len(self._study.untried()))
+        for closing in closed:
+            self._announce(closing)
+        self._announce(ended)
+
     def note(self, *notes: Note) -> None:
         """Announces notes for the user."""
         for note in notes:
@@ -181,9 +209,7 @@ class Controller:
         under_way = {trial.number for trial in self.state.sweep.running}
         for trial in self.sweep.running:
             if trial.number not in under_way:
-                now, outcome = self._clock(), Cancelled(cause=cause)
-                record = closed_record(trial.number, trial.plan, outcome, trial.reason, at=now)
-                ended = TrialEnded(record=replace(record, validation=trial.validation), at=now)
+                ended = _closed(trial, cause, self._clock())
                 self._attempt(Abandon(number=trial.number, ended=ended))
         if self.state.phase is Phase.DONE and self.sweep.ended is None:
             self._attempt(End(reason=cause, at=self._clock()))
@@ -273,6 +299,12 @@ class Controller:
         if problem := self._forecasts.problem():
             self.note(ForecastsEnded(error=problem))
         return forecast
+
+
+def _closed(trial: TrialStarted, cause: Stopped, at: float) -> TrialEnded:
+    """Ends a running trial through no fault of its plan."""
+    record = closed_record(trial.number, trial.plan, Cancelled(cause=cause), trial.reason, at=at)
+    return TrialEnded(record=replace(record, validation=trial.validation), at=at)
 
 
 def _sharing(sweep: SweepState, decided: SweepState) -> SweepState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import re
@@ -12,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -49,6 +50,7 @@ _VMSTAT = Path("/proc/vmstat")  # of the whole machine
 _OOM_KILL_FIELD = "oom_kill"
 _END_POLL_SECONDS = 0.1
 _CLOCK_SECONDS = 1.0  # by which two readings of a start may differ: it is kept in ticks since boot
+_PR_SET_CHILD_SUBREAPER = 36  # of Linux's prctl
 _END_SECONDS = 10.0  # after SIGKILL; only a process stuck in the kernel takes longer
 
 
@@ -335,7 +337,8 @@ def termination_as_interrupt(
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    watch = threading.Thread(target=_count_signals, args=(ours, handled, at_once), daemon=True)
+    arguments = (ours, handled, termination, at_once)
+    watch = threading.Thread(target=_count_signals, args=arguments, daemon=True)
     watch.start()
     termination.handle(handled)
     try:
@@ -350,19 +353,55 @@ def termination_as_interrupt(
 
 
 def _count_signals(
-    source: socket.socket, handled: Collection[int], at_once: Callable[[], None]
+    source: socket.socket,
+    handled: Collection[int],
+    termination: Termination,
+    at_once: Callable[[], None],
 ) -> None:
     count = 0
     while received := source.recv(64):
         for signum in received:
             count += signum in handled
             if count == 1 and signum in handled:
+                # a library's handler may have taken it, as Ray's does while Ray starts
+                termination.signum = signal.Signals(signum)
                 sys.stderr.write(
                     "Stopping. Measurements are kept. Interrupt again to stop at once.\n"
                 )
             elif count > 1:
                 at_once()
                 end_now(128 + signum)
+
+
+def os_error_behind(error: BaseException) -> OSError | None:
+    """Returns the error of this machine, such as a full disk, that a library made its own of.
+
+    Ray's copies of errors of other processes have no number, and are left out.
+    """
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, OSError) and behind.errno is not None:
+            return behind
+        behind = behind.__cause__ or behind.__context__
+    return None
+
+
+@contextlib.contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Lets processes whose parents end become children of this one, instead of the system's.
+
+    So they are found and ended with the others. Linux alone can do so.
+    """
+    _adopt(True)
+    try:
+        yield
+    finally:
+        _adopt(False)
+
+
+def _adopt(wanted: bool) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -382,6 +421,11 @@ def end_now(code: int) -> NoReturn:
 def end_children() -> None:
     """Ends all processes that this one and its children started, without asking them."""
     with contextlib.suppress(psutil.Error):
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # `kill` looks at the start time as well
-                process.kill()
+        kill_all(psutil.Process().children(recursive=True))
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kills processes, and none that has another one's id by now."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # `kill` looks at the start time
+            process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -15,7 +16,6 @@ from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import ConnectedCluster, connected, own_head
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.controller import Controller
-from orchestrator.core.events import SweepEnded
 from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import Message
 from orchestrator.core.placement import (
@@ -25,8 +25,7 @@ from orchestrator.core.placement import (
     nodes_with_accelerator,
     room_for_groups,
 )
-from orchestrator.core.reasons import ClusterSilent
-from orchestrator.core.state import AbstractCallback, SweepState, advance
+from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.report.reasons import capacity_words
@@ -58,6 +57,7 @@ MAX_GROUPS = 1000  # that start by default
 _GROUP_BYTES = 550 << 20
 _HEAD_BYTES = 2 << 30
 _JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
+_START_GRACE_SECONDS = 40.0  # after 60, Ray ends a process whose head died, without a word
 
 
 class SweepStopped(KeyboardInterrupt):
@@ -92,13 +92,27 @@ def run_sweep(
         StudyLost: If the study's storage was unavailable for longer than the sweep waits.
         Stopped: On Ctrl-C and SIGTERM, after running trials were closed and callbacks notified.
     """
+    with termination_as_interrupt() as termination:
+        try:
+            return _prepare_and_run(spec, name, callbacks, calibration, termination)
+        except KeyboardInterrupt:
+            raise SweepStopped(termination.signum) from None
+
+
+def _prepare_and_run(
+    spec: SweepSpec,
+    name: str,
+    callbacks: Sequence[AbstractCallback],
+    calibration: Calibration | None,
+    termination: Termination,
+) -> SweepState:
     spec, model = _prepared(spec, name)
     planned = _planned_space(spec, model)
     check_study(spec, name, print_to_stderr)
     check_tracking(spec)
     save_spec(spec, name)  # a different job has not replaced it: see `check_study`
     source = provenance(spec, model, Path.cwd(), at=time.time())
-    with _resources(spec, name) as (lock, connection, termination):
+    with _resources(spec, name, termination) as (lock, connection, starting):
         facts, nodes = connection.facts, connection.nodes
         space = planned.get(facts) or sweep_space(spec, model, facts)
         head_groups = groups_on_head(nodes.head_bytes())
@@ -115,6 +129,7 @@ def run_sweep(
         forecasts = TracedForecasts(spec, model, facts, calibration, tracing.poll)
         warnings = tuple(_warnings(spec, nodes, groups, head_groups))
         decisions = DecisionLog(lines=LineFile(decisions_file(spec, name), print_to_stderr))
+        starting.stop()
         try:
             return _run(
                 started, study, nodes, callbacks, forecasts, warnings, termination, decisions
@@ -128,20 +143,36 @@ def run_sweep(
 
 @contextlib.contextmanager
 def _resources(
-    spec: SweepSpec, name: str
-) -> Iterator[tuple[DriverLock, ConnectedCluster, Termination]]:
-    """Holds the study and the cluster. Signals stop it at any time, even while Ray starts."""
-    with termination_as_interrupt() as termination, contextlib.ExitStack() as study:
-        try:
-            lock = study.enter_context(exclusive_driver(spec, name, print_to_stderr))
-            with connected(spec) as connection:
-                termination.handle()  # Ray has put a handler of its own in its place
-                try:
-                    yield lock, connection, termination
-                finally:
-                    study.close()  # before Ray ends, which may take long
-        except KeyboardInterrupt:
-            raise SweepStopped(termination.signum) from None
+    spec: SweepSpec, name: str, termination: Termination
+) -> Iterator[tuple[DriverLock, ConnectedCluster, Watchdog]]:
+    """Holds the study and the cluster. Signals stop it at any time, even while Ray starts.
+
+    So does the watchdog, if Ray's head dies meanwhile; it is to be stopped when all has started.
+    """
+    with contextlib.ExitStack() as study:
+        lock = study.enter_context(exclusive_driver(spec, name, print_to_stderr))
+        starting = study.enter_context(_watched_start(lock))
+        with connected(spec) as connection:
+            termination.handle()  # Ray has put a handler of its own in its place
+            try:
+                yield lock, connection, starting
+            finally:
+                study.close()  # before Ray ends, which may take long
+
+
+@contextlib.contextmanager
+def _watched_start(lock: DriverLock) -> Iterator[Watchdog]:
+    watchdog = Watchdog(
+        os.EX_TEMPFAIL,
+        lambda _: lock.release(),
+        silent_seconds=math.inf,
+        head=own_head,
+        grace_seconds=_START_GRACE_SECONDS,
+    )
+    try:
+        yield watchdog
+    finally:
+        watchdog.stop()
 
 
 def _prepared(spec: SweepSpec, name: str) -> tuple[SweepSpec, ModelFacts]:
@@ -282,13 +313,10 @@ def _run(
 ) -> SweepState:
     from orchestrator.cluster.loop import TuneCluster, run_groups
 
-    def last_words() -> None:
-        study.release()
-        ended = SweepEnded(reason=ClusterSilent(), at=time.time(), untried=len(study.untried()))
-        for callback in callbacks:
-            callback.on_event(ended, advance(controller.sweep, ended))
+    def last_words(fault: str) -> None:
+        controller.give_up(Stopped(by=fault))
 
-    watchdog = Watchdog(os.EX_TEMPFAIL, last_words, head=own_head())
+    watchdog = Watchdog(os.EX_TEMPFAIL, last_words, head=own_head)
     study.when_waiting(watchdog.alive)
     cluster = TuneCluster(nodes, alive=watchdog.alive)
     controller = Controller(

@@ -110,6 +110,10 @@ class StudyLost(StudyError):
     """The study's storage is unavailable, for longer than a sweep waits or when one starts."""
 
 
+class TrackingLost(StudyError):
+    """The MLflow store does not answer now, or answers with errors of its own."""
+
+
 class MissingExtraError(UserError):
     """A feature whose package is not installed; names the extra that installs it."""
 

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from benchmarks.rigs.postgres import Server, postgres_server
+from tests.covering import spread
 from tests.time_limit import places, skip_if_late
 from workers.models import isolation
 from workers.models.trust import TRUST_VARIABLE
@@ -116,10 +118,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks property tests; in a parallel run, puts what takes longest first."""
+    """Marks property tests and cases for the thorough run; puts first what takes longest.
+
+    The order is for a parallel run.
+    """
+    cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("property")
+        if item.get_closest_marker("cases_by_default") and not item.get_closest_marker("thorough"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for alike in cases.values():
+        (count,) = alike[0].get_closest_marker("cases_by_default").args
+        for place in set(range(len(alike))) - spread(len(alike), count):
+            alike[place].add_marker("thorough")
     if config.getoption("until") is not None:
         place = places(_file_of(item) for item in items)
         items.sort(key=lambda item: place[_file_of(item)])

@@ -25,6 +25,13 @@ def every_value(**values: Sequence[Any]) -> dict[str, Any]:
     return _covering(1, values)
 
 
+def spread(length: int, count: int) -> set[int]:
+    """Returns places in a list, evenly from the first to the last; of one place, the last."""
+    if count == 1:
+        return {length - 1}
+    return {round(number * (length - 1) / (count - 1)) for number in range(count)}
+
+
 def _covering(strength: int, values: dict[str, Sequence[Any]]) -> dict[str, Any]:
     every = list(product(*(range(len(each)) for each in values.values())))
     chosen, covered = set(), set[tuple[tuple[int, int], ...]]()

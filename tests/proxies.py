@@ -62,17 +62,19 @@ class Proxy:
                 _cut(*pair)
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        lost = False  # whether the server's next answer is
         with contextlib.suppress(OSError, ValueError):  # closed meanwhile
             while True:
                 for ready in select.select([client, server], [], [])[0]:
                     data = ready.recv(65536)
                     if not data:
                         return _cut(client, server)
-                    (server if ready is client else client).sendall(data)
-                    if ready is client and self._is_swallowed(data):
-                        server.recv(65536)  # it was done
+                    if ready is server and lost:  # what the message asked for is done
                         self.swallowed += 1
                         return _cut(client, server)
+                    (server if ready is client else client).sendall(data)
+                    # the rest of the message may still be on its way: it is passed on as well
+                    lost |= ready is client and self._is_swallowed(data)
         return _cut(client, server)
 
     def _is_swallowed(self, data: bytes) -> bool:

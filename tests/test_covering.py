@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
-from tests.covering import every_pair, every_value
+from tests.covering import every_pair, every_value, spread
 
 VALUES = {"a": (0, 1, 2), "b": ("x", "y"), "c": (None, 1), "d": (5, 6, 7, 8)}
 
@@ -30,3 +30,10 @@ def test_every_value_runs_by_default() -> None:
     assert len(chosen) == 4
     for at, values in enumerate(VALUES.values()):
         assert {row[at] for row in chosen} == set(values)
+
+
+def test_places_are_spread_from_the_first_to_the_last() -> None:
+    assert spread(7, 3) == {0, 3, 6}
+    assert spread(8, 2) == {0, 7}
+    assert spread(4, 1) == {3}
+    assert spread(2, 5) == {0, 1}  # there are not as many

@@ -42,7 +42,7 @@ def test_the_way_goes_from_the_demo_to_folders_that_are_verified() -> None:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.alone  # beside other tests the sweep may use up its minutes, and be continued
+@pytest.mark.alone  # beside other tests the sweep may use up its minutes
 @pytest.mark.timeout(1800)
 def test_its_commands_run_on_a_fresh_clone(tmp_path: Path) -> None:
     clone, home = tmp_path / "clone", tmp_path / "home"
@@ -67,7 +67,10 @@ def test_its_commands_run_on_a_fresh_clone(tmp_path: Path) -> None:
         said_by(command, folder, environment)
 
     plimsoll = next(command.split()[0] for command in COMMANDS if "plimsoll" in command)
-    again = said_by(f"{plimsoll} tune demo.yaml", folder, environment)
+    for _ in range(2):  # a slow machine uses up the minutes: then the same command goes on first
+        again = said_by(f"{plimsoll} tune demo.yaml", folder, environment)
+        if " starts" not in again:
+            break
     assert "all from earlier runs" in again
     assert " starts" not in again  # no trial, and no validation
     assert "validation in a fresh worker group passed" in again

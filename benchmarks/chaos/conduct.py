@@ -18,6 +18,7 @@ from orchestrator.core.records import Record
 from search_spaces.trial import Measured
 
 TRIALS = 20  # the budget of each sweep
+STARTING = "driver_starting"  # no fault: that the driver's sweep had not begun when it met one
 # in which an attempt has ended: its own time, and what it takes to notice that nobody ends it
 ATTEMPT_SECONDS = 400.0
 _ANSWER_SHARE = 0.75  # of the fastest plan's speed that the answer's has: trials are short
@@ -27,11 +28,14 @@ _BORNE = frozenset(
     (
         *("loss_is_nan", "past_the_budget", "memory_hog", "endless_loop", "model_raises"),
         *("driver_killed", "driver_ended", "driver_stopped", "second_driver", "rank_slowed"),
-        *("clock_jumps", "records_damaged", "disk_slow"),
+        *("clock_jumps", "records_damaged", "disk_slow", STARTING),
         *("mlflow_restarted", "mlflow_hangs", "mlflow_fails", "mlflow_is_late"),
         "mlflow_asks_to_log_in",
     )
 )
+# A sweep goes on without MLflow, but none begins: these end a driver that meets them as it starts
+_MLFLOW_AWAY = frozenset({"mlflow_restarted", "mlflow_hangs", "mlflow_fails", "mlflow_is_late"})
+_MLFLOW_LOG_IN = frozenset({"mlflow_asks_to_log_in"})  # this one is for its user to mend
 
 
 def wrong_exits(codes: Sequence[int], faults: Sequence[tuple[int, str]]) -> Iterator[str]:
@@ -44,6 +48,7 @@ def wrong_exits(codes: Sequence[int], faults: Sequence[tuple[int, str]]) -> Iter
     for number, code in enumerate(codes):
         met = {kind for driver, kind in faults if driver == number}
         earlier = {kind for driver, kind in faults if driver == number - 1}
+        starting = earlier | (met if STARTING in met else set())
         match code:
             case ExitCode.DONE:
                 right = True
@@ -51,8 +56,13 @@ def wrong_exits(codes: Sequence[int], faults: Sequence[tuple[int, str]]) -> Iter
                 right = "driver_ended" in met
             case ExitCode.TRY_AGAIN:
                 right = bool((met | earlier) - _BORNE) or "few_descriptors" in earlier
+                right |= bool(starting & _MLFLOW_AWAY)
+            case ExitCode.USER_ERROR:
+                right = bool(starting & _MLFLOW_LOG_IN)
             case _:
                 right = code == -signal.SIGKILL and bool(met & _KILLS)
+                # before Python listens; to a shell it is 143 as well
+                right |= code == -signal.SIGTERM and {"driver_ended", STARTING} <= met
         if not right:
             yield f"driver {number + 1} ended with {code}, through {sorted(met) or 'no fault'}"
 

@@ -19,6 +19,7 @@ from orchestrator.cli.exit_codes import ExitCode
 
 Inject = Callable[[Rig, random.Random], bool]  # False: there was nothing to do it to
 _REFUSED_SECONDS = 120.0  # in which a second driver has been refused
+_ENDED_SECONDS = 60.0  # in which it has ended after a signal
 _DESCRIPTORS = 40  # that a driver may open, of some 50 that it needs
 
 
@@ -74,10 +75,17 @@ def _few_descriptors(rig: Rig, _: random.Random) -> bool:
 
 
 def _second_driver(rig: Rig, _: random.Random) -> bool:
-    """The same command is given once more, while the first driver lives."""
+    """The same command is given once more, while the first driver lives and has the study."""
+    if not rig.has_begun():
+        return False
     second = rig.another_driver()
+    until = time.monotonic() + _REFUSED_SECONDS
+    while second.poll() is None and rig.driver.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    if second.poll() is None:  # the study may become its own
+        second.terminate()
     try:
-        code = second.wait(_REFUSED_SECONDS)
+        code = second.wait(_ENDED_SECONDS)
     except subprocess.TimeoutExpired:
         second.kill()
         code = second.wait()

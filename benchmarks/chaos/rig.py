@@ -57,6 +57,7 @@ class Rig:
         default_factory=list
     )  # of which the study knows no more
     _drivers: list[subprocess.Popen[str]] = field(default_factory=list)
+    _begun_before: int = 0  # sweeps, when the driver of the moment was started
 
     @property
     def driver(self) -> subprocess.Popen[str]:
@@ -91,6 +92,7 @@ class Rig:
         """Starts a driver, and keeps what it says, from a thread of its own."""
         limit = [] if self.descriptors is None else ["prlimit", f"--nofile={self.descriptors}"]
         self.descriptors = None
+        self._begun_before = self._count("sweep_started")
         self._drivers.append(self._started([*limit, *self.command], subprocess.PIPE))
         threading.Thread(target=self._read, args=(self.driver,), daemon=True).start()
 
@@ -165,7 +167,14 @@ class Rig:
 
     def trials_started(self) -> int:
         """Trials that were handed out so far, by all drivers."""
-        return sum(event["event"] == "trial_started" for event in self.events)
+        return self._count("trial_started")
+
+    def has_begun(self) -> bool:
+        """Returns whether the driver of the moment has the study, and its sweep has begun."""
+        return self._count("sweep_started") > self._begun_before
+
+    def _count(self, kind: str) -> int:
+        return sum(event["event"] == kind for event in self.events)
 
     def _read(self, driver: subprocess.Popen[str]) -> None:
         assert driver.stdout is not None

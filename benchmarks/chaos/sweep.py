@@ -247,8 +247,11 @@ class _Sweep:
     def _inject(self, fault: Planned, rig: Rig) -> None:
         kind = FAULTS[fault.kind]
         before, driver = len(rig.events), self._report.drivers - 1
+        has_begun = rig.has_begun()
         if kind.inject(rig, self._draw):
             self._met.append((driver, fault.kind))
+            if not has_begun:
+                self._met.append((driver, conduct.STARTING))
             self._injected.append((fault.kind, before, len(rig.events)))
             self._report.faults.append(fault.kind)
         else:  # there is none yet, or none any more

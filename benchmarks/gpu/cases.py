@@ -25,6 +25,7 @@ _SEARCHED: Mapping[str, Any] = {  # every knob that one GPU has, but the allocat
     "attention": ["sdpa", "eager", "flash_attention_2"],
     "precision": ["bf16", "fp16", "fp32"],
     "compile": [False, True],
+    "compile_mode": ["default", "max-autotune-no-cudagraphs"],
     "optimizer": ["adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor"],
 }
 _TINY_SEARCHED: Mapping[str, Any] = {

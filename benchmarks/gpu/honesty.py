@@ -4,11 +4,13 @@
 
 Each plan is measured, exported as a script of plain torch, and run twice: as it was exported, with
 a recorder that reads its settings, losses and speed (`plimsoll verify`), and with a model and data
-of its own in the place of Plimsoll's, so that nothing of Plimsoll is in its process.
+of its own in the place of Plimsoll's, so that nothing of Plimsoll is in its process. What was
+compared is kept in `honesty.jsonl`, and the same command goes on from it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +41,7 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
 from workers.prepare import prepare
 
+KEPT = "honesty.jsonl"  # a line for each plan, in the results' folder
 WITHIN = 0.02
 STEPS, TINY_STEPS = 24, 8
 _LONGEST_SECONDS = 150.0  # of one plan: a trial, two runs of its script, and a trial again
@@ -74,14 +77,23 @@ def spec_of(case: Case, knobs: dict[str, Any], *, tiny: bool) -> SweepSpec:
 def measure(asked: Asked) -> Found:
     """Compares plan after plan while there is time."""
     wanted = cases(asked)
-    rows: list[dict[str, Any]] = []
+    kept = asked.out / KEPT
+    lines = kept.read_text("utf-8").splitlines() if kept.exists() else ()
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    done = {(row["model"], row["knobs"]) for row in rows}
     for case, knobs in wanted:
-        if rows and not asked.has(_LONGEST_SECONDS):
+        special = json.dumps(knobs)
+        if (case.name, special) in done:
+            continue
+        if len(rows) > len(lines) and not asked.has(_LONGEST_SECONDS):
             break
         spec = spec_of(case, knobs, tiny=asked.tiny)
         plan = space_of(spec, asked.group.here(spec)).table.plan(0)
-        rows.append({"model": case.name, "plan": plan_words(plan), **_compared(asked, spec, plan)})
-        said = rows[-1]
+        told = {"model": case.name, "plan": plan_words(plan), "knobs": special}
+        said = told | _compared(asked, spec, plan)
+        rows.append(said)
+        with kept.open("a", encoding="utf-8") as opened:
+            opened.write(json.dumps(said) + "\n")
         print_line(
             f"{case.name}: {said['plan']}: {said['outcome']}, plain {said.get('plain_ratio')}"
         )

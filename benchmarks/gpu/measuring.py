@@ -33,6 +33,7 @@ PLANS, SHORT_PLANS, TINY_PLANS = (
     6,
     10,
 )  # of each model; some of them run out of memory, as they are meant to
+_FIRST = 3  # of each model, before any model has more
 LONGEST_SECONDS = 120.0  # of a trial that is begun; a longer one ends by its deadline
 _OBJECTIVE = {"min_steps": 6, "max_steps": 60, "max_seconds": 8.0, "interval": 0.01}
 _TINY_OBJECTIVE = {"min_steps": 6, "max_steps": 6, "max_seconds": 0.3, "interval": 0.1}
@@ -70,13 +71,22 @@ def measured_rows(asked: Asked, each: int | None = None) -> tuple[list[dict[str,
         each: Plans of each model; as many as usual if None.
     """
     file = asked.out / FILE
-    rows = read(file)
     if asked.judge:
-        return rows, ""
+        return read(file), ""
+    wanted = each or plans_of_each(asked)
+    for count in (min(_FIRST, wanted), wanted):
+        lacking = _measure_up_to(asked, count)
+    asked.free_device()  # so that nothing is on it when forecasts are made
+    return read(file), f"{lacking} plans are not measured" if lacking else ""
+
+
+def _measure_up_to(asked: Asked, wanted: int) -> int:
+    """Measures plans of each model up to a number; returns how many time was too short for."""
+    file = asked.out / FILE
+    rows = read(file)
     lacking = 0
     for seed, case in enumerate(cases(asked)):  # other plans of each model
         done = {row["key"] for row in rows if row["model"] == case.name}
-        wanted = each or plans_of_each(asked)
         if len(done) >= wanted:
             continue
         if not asked.has(LONGEST_SECONDS if not asked.tiny else 0.0):
@@ -90,9 +100,7 @@ def measured_rows(asked: Asked, each: int | None = None) -> tuple[list[dict[str,
         for row in _measure(asked, case, spec, missing):
             append(file, row)
             lacking -= 1
-        rows = read(file)
-    asked.free_device()  # so that nothing is on it when forecasts are made
-    return rows, f"{lacking} plans are not measured" if lacking else ""
+    return lacking
 
 
 def _measure(

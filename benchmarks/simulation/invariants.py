@@ -263,6 +263,7 @@ class SweepChecks:
         self._went_well_at: dict[str, float] = {}  # last trial that did not die, by accelerator
         self.reported: defaultdict[int, list[Outcome]] = defaultdict(list)
         self.acknowledged: dict[int, Outcome] = {}
+        self.closed: set[int] = set()  # trials that a driver closed as its head was lost
 
     def trial_ended(self, started: TrialStarted, now: float, outcome: Outcome | None) -> None:
         """Takes note of how a trial ended, before it is handled; None: with its group."""

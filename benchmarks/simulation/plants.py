@@ -144,8 +144,10 @@ PLANTS = (
     Plant(
         "a study that became unavailable counts as a mistake of the user's",
         "orchestrator.cli.exit_codes",
-        "case StudyLost() | MachineError():\n            return ExitCode.TRY_AGAIN",
-        "case StudyLost() | MachineError():\n            return ExitCode.USER_ERROR",
+        "case StudyLost() | TrackingLost() | MachineError():\n"
+        "            return ExitCode.TRY_AGAIN",
+        "case StudyLost() | TrackingLost() | MachineError():\n"
+        "            return ExitCode.USER_ERROR",
     ),
     Plant(  # a fault of earlier versions
         "a plan is blamed for workers that did not start, or for a full disk",
@@ -164,6 +166,12 @@ PLANTS = (
         "orchestrator.core.handle",
         "if before is None or not (alone and before.alone):",
         "if before is None:",
+    ),
+    Plant(  # a fault of earlier versions
+        "a driver whose head died leaves its trials running",
+        "orchestrator.controller",
+        "self._study.abandon(each.record.number)",
+        "pass",
     ),
     Plant(  # a fault of earlier versions
         "a sweep that the machine ended counts as finished",
@@ -192,6 +200,11 @@ def plant(fault: Plant) -> None:
         for name, value in before.items()
         if getattr(value, "__module__", None) == module.__name__
     }
+    for value in before.values():
+        if isinstance(value, type) and id(value) in replaced:
+            heirs: list[type] = value.__subclasses__()
+            for heir in heirs:
+                heir.__bases__ = tuple(replaced.get(id(base), base) for base in heir.__bases__)
     for other in list(sys.modules.values()):
         if isinstance(other, ModuleType) and other.__name__.startswith(("orchestrator", "bench")):
             for name, value in list(vars(other).items()):

@@ -199,6 +199,9 @@ class _Driver:
             for kind in job.kinds
         )
         started = study.driver_started(CLUSTER, requests, job.groups, world.now + offset)
+        for trial in started.interrupted:
+            if trial.number in simulation.checks.closed:
+                raise Violation(f"trial {trial.number} was closed, and counts as a dead driver's")
         interrupted = [trial.plan.key for trial in started.interrupted]
         simulation.checks.deaths.update(interrupted)
         if len(interrupted) == 1:
@@ -252,6 +255,20 @@ class _Driver:
             error = self.controller.error
             how = "machine" if error is None and self._ended_by_machine() else "ended"
             self.end(how if error is None else "study_error", error)
+
+    def lose_head(self) -> None:
+        """Lets the watchdog end the process, whose trials must not count as a dead driver's."""
+        assert self.controller is not None
+        self.checks.now = self._world.now
+        under_way, is_over = set(self.checks.under_way), self.checks.ended is not None
+        try:
+            self.controller.give_up(Stopped(by="the head has died"))
+        except DriverKilled:
+            self.end("killed")
+            return
+        if self._simulation.faults.failed_at < self._world.now:
+            self._simulation.checks.closed |= under_way
+        self.end("killed" if is_over else "machine")
 
     def _check_exit_code(self, how: str, error: BaseException | None) -> None:
         """Checks that the exit code tells what a caller has to know of this end."""
@@ -443,6 +460,8 @@ class _Simulation:
             driver.cluster.lose_queues()
         if world.occurs("lock_stolen"):
             self._steal_lock()
+        elif world.occurs("head_lost"):
+            driver.lose_head()
         elif world.occurs("stop_requested"):
             driver.deliver(StopRequested(cause=Stopped(by="SIGTERM"), at=0.0))
 

@@ -34,6 +34,7 @@ RATES = {
     "answer_lost": 0.03,  # of a write that took effect
     "clock_jump": 0.1,  # per minute
     "stop_requested": 0.1,  # per minute
+    "head_lost": 0.1,  # per minute: the watchdog ends the driver
     "second_driver": 0.1,  # per minute
     "workers_cannot_start": 0.06,  # per minute, for half a minute to half an hour
     "disk_full": 0.06,  # the same

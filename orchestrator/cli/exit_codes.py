@@ -9,7 +9,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from orchestrator.core.reasons import StopReason, ended_by_machine
-from search_spaces.errors import MachineError, StudyLost, UserError
+from search_spaces.errors import MachineError, StudyLost, TrackingLost, UserError
 
 
 class ExitCode(IntEnum):
@@ -33,8 +33,8 @@ MEANINGS: Mapping[ExitCode, str] = MappingProxyType(
         " (submit), other decisions (replay)",
         ExitCode.USER_ERROR: "invalid input; one message on stderr says how to correct it",
         ExitCode.INTERNAL_ERROR: "a bug in Plimsoll; --debug shows the traceback",
-        ExitCode.TRY_AGAIN: "the study's database does not answer, or machines or nodes failed;"
-        " measured trials are safe, run the same command again",
+        ExitCode.TRY_AGAIN: "the study's database or MLflow does not answer, or machines or nodes"
+        " failed; measured trials are safe, run the same command again",
         ExitCode.NO_SUCH_COMMAND: "submit: Plimsoll is not installed on the cluster",
         ExitCode.INTERRUPTED: "ended by Ctrl-C; the same command resumes",
         ExitCode.TERMINATED: "ended by SIGTERM (for example `ray job stop`); the same command"
@@ -69,7 +69,7 @@ def machine_sentence(error: BaseException) -> str | None:
 def exit_code_after(error: BaseException) -> ExitCode:
     """Returns the exit code of a command that an error or a signal ended."""
     match error:
-        case StudyLost() | MachineError():
+        case StudyLost() | TrackingLost() | MachineError():
             return ExitCode.TRY_AGAIN
         case OSError() if machine_sentence(error):
             return ExitCode.TRY_AGAIN

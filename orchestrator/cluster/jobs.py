@@ -58,6 +58,9 @@ _VERBOSE_LOGGERS = (
     PACKAGING_LOGGER,
 )
 _POLL_SECONDS = 2.0
+_REQUEST_SECONDS = 60.0  # for an answer
+_UPLOAD_SECONDS = 1800.0  # for 100 MiB, the most that Ray's server takes, over a slow line
+_SILENT_SECONDS = 60.0  # of a log, after which the job's state is asked for: its server may be gone
 _LARGEST = 3  # files named if a working directory is too large
 _NO_JOB = "status code 404"
 _NO_AGENT = "No available agent"  # shortly after a head has started
@@ -195,6 +198,7 @@ class JobServer:
         os.environ[_ADDRESSES[0]] = url  # Ray prefers the variable to the argument
         self.address = url
         self._patience_seconds = patience_seconds
+        self._request_seconds = min(_REQUEST_SECONDS, patience_seconds)
         self._client = self._connect()
 
     def jobs(self) -> tuple[Job, ...]:
@@ -214,6 +218,7 @@ class JobServer:
                 files.
         """
         from requests import ConnectionError as LostConnection  # of Ray's client
+        from requests import Timeout
 
         until = time.monotonic() + self._patience_seconds
         while True:
@@ -227,7 +232,7 @@ class JobServer:
             except (RuntimeError, ValueError, OSError) as error:
                 if any(text in str(error) for text in _TOO_LARGE):
                     raise ClusterError(_too_large(Path(submission.working_dir))) from error
-                is_lost = isinstance(error, ConnectionError | LostConnection)
+                is_lost = isinstance(error, ConnectionError | LostConnection | Timeout)
                 waits = is_lost or _NO_AGENT in str(error)
                 if not waits or time.monotonic() > until:
                     self._raise_refused(error)
@@ -284,15 +289,18 @@ class JobServer:
 
     async def _tail(self, job_id: str, log: _Log) -> None:
         log.begin()
-        async for text in self._client.tail_job_logs(job_id):
+        pieces = self._client.tail_job_logs(job_id)
+        while True:
+            try:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    text = await anext(pieces)
+            except StopAsyncIteration:
+                return
             log.take(text)
 
     def _connect(self) -> JobSubmissionClient:
         require("ray")
-        from ray.job_submission import JobSubmissionClient
-
-        silence_client()
-        return self._call(lambda: JobSubmissionClient(self.address))
+        return self._call(lambda: _bounded_client(self.address, self._request_seconds))
 
     def _call(self, request: Callable[[], Any]) -> Any:
         from ray.exceptions import AuthenticationError
@@ -308,8 +316,29 @@ class JobServer:
             self._raise_refused(error)
 
     def _raise_refused(self, error: Exception) -> NoReturn:
+        from requests import Timeout
+
+        if isinstance(error, Timeout):
+            raise ClusterError(
+                f"{self.address} has not answered for {self._request_seconds:.0f} s: check the"
+                " address, and the log of the cluster's head"
+            ) from error
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ClusterError(f"{self.address} does not accept jobs ({reason})") from error
+
+
+def _bounded_client(address: str, request_seconds: float) -> JobSubmissionClient:
+    """Returns Ray's client, silenced, whose requests are given up after a time."""
+    from ray.job_submission import JobSubmissionClient
+
+    silence_client()
+
+    class Bounded(JobSubmissionClient):  # type: ignore[misc]
+        def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
+            options["timeout"] = _UPLOAD_SECONDS if method == "PUT" else request_seconds
+            return super()._do_request(method, endpoint, **options)
+
+    return Bounded(address)
 
 
 class _Log:

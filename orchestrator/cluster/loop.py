@@ -37,6 +37,7 @@ from orchestrator.core.controller_state import Phase
 from orchestrator.core.inputs import GroupsEnded, StopRequested, TrialFinished
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
+from orchestrator.host import os_error_behind
 from search_spaces.errors import ClusterError
 from search_spaces.spec.failpoints import Step, step
 from search_spaces.trial import Stopped
@@ -330,6 +331,7 @@ def run_groups(
 
     Raises:
         ClusterError: If the actor that hands trials to groups was lost repeatedly.
+        OSError: If this machine does not take what Tune writes, as on a full disk.
     """
     # Tune logs tracebacks for a group that died, whose trial the sweep reports, and for states of
     # its own that a full disk does not take, which nothing reads
@@ -347,10 +349,14 @@ def run_groups(
             if controller.state.phase is Phase.DONE:
                 return
         controller.receive(StopRequested(cause=Stopped(by="a fault of the cluster"), at=0.0))
-    except TuneError:
-        if cluster.error is None:
+    except TuneError as error:
+        if cluster.error is not None:
+            raise cluster.error from None
+        if (machine_error := os_error_behind(error)) is None:
             raise
-        raise cluster.error from None
+        if controller.state.phase is not Phase.DONE:  # else nothing reads what was not written
+            raise machine_error from error
+        return
     finally:
         cluster.close()
     raise ClusterError(

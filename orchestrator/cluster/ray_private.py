@@ -18,8 +18,9 @@ each function with Ray's source. Each part is needed because the public API fall
 - `ray._private.ray_constants`: no public setting lets Ray on Linux listen on 127.0.0.1.
 
 Besides, `orchestrator.cluster.trainer.LeanTrainer` overrides two private methods of Ray Train's
-`DataParallelTrainer`. Nothing here imports Ray before it is called: modules that must not load Ray
-import this one.
+`DataParallelTrainer`, and the client in `orchestrator.cluster.jobs` one of Ray's job client, whose
+requests have no time limit. Nothing here imports Ray before it is called: modules that must not
+load Ray import this one.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +21,10 @@ from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.cluster.ray_private import on_loopback
 from orchestrator.core.placement import Node, nodes_with_accelerator
-from orchestrator.host import end_children
+from orchestrator.host import adopting_orphans, end_children, kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts, split_by_accelerator
+from search_spaces.spec.failpoints import Step, step
 from search_spaces.spec.schema import SweepSpec
 
 # Ray reads them when it is imported or started, so they must be in the environment before.
@@ -62,6 +64,8 @@ _OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through i
 _CONNECT_SECONDS = 5.0
 _PROBE_SECONDS = 120.0
 _SHUTDOWN_SECONDS = 30.0
+_LEFT_SECONDS = 5.0  # in which a raylet's workers end after it
+_KILL_SECONDS = 5.0  # in which a process that is killed ends
 _TOKEN_FILE = Path("~/.ray/auth_token")
 
 
@@ -165,39 +169,108 @@ def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
         enable_token_auth()
     import ray
 
-    connects = not ray.is_initialized()
-    if connects:
-        _connect(ray, address)
-        protect_token()
-    nodes, is_local = None, connects and address is None
-    try:
+    connects, is_local = not ray.is_initialized(), address is None
+    with _connection(ray, address) if connects else contextlib.nullcontext():
         device = _device(ray, spec)
         nodes = RayNodes(
             device,
             spec.cluster.cpus_per_worker,
             spec.cluster.accelerators,
-            joined=address is not None,
+            joined=not is_local,
         )
-        if address is not None:
-            await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
-        facts = _facts(device, nodes, spec)
-        lacks = _lacks(device) if is_local else _lacks_on_worker(ray, device)
-        yield ConnectedCluster(facts=replace(facts, lacks=lacks), nodes=nodes)
-    finally:
-        if nodes is not None:
+        try:
+            if not is_local:
+                await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
+            facts = _facts(device, nodes, spec)
+            lacks = _lacks(device) if connects and is_local else _lacks_on_worker(ray, device)
+            yield ConnectedCluster(facts=replace(facts, lacks=lacks), nodes=nodes)
+        finally:
             nodes.close()
-        if connects:
+
+
+@contextlib.contextmanager
+def _connection(ray: Any, address: str | None) -> Iterator[None]:
+    """Holds a connection to Ray. Of a Ray that starts here, no process is left afterwards.
+
+    Workers and agents end with their raylet. Left alone, a worker that hangs then would stay, and
+    so would an agent whose raylet ended while both started.
+    """
+    with contextlib.ExitStack() as stack:
+        if address is None:
+            stack.enter_context(adopting_orphans())
+        try:
+            with step(Step.RAY_CONNECT):
+                _connect(ray, address)
+        except BaseException:
+            _end_own_processes(ray)
+            raise
+        protect_token()
+        try:
+            yield
+        finally:
             _disconnect(ray)
+            _end_own_processes(ray, _LEFT_SECONDS)
 
 
 def _disconnect(ray: Any) -> None:
     """Disconnects; ends the processes of a Ray that does not end by itself."""
-    ending = threading.Thread(target=ray.shutdown, daemon=True)
+    has_shut_down = threading.Event()
+
+    def shut_down() -> None:
+        with contextlib.suppress(OSError):  # a full disk, where it makes a folder first
+            ray.shutdown()
+            has_shut_down.set()
+
+    ending = threading.Thread(target=shut_down, daemon=True)
     ending.start()
     ending.join(_SHUTDOWN_SECONDS)
-    if ending.is_alive():
+    if not has_shut_down.is_set():
         ray_private.forget_shutdown()
         end_children()
+
+
+def _end_own_processes(ray: Any, patience_seconds: float = 0.0) -> None:
+    """Waits for the processes of a Ray of our own to end, then kills those that are left."""
+    seen: set[psutil.Process] = set()
+    began = time.monotonic()
+    while left := _own_processes(ray):
+        seen.update(left)
+        waited = time.monotonic() - began
+        if waited >= patience_seconds:
+            kill_all(left)
+        if waited >= patience_seconds + _KILL_SECONDS:
+            break
+        time.sleep(0.05)
+    for process in seen:  # those that this process adopted are its to wait for
+        with contextlib.suppress(psutil.Error):
+            process.wait(0)
+
+
+def _own_processes(ray: Any) -> list[psutil.Process]:
+    """Returns the processes of a Ray of our own, with what they started, that have not ended."""
+    if not is_own_ray():
+        return []
+    programs = f"{Path(ray.__file__).parent}{os.sep}"
+    found: list[psutil.Process] = []
+    for head in psutil.Process().children():
+        if _is_of_ray(head, programs):
+            found.append(head)
+            with contextlib.suppress(psutil.Error):  # it has just ended, and others may not have
+                found += head.children(recursive=True)
+    return found
+
+
+def _is_of_ray(process: psutil.Process, programs: str) -> bool:
+    """Returns True for Ray's programs, by folder, and for workers and agents, by their titles.
+
+    A process that has ended, and was not waited for, has neither.
+    """
+    with contextlib.suppress(psutil.Error):
+        words = process.cmdline()
+        return bool(words) and (
+            words[0].startswith("ray::") or any(programs in word for word in words)
+        )
+    return False
 
 
 def _connect(ray: Any, address: str | None) -> None:

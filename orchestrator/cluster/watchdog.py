@@ -34,20 +34,25 @@ class Watchdog:
     def __init__(
         self,
         code: int,
-        last_words: Callable[[], None] = lambda: None,
+        last_words: Callable[[str], None] = lambda _: None,
         silent_seconds: float | None = None,
-        head: psutil.Process | None = None,
+        head: Callable[[], psutil.Process | None] = lambda: None,
+        grace_seconds: float = 0.0,
     ) -> None:
         """Starts the thread.
 
         Args:
             code: Exit code of the process that it ends.
-            last_words: Called before that, in a thread of its own and for a bounded time.
+            last_words: Called with the fault before that, in a thread of its own and for a
+                bounded time.
             silent_seconds: Longest silence.
-            head: The process of Ray's head, if it is this machine's; nothing goes on without it.
+            head: Returns the process of Ray's head, once it is there, if it is this machine's;
+                nothing goes on without it.
+            grace_seconds: How long the main thread has to say itself that the head has died.
         """
         self._code = code
-        self._head = head
+        self._find_head = head
+        self._grace_seconds = grace_seconds
         self._last_words = last_words
         self._seconds = SILENT_SECONDS if silent_seconds is None else silent_seconds
         self._silence = 0.0
@@ -62,21 +67,19 @@ class Watchdog:
         """Ends the watch."""
         self._stop.set()
 
-    def end_at_once(self) -> None:
-        """Says the last words, for a bounded time."""
-        speaking = threading.Thread(target=self._last_words, daemon=True)
-        speaking.start()
-        speaking.join(_LAST_WORDS_SECONDS)
-
     def _watch(self) -> None:
         before = time.monotonic()
+        head, dead_seconds = None, 0.0
         while not self._stop.wait(_CHECK_SECONDS):
             now = time.monotonic()
-            self._silence += min(now - before, 2 * _CHECK_SECONDS)
-            before = now
+            ran_seconds, before = min(now - before, 2 * _CHECK_SECONDS), now
+            self._silence += ran_seconds
+            head = head or self._find_head()
+            is_dead = head is not None and has_ended(head)
+            dead_seconds += ran_seconds if is_dead else 0.0
             if self._silence > self._seconds:
                 self._end(f"the cluster has not answered for {self._seconds:.0f} s")
-            elif self._head is not None and has_ended(self._head):
+            elif is_dead and dead_seconds > self._grace_seconds:
                 self._end("Ray's head on this machine has died")
 
     def _end(self, fault: str) -> None:
@@ -84,5 +87,7 @@ class Watchdog:
             f"plimsoll: {fault}, so this sweep ends; measured trials are safe, the same command"
             " resumes\n"
         )
-        self.end_at_once()
+        speaking = threading.Thread(target=self._last_words, args=(fault,), daemon=True)
+        speaking.start()
+        speaking.join(_LAST_WORDS_SECONDS)
         end_now(self._code)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.budget import completed_trials
+from orchestrator.core.budget import completed_trials, rank_hours
 from orchestrator.core.objective import ranked, record_of, thrashes, within_headroom
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
@@ -63,7 +64,11 @@ ANATOMY_WORDS = MappingProxyType(
 
 
 def progress(state: SweepState, now: float) -> Progress:
-    """Returns the budget used at `now` and the time left, estimated from the median trial."""
+    """Returns the budget used at `now` and the time left.
+
+    It is estimated from the median trial, from how many trials of this driver ran at the same time,
+    and from how fast they use GPU-hours.
+    """
     budget = state.spec.budget
     seconds_of = budget.minutes * _SECONDS_PER_MINUTE
     seconds = max(now - state.started_at, 0.0)
@@ -72,7 +77,12 @@ def progress(state: SweepState, now: float) -> Progress:
     remaining = None
     if state.records:
         median = statistics.median(trial_seconds(record) for record in state.records)
-        remaining = min((trials_of - count) * median, max(seconds_of - seconds, 0.0))
+        own = state.records[state.resumed :]
+        by_trials = (trials_of - count) * median / _at_once(own)
+        by_gpus = math.inf
+        if budget.gpu_hours is not None and (used := rank_hours(own)):
+            by_gpus = seconds * (budget.gpu_hours - rank_hours(state.records)) / used
+        remaining = max(min(by_trials, by_gpus, seconds_of - seconds), 0.0)
     return Progress(
         trials=count,
         trials_of=trials_of,
@@ -80,6 +90,14 @@ def progress(state: SweepState, now: float) -> Progress:
         seconds_of=seconds_of,
         left_seconds=remaining,
     )
+
+
+def _at_once(records: Sequence[Record]) -> float:
+    """Returns how many trials ran at the same time on average, at least 1."""
+    if not records:
+        return 1.0
+    span = max(one.ended_at for one in records) - min(one.started_at for one in records)
+    return max(sum(map(trial_seconds, records)) / span, 1.0) if span > 0 else 1.0
 
 
 def trial_seconds(record: Record) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
 
+from alembic.script import ScriptDirectory
 from optuna.distributions import distribution_to_json
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.models import (
@@ -16,6 +18,7 @@ from optuna.storages._rdb.models import (
     TrialParamModel,
     TrialUserAttributeModel,
 )
+from optuna.storages._rdb.storage import _VersionManager
 from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import Table, event, insert, select
@@ -40,6 +43,25 @@ def _mark_damage(attribute: Any, _: Any) -> None:
 
 for _model in (StudyUserAttributeModel, TrialUserAttributeModel):
     event.listen(_model, "load", _mark_damage)
+
+
+_load_migrations = _VersionManager._create_alembic_script
+
+
+def _create_alembic_script(_: _VersionManager) -> ScriptDirectory:
+    return _migrations()
+
+
+@functools.cache
+def _migrations() -> ScriptDirectory:
+    manager = _VersionManager.__new__(_VersionManager)
+    manager.url = ""  # is not used to load them
+    return _load_migrations(manager)
+
+
+# Whenever a storage is opened, Optuna executes its migrations to learn the newest schema: they
+# define the tables of each again, which takes longer than all else, and stay in memory.
+_VersionManager._create_alembic_script = _create_alembic_script  # type: ignore[assignment, method-assign]
 
 
 def constraint_key(name: str) -> str:

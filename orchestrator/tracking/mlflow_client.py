@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import sys
 from typing import cast
 
@@ -10,7 +12,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
-from requests.exceptions import RequestException, RetryError
+from requests.exceptions import ConnectionError as LostConnection
+from requests.exceptions import RequestException, RetryError, Timeout
 
 from orchestrator.study.storage import DATABASE_ERRORS
 from orchestrator.tracking.bounded import InTime, call_in_time
@@ -82,6 +85,17 @@ def probe_artifacts(location: str, uri: str) -> None:
         Exception: One of `tracking_errors`.
     """
     call_in_time(lambda: mlflow.artifacts.list_artifacts(artifact_uri=location, tracking_uri=uri))
+
+
+def is_away(error: Exception) -> bool:
+    """Returns True if the same probe may succeed later: no answer, or errors of the server's own.
+
+    A certificate that nobody trusts stays so, and a host that nobody knows is taken for a typing
+    error, as that of a study's storage is.
+    """
+    cause = _request_error(error) or error
+    lasts = isinstance(_root_cause(cause), ssl.SSLError | socket.gaierror)
+    return isinstance(cause, RetryError | LostConnection | Timeout | TimeoutError) and not lasts
 
 
 def refusal(error: Exception, uri: str) -> str:

@@ -15,7 +15,7 @@ from orchestrator.tracking.mlflow_store import (
     sqlite_file,
     store_uri,
 )
-from search_spaces.errors import MissingExtraError, StudyError, missing_extra
+from search_spaces.errors import MissingExtraError, StudyError, TrackingLost, missing_extra
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 
@@ -64,6 +64,7 @@ def check_tracking(spec: SweepSpec) -> None:
     not answer takes a few seconds.
 
     Raises:
+        TrackingLost: If the store does not answer now, or answers with errors of its own.
         StudyError: If the store cannot be opened or written.
         MissingExtraError: If MLflow is not installed.
     """
@@ -113,6 +114,7 @@ def _check_service(uri: str) -> None:
     # imported here, because importing mlflow takes seconds
     from orchestrator.tracking.mlflow_client import (
         NoSuchStore,
+        is_away,
         probe_artifacts,
         probe_store,
         refusal,
@@ -128,12 +130,14 @@ def _check_service(uri: str) -> None:
             " postgresql://... or leave it out"
         ) from error
     except tracking_errors() as error:
-        raise StudyError(f"the MLflow server {address} {refusal(error, uri)}") from error
+        kind = TrackingLost if is_away(error) else StudyError
+        raise kind(f"the MLflow server {address} {refusal(error, uri)}") from error
     try:
         if artifacts is not None:
             probe_artifacts(artifacts, uri)
     except tracking_errors() as error:
         location = without_password(artifacts or "")
-        raise StudyError(
+        kind = TrackingLost if is_away(error) else StudyError
+        raise kind(
             f"the artifact store {location} of the MLflow server {address} {refusal(error, uri)}"
         ) from error

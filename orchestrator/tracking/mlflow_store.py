@@ -11,7 +11,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from orchestrator.workspace import tracking_uri
-from search_spaces.errors import StudyError, require
+from search_spaces.errors import StudyError, TrackingLost, require
 from search_spaces.spec.files import real_path, with_home
 from search_spaces.spec.redaction import without_password, without_secrets
 from search_spaces.spec.schema import SweepSpec
@@ -77,10 +77,11 @@ def check_database(uri: str) -> None:
     """Checks a database for MLflow.
 
     Raises:
-        StudyError: If it cannot be reached, has another version, or belongs to a study.
+        TrackingLost: If its server does not answer now, or its disk fails or is full.
+        StudyError: If it cannot be used otherwise, has another version, or belongs to a study.
     """
     # imported here: only a database needs it, and importing takes a second
-    from orchestrator.study.storage import DATABASE_ERRORS, reason, revision, tables
+    from orchestrator.study.storage import DATABASE_ERRORS, is_server_away, reason, revision, tables
 
     address = without_password(uri)
     try:
@@ -89,7 +90,8 @@ def check_database(uri: str) -> None:
         raise StudyError(f"the MLflow store {address} needs a driver: {error}") from error
     except DATABASE_ERRORS as error:
         message = without_secrets(reason(error), uri)
-        raise StudyError(f"the MLflow store {address} cannot be opened: {message}") from error
+        kind = TrackingLost if is_server_away(error) else StudyError
+        raise kind(f"the MLflow store {address} cannot be opened: {message}") from error
     _refuse_studies(table_names, uri)
     _check_revision(schema, uri)
 

@@ -43,6 +43,7 @@ class Step(StrEnum):
     STUDY_WRITE = "study.write"  # of what closes a trial; `after` is ahead of the commit
     STUDY_FAIL = "study.fail"  # a trial without a result, or a record of an earlier driver's
     STUDY_KEEP = "study.keep"  # validations, model, provenance, the end of the sweep
+    RAY_CONNECT = "ray.connect"  # to a cluster, or to a Ray that starts here
     TRIAL_SEND = "trial.send"  # by the driver, to a group
     OUTCOME_RECEIVE = "outcome.receive"  # by the driver
     GROUP_START = "group.start"  # by the process that runs a group's trials

@@ -32,6 +32,7 @@ def complaints(resource: Resource) -> Iterator[str]:
                 yield f"{version}: no schema of kind {resource['kind']}"  # nobody has checked it
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_resource_fits_its_schema(overlay: str) -> None:
     resources = rendered(overlay)

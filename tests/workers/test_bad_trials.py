@@ -39,6 +39,7 @@ def test_the_model_without_a_fault_is_measured(peers: Group) -> None:
     assert isinstance(run_odd(peers, "none"), Measured)
 
 
+@pytest.mark.cases_by_default(5)
 @pytest.mark.parametrize(
     **every_pair(zero_stage=(0, 3), where=("build", "data", "forward", "backward"), rank=(None, 1))
 )

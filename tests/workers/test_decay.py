@@ -79,6 +79,7 @@ def plain_losses_with_the_longest(decay: Decay) -> list[float]:
     return losses
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize("decay", ["all", "stock"])
 @pytest.mark.parametrize(
     ("ranks", "knobs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 
@@ -48,10 +49,15 @@ def test_values_that_few_plans_have_are_run_too() -> None:
 
 @pytest.mark.thorough
 def test_a_draw_reaches_every_value_of_the_knobs_that_are_words() -> None:
+    """Some are rare: few plans can have a pipeline without bubbles."""
     rng = random.Random(SEED)
-    plans = [draw(model, 8, rng) for model in MODELS for _ in range(40)]
+    knobs = ("engine", "zero_stage", "pipeline_schedule", "checkpoint_mode", "batching")
+    lacking = {(knob, value) for knob in knobs for value in CHOICES[knob]}
+    lacking |= {(knob, degree) for knob in ("tensor", "pipeline") for degree in (1, 2, 4)}
+    for model, _ in product(MODELS, range(200)):
+        plan = draw(model, 8, rng)
+        lacking -= {(knob, getattr(plan, knob)) for knob, _ in lacking}
+        if not lacking:
+            break
 
-    for knob in ("engine", "zero_stage", "pipeline_schedule", "checkpoint_mode", "batching"):
-        assert {getattr(plan, knob) for plan in plans} == set(CHOICES[knob]), knob
-    assert {plan.tensor for plan in plans} >= {1, 2, 4}
-    assert {plan.pipeline for plan in plans} >= {1, 2, 4}
+    assert not lacking

@@ -76,6 +76,7 @@ def reference_losses() -> list[float]:
     return losses[1:]
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize("plan", PLANS, ids=plan_id)
 def test_every_plan_trains_the_same(pair: Group, plan: Plan) -> None:
     outcome = pair.run(TrialRequest(number=0, plan=plan, spec=SPEC))
@@ -102,6 +103,7 @@ def _states(anatomy: Anatomy) -> tuple[int, int, int]:
     return anatomy.weights, anatomy.gradients, anatomy.optimizer_states
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("zero_stage", [0, 2, 3])
 def test_only_adapters_have_gradients_and_optimizer_states(pair: Group, zero_stage: int) -> None:
     anatomy = _anatomy(pair, a_request(SPEC, zero_stage=zero_stage))

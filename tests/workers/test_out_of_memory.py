@@ -16,7 +16,7 @@ import torch
 
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest
-from tests.covering import every_pair
+from tests.covering import every_value
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import HUGE_BYTES
 from tests.workers.values import LLAMA, MEMORY_GIB, a_request, a_spec, odd_model
@@ -46,6 +46,7 @@ def large_request(spec: SweepSpec = ONE_TENSOR, zero_stage: int = 0) -> TrialReq
     return a_request(spec, zero_stage=zero_stage, micro_batch=128, accumulation=1)
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("zero_stage", [0, 3])
 @pytest.mark.parametrize("spec", [ONE_TENSOR, MANY_TENSORS], ids=["one tensor", "many tensors"])
 def test_a_plan_too_large_for_the_budget_runs_out_of_memory(
@@ -137,7 +138,7 @@ def test_failures_in_a_row_leave_nothing_behind(peers: Group) -> None:
 
 # in the first step, and in a measured one
 @pytest.mark.parametrize(
-    **every_pair(zero_stage=(0, 2, 3), where=("forward", "backward"), call=(1, 3))
+    **every_value(zero_stage=(0, 2, 3), where=("forward", "backward"), call=(1, 3))
 )
 def test_when_one_rank_runs_out_the_others_learn_it_at_once(
     peers: Group, zero_stage: int, where: str, call: int

@@ -117,6 +117,7 @@ def _accumulate(module: torch.nn.Module, step: int) -> float:
     return loss
 
 
+@pytest.mark.cases_by_default(5)
 @pytest.mark.parametrize("plan", PLANS, ids=plan_id)
 def test_the_losses_of_a_plan_are_those_of_the_plain_loop(pair: Group, plan: Plan) -> None:
     outcome = pair.run(TrialRequest(number=0, plan=plan, spec=SPEC))

@@ -17,12 +17,6 @@ from workers.worker import Worker
 
 PLANS: dict[str, dict[str, Any]] = {
     "ddp in bf16": {"precision": "bf16", "compression": "fp16"},
-    "fsdp2 in fp16, offloaded": {
-        "zero_stage": 3,
-        "precision": "fp16",
-        "offload_optimizer": "cpu",
-        "offload_parameters": "cpu",
-    },
     "tensor, the sequence too": {"tensor": 2, "data": 1, "sequence_parallel": True},
     "pipeline, selective": {
         "pipeline": 2,
@@ -30,12 +24,19 @@ PLANS: dict[str, dict[str, Any]] = {
         "checkpoint_ratio": 1.0,
         "checkpoint_mode": "selective",
     },
+    "fsdp2 in fp16, offloaded": {
+        "zero_stage": 3,
+        "precision": "fp16",
+        "offload_optimizer": "cpu",
+        "offload_parameters": "cpu",
+    },
     "deepspeed 1 in bf16": {"engine": "deepspeed", "zero_stage": 1, "precision": "bf16"},
-    "deepspeed 3": {"engine": "deepspeed", "zero_stage": 3},
     "deepspeed, tensor": {"engine": "deepspeed", "tensor": 2, "data": 1},
+    "deepspeed 3": {"engine": "deepspeed", "zero_stage": 3},
 }
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize("knobs", PLANS.values(), ids=PLANS)
 def test_after_a_plan_torch_is_as_before(pair: Group, knobs: dict[str, Any]) -> None:
     before = pair.call(_torch)

@@ -16,6 +16,7 @@ def unwoken(groups: Groups) -> Group:
     return groups.of(2, stubborn.BACKEND)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("zero_stage", [0, 3])
 def test_the_alarm_wakes_them_and_the_same_workers_go_on(unwoken: Group, zero_stage: int) -> None:
     """Nothing else wakes them: each would wait for its time-out, and end its process."""

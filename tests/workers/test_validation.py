@@ -31,7 +31,7 @@ from search_spaces.trial import (
     outcome_from_json,
     outcome_to_json,
 )
-from tests.covering import every_pair
+from tests.covering import every_value
 from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
 from tests.workers.test_same_training import LOSS_TOLERANCE, reference_losses
@@ -52,12 +52,12 @@ LOSSY_TOLERANCE = 0.02
 COLLECTIVE_SECONDS = 1200.0  # who waits for the end of one does not answer in time
 PLANS: dict[str, dict[str, Any]] = {
     "ddp": {},
+    "tensor": {"tensor": 2, "data": 1},
     "fsdp2, selective": {
         "zero_stage": 3,
         "checkpoint_ratio": 1.0,
         "checkpoint_mode": "selective",
     },
-    "tensor": {"tensor": 2, "data": 1},
     "pipeline": {"pipeline": 2, "data": 1},
     "zero 2": {"engine": "deepspeed", "zero_stage": 2},
     "zero 3": {"engine": "deepspeed", "zero_stage": 3},
@@ -142,6 +142,7 @@ def evaluation_loss(groups: Groups, tmp_path_factory: pytest.TempPathFactory) ->
     return done.evaluation_loss
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize(
     ("ranks", "knobs"),
     [
@@ -303,7 +304,7 @@ def test_an_evaluation_keeps_no_gradients_and_training_goes_on(
 
 
 @pytest.mark.parametrize(
-    **every_pair(where=("evaluation", "checkpoint"), zero_stage=(0, 3), rank=(None, 1))
+    **every_value(where=("evaluation", "checkpoint"), zero_stage=(0, 3), rank=(None, 1))
 )
 def test_what_fails_in_a_validation_alone_says_where(
     pair: Group, where: str, zero_stage: int, rank: int | None, tmp_path: Path
@@ -325,6 +326,7 @@ def test_what_fails_in_a_validation_alone_says_where(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
 def test_memory_that_only_an_evaluation_wants(pair: Group, engine: str, tmp_path: Path) -> None:
     spec = a_spec(model=odd_model("allocates", where="evaluation", rank=1))

@@ -188,7 +188,8 @@ class CudaRuntime(AbstractDeviceRuntime):
         )
 
     def reset_peak(self) -> None:
-        torch.accelerator.reset_peak_memory_stats(self._device)
+        if torch.accelerator.memory_stats(self._device):  # else torch 2.11 raises an error
+            torch.accelerator.reset_peak_memory_stats(self._device)
 
     def limit(self, claimed_bytes: int | None) -> None:
         share = 1.0 if claimed_bytes is None else min(claimed_bytes / self._total_bytes(), 1.0)

@@ -42,6 +42,7 @@ def test_a_longer_choice_begins_with_the_shorter_one() -> None:
     assert len(balanced(table, 10_000, 0)) == len(table)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_models_are_those_of_the_validation_and_tiny_ones_are_small(case: object) -> None:
     from benchmarks.gpu.cases import Case

@@ -151,6 +151,7 @@ def test_a_plan_its_exported_script_and_a_plain_loop(
     assert row["plain"] > 0
     assert row["plain_ratio"] == pytest.approx(row["plain"] / row["ours"])
     assert found.verdicts[1].holds is True
+    assert honesty.measure(asked).rows == [row]  # kept, and not compared again
 
 
 # ---------------------------------------------------------------- the limit

@@ -20,6 +20,7 @@ REPEATS = 3
 BEST, OF_THE_BEST = 24, 12  # how many plans have more repeats, and how many
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_a_recording_has_every_plan_of_its_specification_and_no_other(path: Path) -> None:
     spec = load_spec(kept_spec(path))

@@ -54,7 +54,7 @@ def submitted(
     folder: Path,
     environ: dict[str, str],
     *,
-    at: str,
+    at: Callable[[str], object],
     do: Callable[[], object],
     inside: Sequence[str] = (),
 ) -> tuple[str, int]:
@@ -63,8 +63,8 @@ def submitted(
     Args:
         folder: With `sweep.yaml`.
         environ: In which the cluster is reached.
-        at: Words of the line at which something is done, once.
-        do: What.
+        at: Tells of the log so far, after each line, whether it is time; once it is true.
+        do: What is done then.
         inside: Words that go before the command, such as those of another network.
 
     Returns:
@@ -79,12 +79,12 @@ def submitted(
         text=True,
     )
     assert watching.stdout is not None
-    seen = list[str]()
+    log, done = "", False
     with watching.stdout as lines:
         for line in lines:
-            seen.append(line)
-            if at in line and not any(at in other for other in seen[:-1]):
+            log += line
+            if not done and at(log):
+                done = True
                 do()
-    log = "".join(seen)
-    assert at in log, log
+    assert done, log
     return log, watching.wait(60)

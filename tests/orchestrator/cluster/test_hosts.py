@@ -59,7 +59,9 @@ def test_tensor_and_data_ranks_span_hosts_and_a_cut_link_costs_one_trial(tmp_pat
             net.cut(lost[0])
 
         lost = list[str]()
-        log, code = submitted(work, environ, at="trial 1 starts", do=cut, inside=head.inside)
+        log, code = submitted(
+            work, environ, at=lambda log: "trial 1 starts" in log, do=cut, inside=head.inside
+        )
 
     assert code == 0, log
     assert f"node {lost[0]} was lost during trial 1" in log

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +80,10 @@ def tuning(folder: Path, *command: str, **extra: str) -> Iterator[subprocess.Pop
                 with contextlib.suppress(psutil.Error, ProcessLookupError):
                     each.kill()
             process.wait()
+
+
+def _events(folder: Path) -> list[str]:
+    return (folder / "plimsoll-runs" / "sweep" / "events.jsonl").read_text().splitlines()
 
 
 def said(folder: Path) -> str:
@@ -163,7 +169,10 @@ def test_a_driver_that_finds_no_room_blames_no_plan(folder: Path) -> None:
 
 
 def test_a_driver_whose_head_dies_says_so_and_is_to_be_tried_again(folder: Path) -> None:
-    with tuning(folder, PLIMSOLL, "tune", "sweep.yaml", "--plain") as process:
+    passes = folder / "passes"
+    passes.mkdir()
+    counted = {FOLDER_VARIABLE: str(passes)}
+    with tuning(folder, PLIMSOLL, "tune", "sweep.yaml", "--plain", **counted) as process:
         all_of_them = offspring(process.pid)
         (head,) = (one for one in all_of_them if "gcs_server" in one.name())
         head.kill()
@@ -171,7 +180,172 @@ def test_a_driver_whose_head_dies_says_so_and_is_to_be_tried_again(folder: Path)
         assert process.wait(120) == os.EX_TEMPFAIL, said(folder)
         assert not psutil.wait_procs(all_of_them, timeout=30)[1]
     assert "Ray's head on this machine has died, so this sweep ends" in said(folder)
+    assert (passes / "lock.release.after").exists()  # so that the next driver need not wait
     assert set(outcomes_of(folder)) == {Measured}
+    events = [json.loads(line)["event"] for line in _events(folder)]
+    assert events.count("trial_ended") == events.count("trial_started")
+    assert events[-1] == "sweep_ended"
+
+
+def test_a_signal_while_a_sweep_is_prepared_leaves_nothing(folder: Path) -> None:
+    (folder / "slow_model.py").write_text("import time\n\ndef make():\n    time.sleep(100)\n")
+    write_sweep(folder / "sweep.yaml", space={}, model={"name": "slow_model:make"})
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
+        cwd=folder,
+        env=environment(folder, OMP_NUM_THREADS="1", TMPDIR=str(temporary)),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(temporary.glob("plimsoll-*")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said_to_user = process.communicate(timeout=60)
+
+    assert process.returncode == 128 + signal.SIGTERM, said_to_user
+    assert not list(temporary.glob("plimsoll-*"))
+
+
+@pytest.mark.parametrize(
+    ("orders", "words"),
+    [
+        ("", "Ray"),  # as its raylet is there: Ray may say so first
+        ("ray.connect.after=stop", "Ray's head on this machine has died, so this sweep ends"),
+    ],
+)
+def test_a_head_that_dies_while_ray_starts_is_to_be_tried_again(
+    orders: str, words: str, folder: Path
+) -> None:
+    """A head that dies before the first call into Ray: Ray would end the driver itself, by 1."""
+    passes = folder / "passes"
+    passes.mkdir()
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
+            cwd=folder,
+            env=environment(
+                folder, OMP_NUM_THREADS="1", **{VARIABLE: orders, FOLDER_VARIABLE: str(passes)}
+            ),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    driver = psutil.Process(process.pid)
+    started: dict[str, psutil.Process] = {}
+    while "raylet" not in started or (orders and driver.status() != psutil.STATUS_STOPPED):
+        assert process.poll() is None, said(folder)
+        time.sleep(0.05)
+        started = {one.name(): one for one in offspring(process.pid)}
+    all_of_them = offspring(process.pid)
+    started["gcs_server"].kill()
+    driver.resume()
+
+    assert process.wait(240) == os.EX_TEMPFAIL, said(folder)
+    assert words in said(folder)
+    assert not psutil.wait_procs(all_of_them, timeout=30)[1]
+    assert (passes / "lock.release.after").exists()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 1.0])
+def test_a_signal_while_ray_starts_leaves_none_of_its_processes(
+    seconds: float, folder: Path
+) -> None:
+    process = subprocess.Popen(
+        [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
+        cwd=folder,
+        env=environment(folder, OMP_NUM_THREADS="1"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    seen: set[psutil.Process] = set()
+    begun, is_sent = None, False
+    while process.poll() is None:
+        seen.update(there := offspring(process.pid))
+        if begun is None and any(words_of(one)[0].endswith("/raylet") for one in there):
+            begun = time.monotonic()
+        if begun is not None and not is_sent and time.monotonic() >= begun + seconds:
+            process.send_signal(signal.SIGTERM)
+            is_sent = True
+        time.sleep(0.01)
+    _, said_to_user = process.communicate()
+
+    assert process.returncode == 128 + signal.SIGTERM, said_to_user
+    assert "Traceback" not in said_to_user
+    assert not psutil.wait_procs(seen, timeout=5)[1]
+
+
+def ended(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a script with a Ray of its own to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+# A worker that has left its raylet, and does not come to its end
+ORPHAN = """
+import atexit, os, time
+import psutil, ray
+from orchestrator.cluster import runtime
+from orchestrator.host import has_ended
+from search_spaces.spec.load import load_spec
+
+@ray.remote(num_cpus=0)
+class Worker:
+    def pid(self):
+        return os.getpid()
+
+    def leave(self):
+        atexit.register(time.sleep, 600)
+        ray.actor.exit_actor()
+
+with runtime.connected(load_spec("sweep.yaml")):
+    worker = Worker.remote()
+    pid = ray.get(worker.pid.remote())
+    worker.leave.remote()
+    time.sleep(5)
+    assert psutil.pid_exists(pid)
+time.sleep(1)
+print("left" if psutil.pid_exists(pid) and not has_ended(psutil.Process(pid)) else "gone")
+"""
+
+
+def test_a_worker_that_does_not_come_to_its_end_is_ended(folder: Path) -> None:
+    done = ended(ORPHAN, folder)
+
+    assert done.stdout.split()[-1] == "gone", done.stdout + done.stderr
+
+
+# A folder that Ray makes as it ends cannot be made, as on a full disk
+FULL = """
+import time
+from pathlib import Path
+import psutil, ray
+from orchestrator.cluster import runtime
+from orchestrator.host import has_ended
+from search_spaces.spec.load import load_spec
+
+with runtime.connected(load_spec("sweep.yaml")):
+    node = ray.get_runtime_context().get_node_id()
+    session = ray._private.worker.global_worker.node.get_session_dir_path()
+    Path(session, f"ray_spilled_objects_{node}").touch()
+    children = psutil.Process().children(recursive=True)
+time.sleep(1)
+print(sum(not has_ended(child) for child in children))
+"""
+
+
+def test_a_disk_that_is_full_as_ray_ends_is_no_traceback_and_leaves_nothing(folder: Path) -> None:
+    done = ended(FULL, folder)
+
+    assert done.stdout.split()[-1] == "0", done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("signals", "code"), [(0, os.EX_TEMPFAIL), (2, 128 + signal.SIGTERM)])

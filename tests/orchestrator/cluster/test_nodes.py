@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from itertools import combinations
@@ -24,12 +25,13 @@ pytestmark = [
     ),
 ]
 GONE_SECONDS = 60
+PLANS = 12
 # The head has no room for a rank; each group has a node to itself, and nobody says how many
 SPEC = """
 model: where_model:make
 cluster: {{device: cpu, workers: 1, memory_gib: 0.5}}
-train: {{global_batch: 16, sequence_length: 16, precision: fp32}}
-space: {{micro_batch: [1, 2, 4], optimizer: [adamw_fused, adamw_foreach]}}
+train: {{global_batch: 16, sequence_length: 16}}
+space: {{micro_batch: [1, 2, 4], optimizer: [adamw_fused, adamw_foreach], precision: [fp32, bf16]}}
 objective: {{max_seconds: 4, interval: 0.0001, max_steps: 100000, racing: false}}
 validation: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db"}}
@@ -39,6 +41,19 @@ tracking: {{enabled: false}}
 
 def overlap(one: Record, other: Record) -> bool:
     return one.started_at < other.ended_at and other.started_at < one.ended_at
+
+
+def two_have_ended_and_two_run(log: str) -> bool:
+    """Returns True if two trials that ran side by side have ended, and two more run so."""
+    running, beside, ended = set[str](), set[frozenset[str]](), set[str]()
+    for trial, step in re.findall(r"trial (\d+) (starts|ended):", log):
+        if step == "starts":
+            running.add(trial)
+        else:
+            running.remove(trial)
+            ended.add(trial)
+        beside |= {frozenset(pair) for pair in combinations(running, 2)}
+    return len(running) == 2 and any(pair <= ended for pair in beside)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +69,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         ray_node(environ, folder, "first"),
         ray_node(environ, folder, "second") as second,
     ):
-        log, code = submitted(work, environ, at="trial 3 starts", do=lambda: kill(second))
+        log, code = submitted(work, environ, at=two_have_ended_and_two_run, do=lambda: kill(second))
     assert code == 0, log
     return folder, log
 
@@ -63,8 +78,8 @@ def test_all_plans_are_measured_though_a_node_was_killed(swept: tuple[Path, str]
     folder, log = swept
     records = load_records(load_spec(folder / "work" / "sweep.yaml"), "sweep")
 
-    assert Counter(type(record.outcome) for record in records) == {Measured: 6}
-    assert len({record.plan for record in records}) == 6
+    assert Counter(type(record.outcome) for record in records) == {Measured: PLANS}
+    assert len({record.plan for record in records}) == PLANS
     assert log.count("node second was lost during trial") >= 1
     assert "Best plans" in log
 

@@ -73,7 +73,9 @@ def test_a_job_that_dies_is_followed_by_one_that_goes_on(
     assert begun.returncode == 0, begun.stdout + begun.stderr
     assert "Job plimsoll-sweep submitted" in begun.stdout
 
-    log, code = submitted(work, environ, at="trial 1 starts", do=lambda: _driver(work).kill())
+    log, code = submitted(
+        work, environ, at=lambda log: "trial 1 starts" in log, do=lambda: _driver(work).kill()
+    )
 
     assert code == 0, log
     assert "Job plimsoll-sweep is already running study sweep" in log
@@ -154,6 +156,7 @@ def test_a_job_whose_answer_is_lost_is_not_started_twice(
         )
 
     assert told.stdout == "['answer-is-lost']\n", told.stderr
+    assert "INFO" not in told.stderr
     assert line.swallowed == 1
 
 
@@ -213,7 +216,9 @@ def test_a_head_that_is_killed_costs_the_trial_under_way(work: Path, home: Path)
             os.killpg(int(environ[PID]), signal.SIGKILL)
             stack.enter_context(head())
 
-        log, code = submitted(work, environ, at="trial 1 starts", do=kill_and_start_another)
+        log, code = submitted(
+            work, environ, at=lambda log: "trial 1 starts" in log, do=kill_and_start_another
+        )
 
     assert code == 0, log
     assert "(its head node restarted): a new job resumes where it stopped" in log, log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ import pytest
 import ray
 from ray.actor import ActorHandle
 
+from orchestrator.cli.exit_codes import ExitCode, exit_code_after
 from orchestrator.cluster.channels import GroupQueues
 from orchestrator.cluster.loop import SILENT_SECONDS, GroupRunner, TuneCluster, run_groups
 from orchestrator.cluster.runtime import configure_ray
@@ -307,6 +309,57 @@ def test_what_is_lost_time_and_again_is_given_up(left: object, tmp_path: Path) -
     assert not ours.state.running
     assert not ours.study.interrupted()
     assert len(ours.events(SweepEnded)) == 1
+
+
+class Failing(GroupRunner):
+    """Raises in its first trial."""
+
+    def step(self) -> dict[str, Any]:
+        raise RuntimeError
+
+
+class Unsaved(GroupRunner):
+    """Raises where Tune saves its state, which it does once the sweep has ended."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self._group = Group(self._queues)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune finds no room on the driver's disk for the error of a group."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "error.pkl")
+
+    monkeypatch.setattr("ray.tune.experiment.trial.Trial.handle_error", full)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("left", "no_room")
+def test_a_disk_that_does_not_take_what_tune_writes_is_no_bug_of_ours(tmp_path: Path) -> None:
+    ours = make_sweep(tmp_path, Standing("a"), 1)
+
+    with pytest.raises(OSError, match=r"error\.pkl") as caught:
+        run(ours, Failing)
+
+    assert exit_code_after(caught.value) == ExitCode.TRY_AGAIN
+    assert not records_of(ours)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("left", "no_room")
+def test_what_tune_cannot_write_of_a_sweep_that_has_ended_is_nobodys_loss(tmp_path: Path) -> None:
+    ours = make_sweep(tmp_path, Standing("a"), 1)
+
+    run(ours, Unsaved)
+
+    assert ours.state.ended is not None
+    assert len(records_of(ours)) == TRIALS
 
 
 @pytest.mark.thorough

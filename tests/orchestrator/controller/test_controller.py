@@ -418,6 +418,24 @@ def test_a_stop_lets_the_next_driver_run_the_trial(sweep: Make) -> None:
     assert len(again.run()) == 2
 
 
+def test_a_cluster_that_is_gone_blames_no_plan_however_often(sweep: Make) -> None:
+    first = sweep()
+    lost = first.ask().request
+    first.controller.give_up(Stopped(by="the head has died"))
+    assert first.recorder.kinds[-2:] == [TrialEnded, SweepEnded]
+    assert first.state.records[-1].outcome == Cancelled(cause=Stopped(by="the head has died"))
+
+    second = sweep()  # at once: the study was released
+    assert second.study.interrupted() == ()
+    while second.ask().request.plan != lost.plan:
+        pass
+    second.controller.give_up(Stopped(by="the head has died"))
+
+    third = sweep()
+    assert third.state.records == ()
+    assert lost.plan in third.run()
+
+
 def test_a_stop_just_after_the_study_has_the_result(sweep: Make) -> None:
     """Ctrl-C may come after a record is stored and before its event."""
     ours = sweep()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
+from orchestrator.core.budget import rank_hours
 from orchestrator.core.objective import speedup
 from orchestrator.report.sweep_tables import (
     baseline_record,
@@ -61,6 +63,25 @@ def test_time_left_follows_the_median_trial_within_the_budget() -> None:
     assert progress(state, BEGAN + 60).left_seconds == 20 * 6.0
     assert progress(state, BEGAN + 590).left_seconds == 10.0
     assert progress(make_state([]), BEGAN).left_seconds is None
+
+
+def test_time_left_is_shared_by_trials_that_run_at_the_same_time() -> None:
+    one = make_state([make_measured()] * 4)
+    pairs = tuple(
+        replace(record, started_at=BEGAN + 6 * (at // 2), ended_at=BEGAN + 6 * (at // 2) + 6)
+        for at, record in enumerate(one.records)
+    )
+
+    assert progress(replace(one, records=pairs), BEGAN + 12).left_seconds == 20 * 6.0 / 2
+
+
+def test_gpu_hours_end_a_sweep_before_its_trials() -> None:
+    state = make_state([make_measured()] * 4)
+    used = rank_hours(state.records)
+    spec = make_spec(budget={"gpu_hours": 1.5 * used})
+    state = replace(state, spec=spec)
+
+    assert progress(state, BEGAN + 24).left_seconds == pytest.approx(12.0)
 
 
 def test_a_budget_beyond_the_plans_there_are_is_not_waited_for() -> None:

@@ -120,6 +120,7 @@ def test_studies_of_a_storage_are_evidence_for_each_other(spec: SweepSpec) -> No
     assert len(other.records) == 2
 
 
+@pytest.mark.cases_by_default(1)
 def test_a_report_of_an_unknown_study_names_those_that_are_there(spec: SweepSpec) -> None:
     with pytest.raises(StudyError, match="run plimsoll tune") as caught:
         load_records(spec, NAME)

@@ -282,6 +282,7 @@ def lose_in_check(lock: DriverLock, storage: str) -> None:
     lock.check = check_then_lose  # type: ignore[method-assign]
 
 
+@pytest.mark.cases_by_default(1)
 def test_a_driver_that_was_killed_leaves_the_study_at_once(storage: str, tmp_path: Path) -> None:
     with obedient() as first:
         assert first.does("open", storage, tmp_path, NAME) == "done"

@@ -45,6 +45,7 @@ def test_processes_that_make_the_tables_at_the_same_time(storage: str, tmp_path:
         assert opened.get_current_version() == opened.get_head_version()
 
 
+@pytest.mark.cases_by_default(1)
 def test_two_sweeps_at_the_same_time_keep_apart(storage: str, tmp_path: Path) -> None:
     ended = begin_together(
         [driver("sweep", storage, tmp_path, name, 6) for name in ("anns", "bobs")]
@@ -58,6 +59,7 @@ def test_two_sweeps_at_the_same_time_keep_apart(storage: str, tmp_path: Path) ->
         assert len({record.plan for record in records}) == 6
 
 
+@pytest.mark.cases_by_default(1)
 def test_a_second_driver_is_refused_while_the_first_lives(
     spec: SweepSpec, storage: str, tmp_path: Path
 ) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from alembic.script import ScriptDirectory
 from sqlalchemy.exc import OperationalError
 
 from orchestrator.study.reader import load_records
-from orchestrator.study.storage import storage_errors, storage_url
+from orchestrator.study.storage import open_storage, storage_errors, storage_url
 from orchestrator.study.study import check_study
 from search_spaces.errors import StudyError, StudyLost
 from tests.orchestrator.study.values import NAME, execute, open_study, run, study_spec
@@ -126,6 +127,17 @@ def test_two_studies_share_a_storage(tmp_path: Path) -> None:
 
     assert len(load_records(spec, "one")) == 2
     assert len(load_records(spec, "two")) == 3
+
+
+def test_optunas_migrations_are_read_once_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'first.db'}"
+    first = open_storage(url).get_head_version()
+    monkeypatch.setattr(ScriptDirectory, "from_config", lambda _: pytest.fail("read again"))
+
+    assert open_storage(url).get_head_version() == first
+    assert open_storage(f"sqlite:///{tmp_path / 'second.db'}").get_current_version() == first
 
 
 def test_tables_that_other_processes_left_out_are_made(tmp_path: Path) -> None:

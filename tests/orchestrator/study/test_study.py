@@ -251,6 +251,7 @@ def test_one_seed_gives_one_order(sampler: str, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what survives
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_study_goes_on_where_it_stopped(sampler: str, tmp_path: Path) -> None:
     spec = study_spec(tmp_path, sampler)

@@ -31,6 +31,7 @@ def refused(spec: SweepSpec) -> str:
     return str(caught.value)
 
 
+@pytest.mark.cases_by_default(1)
 def test_an_older_storage_is_upgraded_by_the_command_that_is_named(
     spec: SweepSpec, storage: str
 ) -> None:

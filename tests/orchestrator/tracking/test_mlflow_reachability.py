@@ -24,6 +24,7 @@ import pytest
 
 from benchmarks.rigs.mlflow_server import mlflow_server, serves
 from benchmarks.rigs.ports import free_port
+from orchestrator.cli.exit_codes import ExitCode, exit_code_after
 from orchestrator.tracking.mlflow_client import open_client
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from search_spaces.errors import StudyError
@@ -82,6 +83,8 @@ for uri, environment in json.load(sys.stdin):
     for name in environment:
         del os.environ[name]
 """
+
+TRY_AGAIN, USER_ERROR = ExitCode.TRY_AGAIN, ExitCode.USER_ERROR
 
 
 class Asked(NamedTuple):
@@ -161,11 +164,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def refused(uri: str) -> str:
-    """Returns the sentence that refuses a server."""
+def refused(uri: str, code: ExitCode = USER_ERROR) -> str:
+    """Returns the sentence that refuses a server, and ends a sweep with this code."""
     with pytest.raises(StudyError) as caught:
         check_tracking(make_spec(tracking={"uri": uri}))
     assert "\n" not in str(caught.value)
+    assert exit_code_after(caught.value) == code
     return str(caught.value)
 
 
@@ -182,7 +186,7 @@ def refused(uri: str) -> str:
 def test_a_server_that_refuses_is_found_before_the_sweep(
     server: Server, path: str, words: str
 ) -> None:
-    said = refused(f"{server.address}/{path}")
+    said = refused(f"{server.address}/{path}", TRY_AGAIN if path == "500" else USER_ERROR)
 
     assert said.startswith(f"the MLflow server {server.address}/{path} answered")
     assert words in said
@@ -194,7 +198,7 @@ def test_a_server_that_sends_a_byte_at_a_time_is_not_waited_for(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
 
-    said = refused(f"{server.address}/drip")
+    said = refused(f"{server.address}/drip", TRY_AGAIN)
 
     assert "does not answer: no complete answer within 5 s" in said
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.exit_codes import ExitCode, exit_code_after
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.mlflow_store import is_database, is_folder, sqlite_file, store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages, ui_command
@@ -43,6 +44,7 @@ def test_the_store_is_in_the_folder_of_the_studies(tmp_path: Path) -> None:
         ("sqlite:///{folder}", "is not a readable and writable file"),
         ("http://127.0.0.1:9", "does not answer"),
         ("postgresql://ann:secret@127.0.0.1:9/mlflow", "postgresql://ann@127.0.0.1:9/mlflow"),
+        ("http://nobody.invalid", "does not answer"),
         ("redis://127.0.0.1", "MLflow has no such store"),
     ],
 )
@@ -57,6 +59,8 @@ def test_a_store_that_cannot_be_opened_is_found_before_the_sweep(
 
     assert reason in str(caught.value)
     assert "secret" not in str(caught.value)
+    away = "127.0.0.1:9" in uri  # where nobody listens yet
+    assert exit_code_after(caught.value) == (ExitCode.TRY_AGAIN if away else ExitCode.USER_ERROR)
     check_tracking(make_spec(tracking={"enabled": False, "uri": "redis://127.0.0.1"}))
 
 

@@ -17,6 +17,7 @@ import torch
 from search_spaces.plan import Attention, Plan
 from search_spaces.spec.schema import DataSpec, ModelSpec, SweepSpec
 from search_spaces.spec.sections import TrainSpec
+from tests.covering import every_pair
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.data.batches import BatchSource, batch_source
 from workers.models.built import BuiltModel
@@ -78,9 +79,9 @@ def _step(
     return loss, gradient.clone(), samples, tokens
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-@pytest.mark.parametrize("step", [0, -1])
+@pytest.mark.parametrize(
+    **every_pair(step=(0, -1), name=("llama", "gpt2"), attention=("eager", "sdpa"))
+)
 def test_causal_losses_agree(name: str, attention: Attention, step: int, english: str) -> None:
     built = _built(name, attention)
     source = batch_source(built, _spec(TINY_LLAMA, english))

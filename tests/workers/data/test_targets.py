@@ -55,6 +55,7 @@ CASES = [(knobs, says_targets) for knobs in PLANS for says_targets in (False, Tr
 FIRST = [({"micro_batch": 4}, False), (SHARDED, True)]  # the rest at greater length
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     ("knobs", "says_targets"),
     [

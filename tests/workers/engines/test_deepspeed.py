@@ -16,6 +16,7 @@ import torch
 from torch.utils import cpp_extension
 
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest
+from tests.covering import every_value
 from tests.workers.launch import CALL_SECONDS, Group
 from tests.workers.odd_models import HUGE_BYTES
 from tests.workers.test_same_training import (
@@ -65,6 +66,7 @@ def test_a_model_with_an_odd_number_of_parameters_trains_in_shards(pair: Group) 
     assert outcome.losses == pytest.approx(reference.losses, rel=LOSS_TOLERANCE)
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize("knobs", PLANS, ids=str)
 def test_the_losses_are_those_of_the_plain_loop(pair: Group, knobs: dict[str, Any]) -> None:
     outcome = pair.run(a_request(SPEC, engine="deepspeed", **knobs))
@@ -96,6 +98,7 @@ def test_clipping_and_schedule_are_those_of_engine_torch(pair: Group) -> None:
     assert losses[0] != pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 def test_bf16_learns(pair: Group, zero_stage: int) -> None:
     request = a_request(SPEC, engine="deepspeed", zero_stage=zero_stage, precision="bf16")
@@ -206,8 +209,7 @@ def _left_behind(worker: Worker) -> tuple[str, ...]:
     return (*alive, *kept, *(["cdb"] if comm.cdb is not None else []))
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("zero_stage", [2, 3])
+@pytest.mark.parametrize(**every_value(zero_stage=(2, 3), where=("forward", "backward")))
 def test_when_one_rank_runs_out_the_others_learn_it_at_once(
     pair: Group, zero_stage: int, where: str
 ) -> None:

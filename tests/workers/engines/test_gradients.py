@@ -78,6 +78,7 @@ def _moved(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     }
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize(
     ("ranks", "knobs"), LAYOUTS, ids=lambda value: value if isinstance(value, int) else str(value)
 )

@@ -59,6 +59,7 @@ def clipped_losses() -> list[float]:
     return losses[1:]
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("zero_stage", [0, 2, 3])
 def test_losses_are_those_of_the_plain_loop_with_clipping_and_schedule(
     pair: Group, zero_stage: int

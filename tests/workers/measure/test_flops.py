@@ -17,6 +17,7 @@ def published(name: str) -> SweepSpec:
     )
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     ("name", "parameters", "looked_up", "layers", "width"),
     [

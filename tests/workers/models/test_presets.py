@@ -48,6 +48,7 @@ def test_a_token_meets_the_published_active_parameters(name: str) -> None:
     assert active == pytest.approx(ACTIVE[name], rel=0.02)
 
 
+@pytest.mark.cases_by_default(6)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_has_the_published_parameters(name: str) -> None:
     facts = describe(ModelSpec(name=name), TRAIN)

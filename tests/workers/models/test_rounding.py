@@ -51,6 +51,7 @@ def _run_twice(worker: Worker, knobs: dict[str, Any]) -> tuple[Any, Any]:
     return run_trial(request, worker), run_trial(perturbed, worker)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     "knobs",
     [

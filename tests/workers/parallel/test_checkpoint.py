@@ -265,6 +265,7 @@ def test_a_block_that_works_in_place_is_recomputed_right(offload: bool) -> None:
         assert torch.equal(plain, recomputed)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(**every_value(kind=KINDS[1:], zero_stage=(0, 3)))
 def test_ranks_that_recompute_train_the_same(
     pair: Group, zero_stage: int, kind: tuple[CheckpointMode, bool]

@@ -50,6 +50,7 @@ def losses_of(group: Group, seed: int = 0, **knobs: Any) -> tuple[float, ...]:
     return outcome.losses
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("ranks", "knobs"),
     [
@@ -118,6 +119,7 @@ def alike(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     ("knobs", "inside", "outside"),
     [

@@ -39,6 +39,7 @@ def measured(group: Group, request: TrialRequest) -> Measured:
     return outcome
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("zero_stage", [2, 3])
 def test_hybrid_shard_trains_the_same(four: Group, zero_stage: int) -> None:
     request = a_request(SPEC, zero_stage=zero_stage, data=4, replicas=2, micro_batch=1)
@@ -125,6 +126,7 @@ def test_offload_trains_the_same(pair: Group, zero_stage: int, pin_memory: bool)
     assert measured(pair, request).losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("zero_stage", [2, 3])
 def test_bf16_is_near_fp32_and_keeps_fp32_weights(pair: Group, zero_stage: int) -> None:
     whole = measured(pair, a_request(SPEC, zero_stage=zero_stage))
@@ -173,6 +175,7 @@ def test_blocks_are_told_whose_weights_to_gather_ahead(pair: Group) -> None:
         }
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     **every_value(zero_stage=(2, 3), prefetch_blocks=(1, 2), checkpoint_ratio=(0.0, 1.0))
 )

@@ -48,6 +48,7 @@ def adafactor_losses() -> list[float]:
     return losses[1:]
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("knobs", [{}, {"zero_stage": 3}, HYBRID, OFFLOAD], ids=str)
 def test_foreach_trains_as_fused_does(groups: Any, knobs: dict[str, Any]) -> None:
     outcome = measured(groups, optimizer="adamw_foreach", **knobs)
@@ -63,6 +64,7 @@ def test_adafactor_trains_as_in_a_plain_loop_and_keeps_little(groups: Any) -> No
     assert 0 < anatomy.optimizer_states < 0.1 * anatomy.weights  # AdamW: twice the weights
 
 
+@pytest.mark.cases_by_default(2)
 @needs_8bit
 @pytest.mark.parametrize("knobs", [{}, {"zero_stage": 3}, HYBRID, OFFLOAD], ids=str)
 def test_8_bit_adamw_trains_nearly_as_adamw_on_whole_weights_and_on_shards(

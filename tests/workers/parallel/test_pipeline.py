@@ -114,6 +114,7 @@ def two_stages(**knobs: Any) -> Plan:
     return a_plan(**{"data": 1, "pipeline": 2} | knobs)
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
@@ -206,6 +207,7 @@ def _whole(weight: torch.Tensor) -> torch.Tensor:
     return full.detach().clone()
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("zero_stage", "schedule"),
     [(0, "1f1b"), (2, "1f1b"), (0, "interleaved_zero_bubble"), (0, "zbv")],

@@ -89,6 +89,7 @@ def assert_moved_by_gradient(group: Group, spec: SweepSpec, **knobs: Any) -> Non
             assert worst < GRADIENT_TOLERANCE * largest, name
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_step_moves_the_weights_by_the_gradient_of_the_whole_model(
     pair: Group, tmp_path: Path, architecture: str
@@ -96,6 +97,7 @@ def test_a_step_moves_the_weights_by_the_gradient_of_the_whole_model(
     assert_moved_by_gradient(pair, split_spec(architecture, tmp_path), **TWO)
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize("architecture", IN_SEQUENCE)
 def test_so_it_does_with_the_sequence_split(pair: Group, tmp_path: Path, architecture: str) -> None:
     spec = split_spec(architecture, tmp_path)
@@ -127,6 +129,7 @@ def losses(group: Group, spec: SweepSpec, **knobs: Any) -> tuple[float, ...]:
 
 
 # a bias of keys has no gradient but rounding, of which AdamW makes whole steps
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("architecture", "config"),
     [
@@ -147,6 +150,7 @@ def test_losses_are_those_of_the_whole_model(
     assert losses(pair, spec, **TWO) == pytest.approx(expected, rel=LOSS_TOLERANCE)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     "knobs",
     [
@@ -178,6 +182,7 @@ def test_losses_beside_data_ranks_with_clipped_gradients(
     assert found == pytest.approx(expected, rel=LOSS_TOLERANCE)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("zero_stage", [0, 2])
 def test_a_rank_holds_its_slices_and_no_more(four: Group, zero_stage: int) -> None:
     spec = a_spec()

@@ -146,6 +146,7 @@ def test_a_step_is_said_to_take_the_flops_that_were_traced(
 # weights that one token is multiplied with, in 1e9: published active parameters (Jiang et al.
 # 2024, arXiv:2401.04088; the model card of Qwen3-30B-A3B; OpenAI 2025, arXiv:2508.10925, table
 # 1), which count the embedding that is looked up for Mixtral and Qwen, and not for gpt-oss
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     ("name", "published", "looked_up"),
     [
@@ -167,6 +168,7 @@ def test_a_preset_takes_six_flops_per_active_parameter_and_token(
     assert active / 1e9 == pytest.approx(published, rel=0.025)  # published with two digits
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("model", [MIXTRAL, QWEN, GPT_OSS], ids=["mixtral", "qwen", "gpt-oss"])
 def test_all_experts_are_held(model: dict[str, Any], tmp_path: Path) -> None:
     spec = spec_of(model)

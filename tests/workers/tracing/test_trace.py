@@ -69,6 +69,7 @@ def block(footprint: Footprint) -> Part:
     return footprint.variants[-1].blocks[-1].part
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     **every_value(
         case=((GPT2, {}), (LLAMA, {}), (BERT, {}), (STACKED, {}), (LLAMA, {"method": "lora"})),
@@ -173,6 +174,7 @@ def test_the_head_keeps_its_logits_in_fp32(tmp_path: Path) -> None:
     assert head.backward.transient_bytes.at(64) == pytest.approx(64 * 2 * logits, rel=0.05)
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("name", "parameters", "tied"),
     [
