@@ -15,12 +15,21 @@ MINUTES ?= 35
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--no-warn-script-location --constraint constraints.txt
 
-# what DeepSpeed would compile when a trial, or a test, is the first to ask for it
+# What a trial, or a test, would compile when it is the first to ask for it. What hangs is ended after 20
+# minutes, and its stack says where.
 define COMPILE
-from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder, ShareMemCommBuilder
-for builder in (CPUAdamBuilder(), ShareMemCommBuilder(), AsyncIOBuilder()):
-    if builder.is_compatible():  # the last one wants libaio's headers
-        builder.load()
+import faulthandler
+faulthandler.dump_traceback_later(1200)
+import torch
+from workers.parallel import deepspeed_features as features
+cpu = torch.device("cpu")
+features.load_deepspeed(cpu)
+if (lack := features.missing_for_cpu_adam()) is None:
+    features.load_cpu_adam()
+    if (lack := features.missing_for_nvme(cpu)) is None:
+        features.load_nvme()
+if lack is not None:
+    print(lack)
 endef
 export COMPILE
 
@@ -46,8 +55,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip uninstall --quiet --quiet --yes plimsoll # the name before plimsoll-tune
 	@$(PIP_INSTALL) --editable '.[dev]'
 	@echo "Compiling DeepSpeed's operators for CPUs (a minute or, with libaio's headers, three, once on a machine) ..."
-	@PATH="$(CURDIR)/$(BIN):$$PATH" DS_ACCELERATOR=cpu $(BIN)/python -c "$$COMPILE" >/dev/null 2>&1 \
-		|| echo "That failed; what needs them says why."
+	@timeout --kill-after 10 1210 $(BIN)/python -c "$$COMPILE" >$(VENV)/operators.log 2>&1 \
+		|| { tail -20 $(VENV)/operators.log; echo "That failed ($(VENV)/operators.log); what needs them says why."; }
 	@touch $@
 
 demo: setup ## Run a real sweep of a small Llama on this machine's CPU, under five minutes

@@ -53,7 +53,8 @@ def load_cpu_adam() -> None:
 
 
 def load_nvme() -> None:
-    """Loads the extension for NVMe offload; its first use on a machine compiles it."""
+    """Loads the extensions for NVMe offload; their first use on a machine compiles them."""
+    _load_extension("PinMemoryBuilder")  # else the next one would load it, without our lock
     _load_extension("AsyncIOBuilder")
 
 

@@ -284,14 +284,19 @@ def test_what_is_loaded_waits_for_nobody_who_compiles(alone: Group) -> None:
 @pytest.mark.thorough
 @pytest.mark.skipif(missing_for_cpu_adam() is not None, reason=str(missing_for_cpu_adam()))
 def test_what_a_killed_process_left_is_waited_for_by_nobody(tmp_path: Path) -> None:
-    """DeepSpeed itself meets torch's lock when its ranks connect."""
-    compiled = Path(cpp_extension._get_build_directory("deepspeed_shm_comm", verbose=False))
-    shutil.copytree(compiled, tmp_path / compiled.name)
-    (tmp_path / compiled.name / "lock").touch()
-    script = """
+    """torch waits for its lock files without end; DeepSpeed meets some of them by itself."""
+    load_features, folders = "load_cpu_adam()", ["deepspeed_shm_comm", "cpu_adam"]
+    if NO_NVME is None:
+        load_features, folders = "load_cpu_adam(); load_nvme()", [*folders, "pin_memory", "async_io"]
+    for name in folders:
+        compiled = Path(cpp_extension._get_build_directory(name, verbose=False))
+        shutil.copytree(compiled, tmp_path / name)
+        (tmp_path / name / "lock").touch()
+    script = f"""
 import torch
-from workers.parallel.deepspeed_features import load_deepspeed
+from workers.parallel.deepspeed_features import load_cpu_adam, load_deepspeed, load_nvme
 load_deepspeed(torch.device("cpu"))
+{load_features}
 import deepspeed
 import torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
