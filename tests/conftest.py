@@ -94,7 +94,7 @@ _LONG = (
 # These look at one sweep, and share a head, which each process would start for itself
 _ON_ONE_HEAD = tuple(
     f"{_SWEEPS}test_{name}.py"
-    for name in ("awkward_sweep", "job", "metrics", "validation", "shared_study", "submit")
+    for name in ("awkward_sweep", "ray_job", "metrics", "validation", "shared_study", "submit")
 )
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-from search_spaces.errors import DataError, ModelError, UserError
+from search_spaces.errors import DataError, MachineError, ModelError, UserError
 
 Task = Callable[[Any], bytes]
 _STDIN, _STDOUT, _STDERR = range(3)
@@ -38,7 +38,9 @@ IMPORTED = ["workers.models.load", "workers.tracing.trace", "transformers.modeli
 IDLE_SECONDS = 60.0
 _ANSWER, _ERROR = "answer.json", "error.json"
 _ERRORS = {error.__name__: error for error in (DataError, ModelError)}
-_KILL_SECONDS = 10.0  # in which a process that is killed ends
+_START_SECONDS = 300.0  # in which the process that forks has its imports
+_LEAST_SHARE = 0.2  # of a core, which a machine must give a model's code
+_LATE = "late"  # in place of an exit status
 _POLL_SECONDS = 0.02
 _CHUNK_BYTES = 2**16
 
@@ -49,7 +51,8 @@ def run_apart(task: Task, request: Any, seconds: float) -> bytes:
     Args:
         task: A function of a module of Plimsoll, which returns JSON.
         request: Its argument, as JSON values.
-        seconds: Time limit; then the process and all that it started are killed.
+        seconds: Time limit, in which waiting for a free core does not count; then the process and
+            all that it started are killed.
 
     Returns:
         The result.
@@ -57,6 +60,7 @@ def run_apart(task: Task, request: Any, seconds: float) -> bytes:
     Raises:
         UserError: As the task does.
         ModelError: If the process takes too long, or ends without an answer.
+        MachineError: If the machine is too busy to run it.
     """
     with tempfile.TemporaryDirectory(prefix="plimsoll-") as folder:
         order = {
@@ -66,8 +70,12 @@ def run_apart(task: Task, request: Any, seconds: float) -> bytes:
             "path": sys.path,
             "environment": dict(os.environ),
             "current": str(Path.cwd()),
+            "seconds": seconds,
         }
-        status = _forks.run(json.dumps(order).encode() + b"\n", seconds)
+        patience = _START_SECONDS + seconds / _LEAST_SHARE
+        status = _forks.run(json.dumps(order).encode() + b"\n", patience)
+        if status == _LATE:
+            raise ModelError(f"the model's code took longer than {seconds:.0f} s and was ended")
         return _answer(Path(folder), status)
 
 
@@ -94,10 +102,11 @@ class _Forks:
         self._door: socket.socket | None = None
 
     def run(self, order: bytes, seconds: float) -> str:
-        """Runs an order; returns the exit status of its process.
+        """Runs an order; returns the exit status of its process, or that it took too long.
 
         Raises:
-            ModelError: If it takes too long, or its process cannot be made.
+            ModelError: If its process cannot be made.
+            MachineError: If nothing is heard of it for that long.
         """
         until = time.monotonic() + seconds
         for _ in range(2):  # the first process may just have ended for want of orders
@@ -109,11 +118,11 @@ class _Forks:
                     mine.sendall(order)
                     status = _received(mine, until)
                 except TimeoutError:
-                    mine.shutdown(socket.SHUT_WR)  # all that it started is killed
-                    with contextlib.suppress(OSError):
-                        _received(mine, time.monotonic() + _KILL_SECONDS)
-                    raise ModelError(
-                        f"the model's code took longer than {seconds:.0f} s and was ended"
+                    self._kill()  # whatever it runs hears that we are gone, and is killed
+                    raise MachineError(
+                        "this machine did not get to the end of the model's code within"
+                        f" {seconds:.0f} s: it is too busy, or hangs; run the same command again"
+                        " when it is not"
                     ) from None
                 except OSError:
                     continue
@@ -128,6 +137,13 @@ class _Forks:
         if self._door is not None:
             self._door.close()
             self._door = None
+
+    def _kill(self) -> None:
+        """Ends the process, which may hang."""
+        self.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def _hand(self, channel: socket.socket) -> None:
         with self._lock:
@@ -211,6 +227,8 @@ def _supervise(channel_handle: int, stderr: int) -> NoReturn:
             if not part:
                 os._exit(0)
             order += part
+        seconds = json.loads(order)["seconds"]
+        started, is_late = time.monotonic(), False
         child = os.fork()
         if child == 0:
             channel.close()
@@ -218,15 +236,25 @@ def _supervise(channel_handle: int, stderr: int) -> NoReturn:
             _obey(json.loads(order), stderr)
         ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
         while os.waitid(os.P_PID, child, ended) is None:
-            if select.select([channel], [], [], _POLL_SECONDS)[0]:
+            is_late = time.monotonic() - started - _seconds_without_core(child) > seconds
+            if is_late or select.select([channel], [], [], _POLL_SECONDS)[0]:
                 os.kill(child, signal.SIGKILL)
                 break
         with contextlib.suppress(ProcessLookupError):  # it has not come to be a group's first
             os.killpg(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         with contextlib.suppress(OSError):
-            channel.sendall(str(status).encode())
+            channel.sendall((_LATE if is_late else str(status)).encode())
     os._exit(0)
+
+
+def _seconds_without_core(pid: int) -> float:
+    """Returns for how long a process could have run, and had no core; 0 if Linux does not tell."""
+    try:
+        _, waited_nanoseconds, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return 0.0
+    return int(waited_nanoseconds) / 1e9
 
 
 def _obey(order: dict[str, Any], stderr: int) -> NoReturn:

@@ -86,7 +86,7 @@ class Eventful:
         events: The event log.
         session: Where Ray keeps its logs.
         log: What the driver wrote, and the titles of all processes during the second trial.
-        scrapes: What the head's metrics said, once a second.
+        scrapes: What the head's metrics said, each time that they were new.
         storage: The study's database.
         tracking: MLflow's database.
         token: What the cluster asks for.
@@ -210,17 +210,18 @@ def eventful(
 
 
 def _scrape(port: int, done: list[tuple[Metric, ...]], stop: threading.Event) -> None:
-    """Scrapes our metrics once a second, and once more at the end."""
+    """Scrapes our metrics as often as the head has new ones, and once more at the end."""
     last = False
     while not last:
-        last = stop.wait(1)
+        last = stop.wait(REPORT_MS / 1000)
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
                 text = page.read().decode()
         except (urllib.error.URLError, TimeoutError):
             continue
-        ours = [f for f in text_string_to_metric_families(text) if f.name.startswith(OURS)]
-        done.append(tuple(ours))
+        # of thousands of lines, which take a tenth of a second to parse
+        ours = "\n".join(line for line in text.splitlines() if OURS in line)
+        done.append(tuple(text_string_to_metric_families(ours)))
 
 
 def _titles() -> str:

@@ -287,7 +287,8 @@ def test_what_a_killed_process_left_is_waited_for_by_nobody(tmp_path: Path) -> N
     """torch waits for its lock files without end; DeepSpeed meets some of them by itself."""
     load_features, folders = "load_cpu_adam()", ["deepspeed_shm_comm", "cpu_adam"]
     if NO_NVME is None:
-        load_features, folders = "load_cpu_adam(); load_nvme()", [*folders, "pin_memory", "async_io"]
+        load_features += "; load_nvme()"
+        folders += ["pin_memory", "async_io"]
     for name in folders:
         compiled = Path(cpp_extension._get_build_directory(name, verbose=False))
         shutil.copytree(compiled, tmp_path / name)

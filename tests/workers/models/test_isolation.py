@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from search_spaces.errors import MachineError
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.models import isolation
@@ -23,13 +24,19 @@ MARKING = """
 import json, os, sys, time
 import torch
 
-def make(mark, sleep=0):
+def make(mark, sleep=0, compute=0):
     seen = {"pid": os.getpid(), "parents": _parents(), "directory": os.getcwd(),
             "variable": os.environ.get("A_VARIABLE"), "path": sys.path}
     with open(mark + ".new", "w") as file:
         json.dump(seen, file)
     os.rename(mark + ".new", mark)
     time.sleep(sleep)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    until = time.process_time() + compute
+    while time.process_time() < until:
+        pass
+    os.sched_setaffinity(0, cores)
     return torch.nn.Linear(2, WIDTH), lambda numbers: {"input": torch.ones(len(numbers), 2)}
 
 def _parents():
@@ -50,10 +57,10 @@ def _write(width: int) -> None:
     Path("marking_net.py").write_text(MARKING.replace("WIDTH", str(width)))
 
 
-def _described(mark: Path, **config: object) -> None:
+def _described(mark: Path, seconds: float = 60.0, **config: object) -> None:
     model = {"name": "marking_net:make", "config": {"mark": str(mark), **config}}
     request = {"model": model, "train": TRAIN.model_dump(mode="json")}
-    run_apart(describe_to_json, request, 60.0)
+    run_apart(describe_to_json, request, seconds)
 
 
 def _seen(mark: Path) -> dict[str, object]:
@@ -123,3 +130,35 @@ def test_a_process_that_is_gone_is_replaced(here: Path) -> None:
     _described(here / "mark2")
 
     assert _seen(here / "mark2")["pid"]
+
+
+@pytest.mark.thorough
+def test_time_without_a_core_is_not_the_models(here: Path) -> None:
+    """Beside five others on its core, two seconds of computing take twelve."""
+    core = min(os.sched_getaffinity(0))
+    busy = f"import os; os.sched_setaffinity(0, {{{core}}}); [None for _ in iter(int, 1)]"
+    others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(5)]
+    try:
+        _described(here / "mark", seconds=7.0, compute=2)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+    assert _seen(here / "mark")["pid"]
+
+
+def test_a_machine_that_does_not_get_to_it_is_told(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("endless_import.py").write_text("import time; time.sleep(600)")
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setattr(isolation, "IMPORTED", ["endless_import"])
+    monkeypatch.setattr(isolation, "_START_SECONDS", 0.5)
+    forks = isolation._Forks()
+    monkeypatch.setattr(isolation, "_forks", forks)
+    with pytest.raises(MachineError, match="within 1 s: it is too busy, or hangs"):
+        _described(here / "mark", seconds=0.1)
+
+    assert forks._process is not None
+    assert forks._process.poll() is not None
