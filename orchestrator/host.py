@@ -1,9 +1,8 @@
-"""This machine: hardware, package versions, GPU memory, OOM kills, processes and signals."""
+"""This machine: hardware, package versions, GPU memory, OOM kills, and signals that end us."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import platform
 import re
@@ -48,10 +47,6 @@ _SLACK_BYTES = 256 * 2**20  # that other processes, such as a display, may alloc
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")  # of this container, under cgroup v2
 _VMSTAT = Path("/proc/vmstat")  # of the whole machine
 _OOM_KILL_FIELD = "oom_kill"
-_END_POLL_SECONDS = 0.1
-_CLOCK_SECONDS = 1.0  # by which two readings of a start may differ: it is kept in ticks since boot
-_PR_SET_CHILD_SUBREAPER = 36  # of Linux's prctl
-_END_SECONDS = 10.0  # after SIGKILL; only a process stuck in the kernel takes longer
 
 
 def package_versions(*, every: bool = False) -> tuple[tuple[str, str], ...]:
@@ -248,46 +243,6 @@ def full_folder(folders: Collection[Path], least_bytes: int) -> str | None:
     return None
 
 
-def kill_leftovers(leaders: Mapping[int, float], seconds: float) -> tuple[int, ...]:
-    """Waits for the process groups of workers on this machine to end, then kills the rest.
-
-    Args:
-        leaders: Process ids of the workers, with their start in seconds since the epoch. Others
-            that have such an id for their group, but started earlier or only now, are strangers.
-        seconds: Time that they have to end by themselves.
-
-    Returns:
-        The ids of processes that could not be killed.
-    """
-    now = time.time()
-    if not _have_ended(leaders, now, seconds):
-        for pid in _members(leaders, now):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
-        _have_ended(leaders, now, _END_SECONDS)
-    return tuple(_members(leaders, now))
-
-
-def _have_ended(leaders: Mapping[int, float], before: float, seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while any(True for _ in _members(leaders, before)):
-        if time.monotonic() >= until:
-            return False
-        time.sleep(_END_POLL_SECONDS)
-    return True
-
-
-def _members(leaders: Mapping[int, float], before: float) -> Iterator[int]:
-    """Yields the processes of these groups that started before a time and have not ended."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
-            began = leaders.get(os.getpgid(process.pid))
-            if began is None or process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            if began - _CLOCK_SECONDS <= process.create_time() < before:
-                yield process.pid
-
-
 @dataclass
 class Termination:
     """The signal that stops the sweep; `came` once it was received."""
@@ -384,32 +339,6 @@ def os_error_behind(error: BaseException) -> OSError | None:
             return behind
         behind = behind.__cause__ or behind.__context__
     return None
-
-
-@contextlib.contextmanager
-def adopting_orphans() -> Iterator[None]:
-    """Lets processes whose parents end become children of this one, instead of the system's.
-
-    So they are found and ended with the others. Linux alone can do so.
-    """
-    _adopt(True)
-    try:
-        yield
-    finally:
-        _adopt(False)
-
-
-def _adopt(wanted: bool) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Returns True if a process has ended, though nobody may have asked for its exit code yet."""
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def end_now(code: int) -> NoReturn:

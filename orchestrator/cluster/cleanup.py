@@ -21,8 +21,9 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.channels import WorkerProcess
+from orchestrator.cluster.processes import kill_leftovers
 from orchestrator.cluster.ray_private import actors_of_job, is_alive, placement_groups_of
-from orchestrator.host import kill_leftovers, oom_kills, wait_for_release
+from orchestrator.host import oom_kills, wait_for_release
 
 _EXIT_SECONDS = 5.0  # for a process that was told to end
 _RELEASE_SECONDS = 15.0  # until a driver has back the memory of a process that has ended

@@ -19,9 +19,10 @@ import psutil
 
 from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import RayNodes, await_room
+from orchestrator.cluster.processes import adopting_orphans
 from orchestrator.cluster.ray_private import on_loopback
 from orchestrator.core.placement import Node, nodes_with_accelerator
-from orchestrator.host import adopting_orphans, end_children, kill_all
+from orchestrator.host import end_children, kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts, split_by_accelerator
 from search_spaces.spec.failpoints import Step, step

@@ -15,7 +15,8 @@ from typing import final
 
 import psutil
 
-from orchestrator.host import end_now, has_ended
+from orchestrator.cluster.processes import has_ended
+from orchestrator.host import end_now
 
 # Longer than any call that the driver bounds itself, such as the cleanup of a group
 SILENT_SECONDS = 300.0

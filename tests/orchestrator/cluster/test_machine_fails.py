@@ -293,7 +293,7 @@ ORPHAN = """
 import atexit, os, time
 import psutil, ray
 from orchestrator.cluster import runtime
-from orchestrator.host import has_ended
+from orchestrator.cluster.processes import has_ended
 from search_spaces.spec.load import load_spec
 
 @ray.remote(num_cpus=0)
@@ -328,7 +328,7 @@ import time
 from pathlib import Path
 import psutil, ray
 from orchestrator.cluster import runtime
-from orchestrator.host import has_ended
+from orchestrator.cluster.processes import has_ended
 from search_spaces.spec.load import load_spec
 
 with runtime.connected(load_spec("sweep.yaml")):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from orchestrator.host import kill_leftovers
+from orchestrator.cluster.processes import kill_leftovers
 
 BEGAN = time.time() - 1  # before any of them
 # Forks a child as loader processes are forked, says its id, and leaves or stays
