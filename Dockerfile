@@ -14,8 +14,8 @@ ENV PIP_NO_CACHE_DIR=1 \
 # the system's Python, since KubeRay starts Ray by a login shell, which would forget the PATH of a
 # virtual environment.
 WORKDIR /opt/plimsoll
-COPY requirements-cuda.lock ./
-RUN pip install --require-hashes --requirement requirements-cuda.lock
+COPY image.lock ./
+RUN pip install --require-hashes --requirement image.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY search_spaces search_spaces
 COPY workers workers

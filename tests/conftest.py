@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from benchmarks.rigs.postgres import Server, postgres_server
 from tests.covering import spread
+from tests.parts import PARTS, part_of
 from tests.time_limit import places, skip_if_late
 from workers.models import isolation
 from workers.models.trust import TRUST_VARIABLE
@@ -107,8 +108,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the time limit of a run."""
+    """Adds the time limit of a run, and the choice of a part."""
     parser.addoption("--until", type=float, help="seconds since 1970 after which no test begins")
+    parser.addoption("--part", choices=[*PARTS], help="run the tests of this part alone")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -122,6 +124,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The order is for a parallel run.
     """
+    if part := config.getoption("part"):
+        others = [item for item in items if part_of(item.nodeid) != part]
+        items[:] = [item for item in items if part_of(item.nodeid) == part]
+        config.hook.pytest_deselected(items=others)
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):

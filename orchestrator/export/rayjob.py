@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import version
 
+from packaging.version import Version
+
 from orchestrator.export import ray_train
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import quotable_title, render_template
@@ -45,7 +47,7 @@ def export(source: ExportSource) -> Bundle:
         "accelerator": plan.accelerator,
         "nvme": source.spec.cluster.nvme_folder if _uses_nvme(plan) else None,
         "files": (*files, EXPORTED_FILE, SPEC_FILE),
-        "version": version(DISTRIBUTION),
+        "version": _release(),
         "ray_version": version("ray"),
     }
     manifests = {
@@ -81,6 +83,12 @@ def memory_gib(source: ExportSource, ranks: int) -> int:
             rank_bytes += _STATE_BYTES * model.trainable_parameters // plan.data
     rank_gib = rank_bytes / _GIB + _BARE_RANK_GIB[source.device] + _SHARED_GIB[source.device]
     return math.ceil(ranks * rank_gib + _RAY_GIB)
+
+
+def _release() -> str:
+    """Returns the release that images are tagged with; a development version is of the coming one."""
+    installed = Version(version(DISTRIBUTION))
+    return f"{installed.major}.{installed.minor}.{installed.micro}"
 
 
 def _uses_nvme(plan: Plan) -> bool:

@@ -23,8 +23,9 @@ def pinned(package: str) -> str:
 
 
 def our_version() -> str:
-    project: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return project
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    release: str = tools["setuptools_scm"]["fallback_version"]
+    return release
 
 
 def complaints(resources: list[Resource]) -> list[str]:

@@ -1,0 +1,33 @@
+"""Parts of the thorough run: whoever changes a folder runs the part that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Path prefixes of test files; the longest that fits decides.
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "workers": ("tests/workers/", "tests/search_spaces/"),
+    "sweeps": ("tests/orchestrator/", "tests/plimsoll/"),
+    "faults": (
+        "tests/benchmarks/",
+        "tests/simulation/",
+        "tests/test_fuzz_",
+        "tests/orchestrator/cluster/test_machine_fails.py",
+        "tests/orchestrator/host/",
+        "tests/orchestrator/study/test_failpoints.py",
+    ),
+    "exports": ("tests/orchestrator/export/", "tests/k8s/", "tests/test_"),
+}
+
+
+def part_of(nodeid: str) -> str:
+    """Returns the part that a test belongs to.
+
+    Raises:
+        LookupError: If no prefix fits its file.
+    """
+    prefixes = {prefix: part for part, those in PARTS.items() for prefix in those}
+    fitting = [prefix for prefix in prefixes if nodeid.startswith(prefix)]
+    if not fitting:
+        raise LookupError(f"{nodeid} belongs to no part of the thorough run: see tests/parts.py")
+    return prefixes[max(fitting, key=len)]
