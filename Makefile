@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
 DEVELOPERS := $(VENV)/.developers
-# the only place of the version is the git tag; an image has no history, and takes the fallback
+# the git tag is the only place of the version; sources without one, as in an image, take the fallback
 VERSION := $(shell sed -n 's/^fallback_version = "\(.*\)"/\1/p' pyproject.toml)
 # three processes, for tests of workers, for those of sweeps under Ray, and for the rest, while those
 # wait (tests/conftest.py)

@@ -86,7 +86,7 @@ def memory_gib(source: ExportSource, ranks: int) -> int:
 
 
 def _release() -> str:
-    """Returns the release that images are tagged with; a development version is of the coming one."""
+    """Returns the release that images are tagged with: the one before a development version."""
     installed = Version(version(DISTRIBUTION))
     return f"{installed.major}.{installed.minor}.{installed.micro}"
 

@@ -12,7 +12,6 @@ import zipfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.k8s.rendering import K8S, ROOT, needs_kubectl, rendered
@@ -87,7 +86,7 @@ def test_s7_a_slim_stage_has_no_compiler() -> None:
 
 
 def test_s7_the_lock_holds_the_pinned_versions_with_hashes() -> None:
-    """What builds the wheel, setuptools among it, no constraint names; it is locked all the same."""
+    """What builds the wheel is no constraint, and is locked all the same."""
     pins = _pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     text = (ROOT / "image.lock").read_text(encoding="utf-8")
     locked = _pins(text)
