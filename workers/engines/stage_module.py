@@ -17,7 +17,7 @@ from search_spaces.settings.render import TorchSettings
 from workers.engines.base import require_loss
 from workers.engines.gradient_average import own_gradients
 from workers.models.stage_placeholders import HiddenStateChannel
-from workers.plain_torch.data_parallel import autocast
+from workers.plain_torch.data_parallel import autocast, sync_shards
 from workers.plain_torch.update import Update
 
 
@@ -107,8 +107,7 @@ class StageModule(nn.Module):
             self.module.reducer.prepare_for_backward([])
         if isinstance(self.module, FSDPModule):
             self.module.set_is_last_backward(is_last)
-            self.module.set_requires_gradient_sync(True)  # else it would hold whole gradients
-            self.module.set_requires_all_reduce(is_last)  # over replicas, once a step
+        sync_shards(self.module, last=is_last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

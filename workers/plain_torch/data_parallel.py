@@ -159,17 +159,27 @@ def compress_gradients(
 
 @contextlib.contextmanager
 def gradient_sync(module: nn.Module, *, last: bool) -> Iterator[None]:
-    """Reduces gradients of a pass at once, or accumulates them until the last pass of a step.
-
-    FSDP2 reduces in each pass, or it would hold whole gradients; over replicas, once a step.
-    """
+    """Reduces gradients of a pass at once, or accumulates them until the last pass of a step."""
     if isinstance(module, DistributedDataParallel) and not last:
         with module.no_sync():
             yield
         return
-    if isinstance(module, FSDPModule):
-        module.set_requires_all_reduce(last)
+    sync_shards(module, last=last)
     yield
+
+
+def sync_shards(module: nn.Module, *, last: bool) -> None:
+    """Has FSDP2 reduce the gradients of the next backward pass; other modules stay as they are.
+
+    Shards are reduced in each pass, or FSDP2 would hold whole gradients; replicas, once a step.
+
+    Args:
+        module: The model, or a stage of it.
+        last: It is the last backward pass of a step.
+    """
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(True)  # torch's pipelining clears it
+        module.set_requires_all_reduce(last)
 
 
 def autocast(compute: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
