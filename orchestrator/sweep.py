@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.cluster.background_trace import BackgroundTrace
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.cluster.nodes import RayNodes
-from orchestrator.cluster.runtime import ConnectedCluster, connected, own_head
+from orchestrator.cluster.runtime import ConnectedCluster, cluster_address, connected, own_head
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.controller import Controller
 from orchestrator.core.inputs import DriverStarted, StopRequested
@@ -49,6 +49,7 @@ from search_spaces.spec.redaction import secret_values
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Stopped
 from workers.models.facts import pinned
+from workers.parallel.operators import compile_operators
 from workers.prepare import prepare_driver
 
 MAX_GROUPS = 1000  # that start by default
@@ -110,6 +111,8 @@ def _prepare_and_run(
     planned = _planned_space(spec, model)
     check_study(spec, name, print_to_stderr)
     check_tracking(spec)
+    if cluster_address(spec) is None:
+        compile_operators(spec, print_to_stderr)
     save_spec(spec, name)  # a different job has not replaced it: see `check_study`
     source = provenance(spec, model, Path.cwd(), at=time.time())
     with _resources(spec, name, termination) as (lock, connection, starting):

@@ -151,6 +151,11 @@ class ConnectedCluster:
     nodes: RayNodes
 
 
+def cluster_address(spec: SweepSpec) -> str | None:
+    """Returns the address of the Ray that a sweep joins; None if it starts its own, here."""
+    return spec.cluster.address or os.environ.get("RAY_ADDRESS")
+
+
 @contextlib.contextmanager
 def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
     """Connects to Ray while the context is open. Requested nodes may go when it closes.
@@ -163,7 +168,7 @@ def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
         MissingExtraError: If Ray is not installed.
     """
     require("ray")
-    address = spec.cluster.address or os.environ.get("RAY_ADDRESS")
+    address = cluster_address(spec)
     configure_ray()
     if address:
         _check_reachable(address)

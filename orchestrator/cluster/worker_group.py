@@ -44,6 +44,7 @@ from orchestrator.cluster.cleanup import (
 from orchestrator.cluster.nodes import ID_LABEL, unreachable_nodes
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, missing_variables
 from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
+from orchestrator.core.budget import start_deadline_seconds
 from orchestrator.core.failures import (
     Doing,
     GroupFailure,
@@ -222,8 +223,9 @@ class WorkerGroup:
         trainer = trainer_of(spec, processes, device, self._folder, config)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
-        start_seconds = 60 * spec.cluster.start_minutes
-        members = self._wait(self._channel.members.remote(), start_seconds, _STARTING, addresses)
+        members = self._wait(
+            self._channel.members.remote(), start_deadline_seconds(spec), _STARTING, addresses
+        )
         self.fingerprint: Fingerprint = members[0][1]
         self.worker_processes = self._ask(self._channel.worker_processes.remote()) or ()
 

@@ -18,6 +18,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
+from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast
 
 _MIN_MEASURED = 3  # plans to measure before the expected savings of the next trial are trusted
@@ -33,6 +34,10 @@ _UNCAPPED_STEPS = 3
 # The same for a validation: four steps and an evaluation of the longest samples, and the last two
 _UNCAPPED_VALIDATION_STEPS = 7
 _SLOW_DISK_BYTES_PER_SECOND = 50e6  # at which all ranks together write a checkpoint
+
+
+# Workers on another machine compile DeepSpeed's operators as they start, once
+_COMPILE_SECONDS = 1200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,7 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
     budget = state.spec.budget
     if completed_trials(state) + len(state.running) >= budget.trials:
         return Stop(reason=BudgetSpent(limit="trials", amount=budget.trials))
-    if now - state.started_at >= budget.minutes * 60:
+    if now - state.budget_began_at >= budget.minutes * 60:
         return Stop(reason=BudgetSpent(limit="minutes", amount=budget.minutes))
     if budget.gpu_hours is not None and rank_hours(state.records) >= budget.gpu_hours:
         return Stop(reason=BudgetSpent(limit="gpu_hours", amount=budget.gpu_hours))
@@ -151,7 +156,7 @@ def trial_deadline_seconds(
         forecast: Its forecast, None without one.
     """
     budget = state.spec.budget
-    remaining = state.started_at + budget.minutes * 60 - now
+    remaining = state.budget_began_at + budget.minutes * 60 - now
     cap = min(budget.trial_seconds, max(remaining, LAST_TRIAL_SECONDS))
     if plan is None or forecast is None:
         return cap
@@ -161,6 +166,12 @@ def trial_deadline_seconds(
     steps = _UNCAPPED_STEPS * forecast.step_seconds.high / forecast.filled
     needed = DEADLINE_SLACK * (steps + setup) + state.spec.objective.max_seconds
     return min(cap, DEADLINE_FLOOR_SECONDS + needed)
+
+
+def start_deadline_seconds(spec: SweepSpec) -> float:
+    """Returns how long workers may take to start, in seconds."""
+    compiling = _COMPILE_SECONDS if "deepspeed" in (spec.space.engine or ()) else 0.0
+    return 60 * spec.cluster.start_minutes + compiling
 
 
 def repeat_deadline_seconds(state: SweepState, plan: Plan) -> float:

@@ -34,10 +34,11 @@ class SweepStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStarted:
-    """A worker group is ready."""
+    """A worker group is ready; `start_seconds` is how long its first trial waited for it."""
 
     world_size: int
     fingerprint: Fingerprint
+    start_seconds: float = 0.0
     at: float
 
 

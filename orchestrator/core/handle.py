@@ -196,7 +196,12 @@ def _announce_workers(step: Step, trial: TrialStarted, report: TrialFinished) ->
     fingerprint = report.fingerprint
     if fingerprint is not None and fingerprint != step.state.sweep.fingerprint:
         step.announce(
-            GroupStarted(world_size=trial.plan.world_size, fingerprint=fingerprint, at=step.now)
+            GroupStarted(
+                world_size=trial.plan.world_size,
+                fingerprint=fingerprint,
+                start_seconds=_waited_seconds(trial, report),
+                at=step.now,
+            )
         )
 
 
@@ -214,8 +219,13 @@ def _end_trial(
         forecast=trial.forecast or report.forecast,
         validation=trial.validation,
     )
+    conclude_trial(step, trial, record, decision, _waited_seconds(trial, report))
+
+
+def _waited_seconds(trial: TrialStarted, report: TrialFinished) -> float:
+    """Returns how long a trial waited for its workers."""
     queued = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
-    conclude_trial(step, trial, record, decision, queued + report.workers_seconds)
+    return queued + report.workers_seconds
 
 
 def _lose_nodes(step: Step, trial: TrialStarted, report: TrialFinished) -> PlanBlamed | None:

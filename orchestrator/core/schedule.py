@@ -13,6 +13,7 @@ from orchestrator.core.budget import (
     next_action,
     not_worth_it,
     repeat_deadline_seconds,
+    start_deadline_seconds,
     trial_deadline_seconds,
     validation_deadline_seconds,
 )
@@ -328,7 +329,7 @@ def _run(step: Step, trial: TrialStarted) -> bool:
     reason = present and reason_to_replace(needed, present, fresh=trial.validation)
     if reason:
         step.note(GroupReplaced(reason=reason))
-    start_seconds = 60 * state.sweep.spec.cluster.start_minutes
+    start_seconds = start_deadline_seconds(state.sweep.spec)
     if present is None:
         start_seconds += _GROUP_START_SECONDS * len(state.groups)
     group = Group(

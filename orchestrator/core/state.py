@@ -42,7 +42,8 @@ class SweepState:
     """State of a sweep at one moment.
 
     `records` includes those of earlier drivers; `resumed` is their number. Validations are kept
-    apart, each under the number of its trial.
+    apart, each under the number of its trial. The start of the first workers takes `start_seconds`,
+    which no budget counts.
     """
 
     study: str
@@ -54,10 +55,16 @@ class SweepState:
     running: tuple[TrialStarted, ...] = ()
     memory_limit_bytes: int | None = None
     fingerprint: Fingerprint | None = None
+    start_seconds: float = 0.0
     notes: tuple[Noted, ...] = ()
     ended: SweepEnded | None = None
     validations: tuple[Record, ...] = ()
     model: ModelFacts | None = None  # of a stored sweep, if its study records them
+
+    @property
+    def budget_began_at(self) -> float:
+        """Time from which `budget.minutes` counts, in seconds since the epoch."""
+        return self.started_at + self.start_seconds
 
     @property
     def objective(self) -> Objective:
@@ -182,7 +189,9 @@ def advance(state: SweepState, event: Event) -> SweepState:
         case SweepStarted():
             return begin(event)
         case GroupStarted():
-            return replace(state, fingerprint=event.fingerprint)
+            first = state.fingerprint is None
+            seconds = event.start_seconds if first else state.start_seconds
+            return replace(state, fingerprint=event.fingerprint, start_seconds=seconds)
         case TrialStarted():
             return replace(state, running=(*state.running, event))
         case TrialEnded(record=record):

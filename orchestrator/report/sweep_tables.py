@@ -71,7 +71,7 @@ def progress(state: SweepState, now: float) -> Progress:
     """
     budget = state.spec.budget
     seconds_of = budget.minutes * _SECONDS_PER_MINUTE
-    seconds = max(now - state.started_at, 0.0)
+    seconds = max(now - state.budget_began_at, 0.0)
     count = completed_trials(state)
     trials_of = max(count, min(budget.trials, len(state.space.candidates)))
     remaining = None

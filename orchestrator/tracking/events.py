@@ -73,6 +73,7 @@ def _fields(event: Event, state: SweepState) -> Line:
             return {
                 "event": "group_started",
                 "ranks": ranks,
+                "start_seconds": event.start_seconds,
                 "hosts": fingerprint.hosts,
                 "device": fingerprint.device,
                 "device_name": fingerprint.device_name,

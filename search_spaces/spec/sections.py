@@ -96,7 +96,8 @@ class ClusterSpec(Section):
         gt=0,
         allow_inf_nan=False,
         description="how long workers may take to start and load what they train, once their nodes"
-        " are up; after that they are replaced, once per trial",
+        " are up; after that they are replaced, once per trial; with engine deepspeed 20 more, in"
+        " which its operators are compiled",
     )
     gpu: str | None = Field(
         default=None,
