@@ -8,19 +8,21 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from benchmarks.rigs.postgres import Server, postgres_server
 from tests.covering import spread
 from tests.parts import PARTS, part_of
 from tests.time_limit import places, skip_if_late
 from workers.models import isolation
 from workers.models.trust import TRUST_VARIABLE
+
+if TYPE_CHECKING:
+    from benchmarks.rigs.postgres import Server
 
 # Importing what 5,000 tests need makes a million objects that stay: looking through them while they
 # are made takes half of it. Once they are there they are left out of every later collection.
@@ -73,8 +75,11 @@ def _has_room(folder: Path) -> bool:
 if _has_room(_IN_MEMORY):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))  # of pytest's own folders
 
-# What `make setup` compiled for DeepSpeed is found by tests whose processes have another home too
-_BUILD = version("torch").partition("+")[2]
+# What was compiled for DeepSpeed is found by tests whose processes have another home too
+try:
+    _BUILD = version("torch").partition("+")[2]
+except PackageNotFoundError:  # pure tests run without it
+    _BUILD = ""
 if _BUILD == "cpu":
     _PYTHON = f"py{sys.version_info.major}{sys.version_info.minor}"
     _COMPILED = Path.home() / ".cache" / "torch_extensions" / f"{_PYTHON}_cpu"
@@ -170,6 +175,8 @@ def _shares_ranks(nodeid: str) -> bool:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """One PostgreSQL server for all tests of this process."""
+    from benchmarks.rigs.postgres import postgres_server
+
     with postgres_server() as server:
         yield server
 

@@ -1,0 +1,58 @@
+"""DeepSpeed's operators are compiled once on a machine, with a word, by a process of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.search_spaces.values import a_spec
+from workers.parallel.operators import compile_operators
+
+OFFLOADED = a_spec(
+    cluster={"device": "cpu"},
+    space={"engine": ["deepspeed"], "zero_stage": [2], "offload_optimizer": ["cpu"]},
+)
+
+
+def test_a_sweep_without_deepspeed_compiles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    said: list[str] = []
+
+    compile_operators(a_spec(), said.append)
+
+    assert said == []
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_folder_of_ones_own_is_filled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    said: list[str] = []
+
+    compile_operators(OFFLOADED, said.append)
+    compile_operators(OFFLOADED, said.append)
+
+    assert len(said) == 1, said
+    assert "compiled once on a machine" in said[0]
+    assert (tmp_path / "cpu_adam" / "cpu_adam.so").exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_failure_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "file"
+    folder.touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
+    said: list[str] = []
+
+    compile_operators(OFFLOADED, said.append)
+
+    assert len(said) == 2, said
+    assert said[1].startswith("DeepSpeed's operators could not be loaded: ")
+    assert "\n" not in said[1]
