@@ -1,4 +1,4 @@
-"""The wheel, installed alone into a fresh environment: plan and trial run from it."""
+"""The wheel, installed alone into a fresh environment, and the source distribution."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,26 @@ def test_plan_and_trial_run_from_the_base_alone(tmp_path: Path) -> None:
 
     assert (site / "plimsoll-runs" / "sweep" / "plan.json").is_file()
     assert json.loads(trial)["result"]["kind"] == "measured"
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_the_source_distribution_has_all_tests_and_its_wheel_the_same_version(
+    tmp_path: Path,
+) -> None:
+    uv = str(Path(sys.executable).with_name("uv"))
+    done([uv, "build", "--quiet", "--out-dir", str(tmp_path)])
+    (packed,) = tmp_path.glob("plimsoll_tune-*.tar.gz")
+    (wheel,) = tmp_path.glob("plimsoll_tune-*.whl")
+    tracked = done(["git", "ls-files", "tests"]).split()
+    with tarfile.open(packed) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    assert set(tracked) <= names
+    version = packed.name.removeprefix("plimsoll_tune-").removesuffix(".tar.gz")
+    assert wheel.name.split("-")[1] == version
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert version.startswith(tools["setuptools_scm"]["fallback_version"])
 
 
 def done(command: list[str], folder: Path = ROOT) -> str:
