@@ -54,7 +54,7 @@ from workers.prepare import prepare_driver
 
 MAX_GROUPS = 1000  # that start by default
 # Memory on the head node: of a group's processes other than workers, and of Ray and the driver
-# without any group (docs/scale.md)
+# without any group (docs/how-far-to-believe-it.md)
 _GROUP_BYTES = 550 << 20
 _HEAD_BYTES = 2 << 30
 _JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked

@@ -3,7 +3,7 @@
 A Tune trial is the life of one worker group: Tune starts its process, notices when it dies, and
 carries the reports of the plans that run on the group as results of the trial. Tune's search
 algorithm passes all that to the controller as inputs, and starts groups as the controller says; it
-decides nothing. See decisions 19 and 29.
+decides nothing. See decisions 11 and 12.
 
 No other module uses Ray Tune.
 """

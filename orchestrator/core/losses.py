@@ -30,7 +30,7 @@ MIN_REFERENCE_STEPS = (
 TOLERANCE_FP32 = 1e-3
 # In bf16 and fp16: this many times what weights that are rounded otherwise change in a repeat.
 # Losses of plans of tiny models were up to 3 times as far apart, DeepSpeed's ZeRO 0 up to 7
-# (decision 40)
+# (docs/decisions/0015)
 ROUNDING_FACTOR = 10
 TOLERANCE_HALF = 0.02  # and at most this, which holds without a repeat too
 TOLERANCE_LOSSY = (
