@@ -13,10 +13,15 @@ from search_spaces.spec.schema import SweepSpec
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 FRONT = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+ALL_WORDS, DECISION_WORDS = 35_000, 200  # as `wc -w` counts them
 
 
 def relative(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
+
+
+def words_in(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").split())
 
 
 def test_the_reference_of_the_specification_is_up_to_date() -> None:
@@ -77,7 +82,14 @@ def test_the_readme_is_read_in_a_few_minutes() -> None:
     assert {"make demo", "make test"} <= {line.partition("#")[0].strip() for line in lines[:20]}
 
 
-def test_decisions_are_numbered_without_a_gap() -> None:
-    numbers = sorted(int(file.name[:4]) for file in DOCS if re.match(r"\d{4}-", file.name))
+def test_decisions_are_numbered_without_a_gap_and_take_half_a_page() -> None:
+    decisions = [file for file in DOCS if re.match(r"\d{4}-", file.name)]
 
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert [int(file.name[:4]) for file in decisions] == list(range(1, len(decisions) + 1))
+    assert [relative(file) for file in decisions if words_in(file) > DECISION_WORDS] == []
+
+
+def test_documents_stay_within_their_budget() -> None:
+    pages = [*FRONT, ROOT / "CHANGELOG.md", *DOCS, ROOT / "k8s" / "README.md"]
+
+    assert sum(map(words_in, pages)) <= ALL_WORDS, "say what leaves"
