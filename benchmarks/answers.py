@@ -1,19 +1,18 @@
-"""Quality of a sweep's answer by today's rule, by the one before and by two simple ones.
+"""Quality of a sweep's answer by the product's rule, and by two simple ones.
 
     python -m benchmarks.answers [--seeds N] [--out FILE]
 
 On surfaces with real repeats (`benchmarks/surfaces`), Plimsoll's search runs 40 trials. Each trial
 is one of the plan's recorded repeats, and the search knows only the interval that a trial has. Then
-four rules answer on the same trials: the highest measurement; the highest posterior mean of the
-search; the earlier rule (of plans with overlapping intervals the one with most memory free,
-validated up to three times); and the present one (`orchestrator.core.repeats`: plans that lead are
-measured again, which the search ranks anew after each repeat, and the plan whose interval has the
-highest lower end wins).
+three rules answer on the same trials: the highest measurement; the highest posterior mean of the
+search; and the product's (`orchestrator.core.repeats`: plans that lead are measured again, which
+the search ranks anew after each repeat, and the plan whose interval has the highest lower end
+wins).
 The true speed of a plan is the posterior mean of all its repeats. On simulated machines, twenty
 plans have speeds drawn from a surface, and the machine is quiet, noisy or slow at times.
 
 For each rule: how often the answer is more than 5 % slower than the best plan that was tried, the
-mean regret, and the number of extra trials; of the present rule, too, in how many of the intervals
+mean regret, and the number of extra trials; of the product's rule, too, in how many of the intervals
 that reports show after its repeats the true speed lies.
 """
 
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.naps import nap_of
+from benchmarks.outcomes import measured
 from benchmarks.output import write
 from benchmarks.published.product import forecaster_without
 from benchmarks.search.surfaces import Surface, Trial, surfaces_in
@@ -42,13 +41,11 @@ from orchestrator.search.encoding import features
 from orchestrator.search.observations import Observation, with_deviation
 from orchestrator.search.search import CandidatePool, Search
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Estimate, Measured
+from search_spaces.spec.schema import GIB, SweepSpec
 
 TRIALS, FAR = 40, 0.05
 HALF_WIDTH = 0.025  # of a trial's interval, by the steps within it
 _RECORDED = Path(__file__).parent / "surfaces"
-_OLD_HALF_WIDTH, _OLD_SLOWER, _OLD_TRIES = 0.05, 0.1, 3  # of the rule of before, as it was modelled
 _INTERVAL = 1.96
 Numbers = NDArray[np.float64]
 Draw = Callable[[int], float | None]
@@ -71,9 +68,6 @@ _BASE = Plan(
     optimizer="adamw_fused",
     data=1,
 )
-_NAP = nap_of(_BASE).outcome
-assert isinstance(_NAP, Measured)
-_OUTCOME: Measured = _NAP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +76,6 @@ class Swept:
 
     Attributes:
         rates: What each tried plan measured, by its row, in the order of the trials.
-        shares: The logarithm of its peak over the limit; None where nobody knows.
         rank: Returns the rows that lead, best first, after these repeats, each a row and its rate;
             with the deviation between trials that they show.
         truth: The logarithm of each row's true speed.
@@ -90,7 +83,6 @@ class Swept:
     """
 
     rates: dict[int, float]
-    shares: dict[int, float | None]
     rank: Rank
     truth: Numbers
     draw: Draw
@@ -127,25 +119,6 @@ def highest_posterior_mean(swept: Swept) -> Answer:
     return Answer(row=swept.rank((), 0.0)[0])
 
 
-def rule_before(swept: Swept) -> Answer:
-    """The plan with most memory free among overlapping intervals, validated, a slow one twice."""
-    left, trials = dict(swept.rates), 0
-    for _ in range(_OLD_TRIES):
-        if not left:
-            break
-        line = max(left.values()) * (1 - _OLD_HALF_WIDTH)
-        equal = [row for row, rate in left.items() if rate * (1 + _OLD_HALF_WIDTH) >= line]
-        row = min(equal, key=lambda one: swept.shares[one] or 0.0)
-        least = left[row] * (1 - _OLD_HALF_WIDTH) * (1 - _OLD_SLOWER)
-        for _ in range(2):
-            trials += 1
-            rate = swept.draw(row)
-            if rate is not None and rate * (1 + _OLD_HALF_WIDTH / 2) >= least:
-                return Answer(row=row, trials=trials)
-        del left[row]
-    return replace(highest_measured(swept), trials=trials)
-
-
 def rule_today(swept: Swept) -> Answer:
     """The product's own: its finalists, its repeats, its ranking."""
     plans = {row: _plan(row) for row in swept.rates}
@@ -180,7 +153,6 @@ def rule_today(swept: Swept) -> Answer:
 RULES: dict[str, Callable[[Swept], Answer]] = {
     "highest measured": highest_measured,
     "highest posterior mean": highest_posterior_mean,
-    "before: equals by memory, validated": rule_before,
     "today: leaders measured again": rule_today,
 }
 
@@ -192,20 +164,22 @@ def _plan(row: int) -> Plan:
 
 def _record(number: int, plan: Plan, rate: float, repeats: int | None) -> Record:
     reason = Sampled(sampler="plimsoll") if repeats is None else Remeasures(trial=repeats)
-    step = SPEC.train.global_batch / rate
     return Record(
         number=number,
         plan=plan,
-        outcome=replace(_OUTCOME, samples_per_second=_around(rate), step_seconds=_around(step)),
+        outcome=measured(
+            rate,
+            batch=SPEC.train.global_batch,
+            tokens=1024,
+            half_width=HALF_WIDTH,
+            peak_bytes=GIB,
+            limit_bytes=16 * GIB,
+        ),
         reason=reason,
         started_at=10.0 * number,
         ended_at=10.0 * number + 9,
         fingerprint=None,
     )
-
-
-def _around(value: float) -> Estimate:
-    return Estimate(value=value, low=value * (1 - HALF_WIDTH), high=value * (1 + HALF_WIDTH))
 
 
 def on_surface(surface: Surface, seed: int) -> Swept:
@@ -219,7 +193,8 @@ def on_surface(surface: Surface, seed: int) -> Swept:
             order[row] = random.permutation(len(surface.trials[row])).tolist()
         return surface.trials[row][order[row].pop()]
 
-    observed, rates, shares = list[Observation](), dict[int, float](), dict[int, float | None]()
+    observed, rates = list[Observation](), dict[int, float]()
+    shares = dict[int, float | None]()
     free = np.ones(len(surface), dtype=bool)
     for _ in range(TRIALS):
         row = search.next(observed, free).row
@@ -241,7 +216,6 @@ def on_surface(surface: Surface, seed: int) -> Swept:
 
     return Swept(
         rates=rates,
-        shares=shares,
         rank=rank,
         truth=_truth(surface),
         draw=lambda row: trial(row).rate,
@@ -304,7 +278,6 @@ def on_machine(surface: Surface, seed: int, *, jitter: float, slow_share: float)
     rates = {row: draw(row) for row in range(20)}
     return Swept(
         rates=rates,
-        shares={row: float(random.uniform(-1, 0)) for row in rates},
         rank=lambda repeats, _: _highest_means(rates, repeats)[:FINALISTS],
         truth=truth,
         draw=draw,

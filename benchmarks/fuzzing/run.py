@@ -17,7 +17,7 @@ from types import FrameType
 import yaml
 
 from benchmarks.fuzzing.grammar import COMMANDS, SMALL
-from benchmarks.naps import nap_of
+from benchmarks.outcomes import measured
 from orchestrator.cli.app import main
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.core.reasons import IsBaseline
@@ -28,6 +28,7 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import build_space
 from search_spaces.spec.load import parse_spec
+from search_spaces.spec.schema import GIB
 from workers.models.facts import model_facts
 
 MOST_SECONDS = 60.0  # of one command, on a loaded machine
@@ -132,7 +133,14 @@ def _make_study(small: str) -> None:
             Record(
                 number=number,
                 plan=plan,
-                outcome=nap_of(plan).outcome,
+                outcome=measured(
+                    20.0 + number,
+                    batch=8,
+                    tokens=32,
+                    half_width=0.01,
+                    peak_bytes=GIB // 4,
+                    limit_bytes=GIB // 2,
+                ),
                 reason=IsBaseline(),
                 started_at=1.79e9 + number,
                 ended_at=1.79e9 + number + 0.5,

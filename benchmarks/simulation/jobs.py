@@ -8,6 +8,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
+from benchmarks.outcomes import measured
 from orchestrator.core.placement import Node
 from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
 from search_spaces.plan import Plan
@@ -15,18 +16,13 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import GIB, SweepSpec
 from search_spaces.trial import (
-    Anatomy,
-    Conditions,
     Costs,
     Crashed,
     Diverged,
-    Estimate,
     Fingerprint,
     Measured,
-    MemoryReading,
     Outcome,
     OutOfMemory,
-    Phases,
     TimedOut,
     TrialRequest,
 )
@@ -212,40 +208,13 @@ def _measured(seed: int, request: TrialRequest, random: Random) -> Measured:
     if request.validation:
         rate *= random.choice([0.5, 0.99, 1.0, 1.01, 1.0, 1.0])
         losses = tuple(2 * loss for loss in _LOSSES) if random.random() < 0.1 else _LOSSES
-    peak = int(LIMIT_BYTES * random.choice([0.3, 0.6, 0.8, 0.97]))
-    step = 16 / rate
-    return Measured(
-        samples_per_second=Estimate(value=rate, low=rate * 0.985, high=rate * 1.015),
-        tokens_per_second=rate * 68.0,
-        step_seconds=Estimate(value=step, low=step * 0.985, high=step * 1.015),
-        phases=Phases(data=0.0, forward=step / 3, backward=step / 2, optimizer=step / 6),
-        mfu=None,
-        flops_per_step=None,
-        memory=MemoryReading(
-            rank=0,
-            limit_bytes=LIMIT_BYTES,
-            peak_bytes=peak,
-            reserved_bytes=peak,
-            allocated_bytes=None,
-            anatomy=Anatomy(
-                weights=peak,
-                gradients=0,
-                optimizer_states=0,
-                activations=0,
-                fragmentation=None,
-                outside=0,
-            ),
-        ),
-        conditions=Conditions(
-            host_cpu_percent=None,
-            host_memory_percent=None,
-            device_utilisation_percent=None,
-            device_power_watts=None,
-            device_memory_bytes=None,
-            throttled=(),
-        ),
-        warmup_steps=2,
-        measured_steps=12,
+    return measured(
+        rate,
+        batch=16,
+        tokens=68,
+        half_width=0.015,
+        peak_bytes=int(LIMIT_BYTES * random.choice([0.3, 0.6, 0.8, 0.97])),
+        limit_bytes=LIMIT_BYTES,
         losses=losses,
         costs=_residual(random),
     )
