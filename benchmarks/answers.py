@@ -12,8 +12,8 @@ The true speed of a plan is the posterior mean of all its repeats. On simulated 
 plans have speeds drawn from a surface, and the machine is quiet, noisy or slow at times.
 
 For each rule: how often the answer is more than 5 % slower than the best plan that was tried, the
-mean regret, and the number of extra trials; of the product's rule, too, in how many of the intervals
-that reports show after its repeats the true speed lies.
+mean regret, and the number of extra trials; of the product's rule, too, in how many of the
+intervals that reports show after its repeats the true speed lies.
 """
 
 from __future__ import annotations

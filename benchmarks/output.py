@@ -1,9 +1,11 @@
-"""Output of every benchmark: its figures, and where it ran."""
+"""Output of every benchmark: its figures, and where they come from."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +18,12 @@ _ROOT = Path(__file__).parents[1]
 
 
 def circumstances() -> dict[str, Any]:
-    """Date, commit, processor and versions."""
+    """Date, commit, command, processor and versions."""
     facts = system_facts()
     return {
         "date": time.strftime("%Y-%m-%d"),
         "commit": _commit(),
+        "command": _command(),
         "cpu": facts["cpu"],
         "cores": facts.get("cores_logical"),
         "versions": dict(package_versions()),
@@ -37,6 +40,11 @@ def _commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return hashed.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _command() -> str:
+    """The command line of this process, without the interpreter's path."""
+    return shlex.join(["python", *sys.orig_argv[1:]])
 
 
 def write(figures: Mapping[str, Any], file: Path | None) -> None:

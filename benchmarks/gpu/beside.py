@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cpu_forecast import Measured
+from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.ceilings import device_of
 from benchmarks.gpu.command import Asked
-from benchmarks.gpu.measuring import cases, number, spec_of
+from benchmarks.gpu.measuring import number, spec_of
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import Forecasts, forecast
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.plan_encoding import plan_features, variants_of
-from search_spaces.costs.workload import workload_of
+from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -35,13 +35,25 @@ class Beside:
 
     model: str
     rows: tuple[Mapping[str, str], ...]
-    found: Measured
+    plans: tuple[Plan, ...]
+    work: Workload
+    limit_bytes: float
     said: Forecasts
+
+    @property
+    def step_seconds(self) -> Numbers:
+        """As measured; nan where a plan ran out of memory."""
+        return self.column("step_seconds")
+
+    @property
+    def peak_bytes(self) -> Numbers:
+        """As measured; nan where a plan ran out of memory."""
+        return self.column("held_bytes")
 
     @property
     def fitted(self) -> NDArray[np.bool_]:
         """True for each plan that was measured."""
-        return np.isfinite(self.found.step_seconds)
+        return np.isfinite(self.step_seconds)
 
     @property
     def outside_bytes(self) -> Numbers:
@@ -49,14 +61,17 @@ class Beside:
         column: Numbers = self.said.categories[:, CATEGORIES.index("outside")]
         return column
 
-    def measured(self) -> Measured:
-        """The measured plans alone, as `benchmarks.cpu_forecast` judges them."""
+    def measured(self) -> Beside:
+        """The measured plans alone."""
         kept = np.flatnonzero(self.fitted)
-        return Measured(
-            plans=tuple(self.found.plans[row] for row in kept),
-            work=self.found.work.take(kept),
-            step_seconds=self.found.step_seconds[kept],
-            peak_bytes=self.found.peak_bytes[kept],
+        work = self.work.take(kept)
+        return Beside(
+            model=self.model,
+            rows=tuple(self.rows[row] for row in kept),
+            plans=tuple(self.plans[row] for row in kept),
+            work=work,
+            limit_bytes=self.limit_bytes,
+            said=forecast(work, shipped_calibration(), self.limit_bytes),
         )
 
     def column(self, name: str) -> Numbers:
@@ -67,7 +82,7 @@ class Beside:
 def beside(asked: Asked, rows: Sequence[Mapping[str, str]]) -> tuple[Beside, ...]:
     """All models that have rows, each with the forecasts that nothing had taught."""
     found = []
-    for case in cases(asked):
+    for case in CASES:
         own = [row for row in rows if row["model"] == case.name and row["outcome"] in ENDED]
         if own:
             device = device_of(asked, own[0]["device"])
@@ -80,21 +95,16 @@ def _beside(
 ) -> Beside:
     plans = tuple(Plan.from_dict(json.loads(row["plan"])) for row in rows)
     table = PlanTable.of(plans)
-    kind = "cpu" if device.name == "cpu" else "cuda"
-    footprint = trace(spec, variants_of(table), device=kind)
-    work = workload_of(
-        footprint, device, plan_features(table, describe(spec.model, spec.train), footprint)
-    )
+    footprint = trace(spec, variants_of(table), device="cpu" if device.name == "cpu" else "cuda")
+    features = plan_features(table, describe(spec.model, spec.train), footprint)
+    work = workload_of(footprint, device, features)
     limits = [number(row, "limit_bytes") for row in rows]
     limit = float(np.nanmax([*limits, 0.0])) or float(device.memory_bytes)
     return Beside(
         model=model,
         rows=tuple(rows),
-        found=Measured(
-            plans=plans,
-            work=work,
-            step_seconds=np.array([number(row, "step_seconds") for row in rows]),
-            peak_bytes=np.array([number(row, "held_bytes") for row in rows]),
-        ),
+        plans=plans,
+        work=work,
+        limit_bytes=limit,
         said=forecast(work, shipped_calibration(), limit),
     )

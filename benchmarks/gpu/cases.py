@@ -62,7 +62,6 @@ class Case:
         *,
         tiny: bool,
         space: Mapping[str, Any] | None = None,
-        sequence_length: int | None = None,
         **sections: Mapping[str, Any],
     ) -> SweepSpec:
         """The specification of this case.
@@ -70,10 +69,9 @@ class Case:
         Args:
             tiny: Whether the model is cut down, and trained on a CPU.
             space: What is searched; Plimsoll's own choice if None.
-            sequence_length: In tokens; the case's own if None. Tiny ones keep theirs.
             sections: Others of the specification, such as objective or budget.
         """
-        length = TINY_TOKENS if tiny else sequence_length or self.sequence_length
+        length = TINY_TOKENS if tiny else self.sequence_length
         config: dict[str, Any] = dict(self.tiny) if tiny else {}
         if self.positions is not None:
             config[self.positions] = length
@@ -132,4 +130,4 @@ BERT_LARGE = Case(
     ),
 )
 CASES = (GPT2_XL, LLAMA_1B, LLAMA_3B, BERT_LARGE)
-SHORT_CASES = TINY_CASES = (GPT2_XL, LLAMA_1B)
+MEASURED = (GPT2_XL, LLAMA_1B)  # in half an hour; all are judged

@@ -10,17 +10,13 @@ quote their figures.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.gpu.command import Asked, main
-from benchmarks.gpu.found import Found
-from benchmarks.gpu.verdicts import Verdict
+from benchmarks.gpu.command import Asked, Figures, main
 from search_spaces.hardware.catalogue import known_device, load_device_file
 from search_spaces.hardware.device import Device, MatmulPoint
 from search_spaces.hardware.files import device_to_yaml
@@ -30,14 +26,13 @@ from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
 
 FILE = "device.yaml"
-_TOKENS, _SHORT_TOKENS = (2048, 8192, 32768), (8192,)  # of a micro-batch
+_TOKENS = 8192  # of a micro-batch
 _LAYERS = (  # columns and inner dimension of what the models multiply most
     (1600, 1600), (4800, 1600), (6400, 1600), (1600, 6400), (50257, 1600),
     (2048, 2048), (8192, 2048), (2048, 8192), (128256, 2048),
     (3072, 3072), (8192, 3072), (3072, 8192), (128256, 3072),
     (1024, 1024), (4096, 1024), (1024, 4096), (30522, 1024),
 )  # fmt: skip
-_PRECISION = "bf16"
 
 
 def effort_for(asked: Asked) -> ProbeConfig:
@@ -58,22 +53,21 @@ def effort_for(asked: Asked) -> ProbeConfig:
             timeout_seconds=120.0,
         )
     usual = default_config()
-    shapes = (*usual.shapes, *shapes_of_models(_SHORT_TOKENS if asked.short else _TOKENS))
     return dataclasses.replace(
         usual,
         ranks=1,
-        shapes=tuple(dict.fromkeys(shapes)),
-        point_seconds=usual.point_seconds / (2 if asked.short else 1),
+        shapes=tuple(dict.fromkeys((*usual.shapes, *shapes_of_models()))),
+        point_seconds=usual.point_seconds / 2,
         timeout_seconds=480.0,
     )
 
 
-def shapes_of_models(micro_batches: Sequence[int] = _TOKENS) -> Iterator[Shape]:
-    """Rows, columns and inner dimension of the models' matmuls, with so many tokens each."""
-    return ((tokens, *layer) for tokens in micro_batches for layer in _LAYERS)
+def shapes_of_models() -> Iterator[Shape]:
+    """Rows, columns and inner dimension of the models' matmuls."""
+    return ((_TOKENS, *layer) for layer in _LAYERS)
 
 
-def measure(asked: Asked) -> Found:
+def measure(asked: Asked) -> Figures:
     """Probes the device, and writes its file."""
     effort = effort_for(asked)
     with TemporaryDirectory(dir=asked.out) as drive:
@@ -83,40 +77,26 @@ def measure(asked: Asked) -> Found:
     return found_in(device, findings, effort)
 
 
-def found_in(device: Device, findings: ProbeResult, effort: ProbeConfig) -> Found:
+def found_in(device: Device, findings: ProbeResult, effort: ProbeConfig) -> Figures:
     """The rates of one probe."""
     rows = [_row(point) for point in device.matmul_points]
     rows.sort(key=lambda row: -row["tflops_per_second"])
-    bf16 = [row for row in rows if row["precision"] == _PRECISION]
-    return Found(
-        figures={
-            "name": device.name,
-            "memory_bytes": device.memory_bytes,
-            "matmul_flops_per_second": {
-                name: findings.matmul_peak(name) for name in effort.precisions
-            },
-            "data_sheet_bf16_flops_per_second": data_sheet(device.name),
-            "copy_bytes_per_second": findings.bandwidth_bytes_per_second,
-            "host_copy_bytes_per_second": findings.host_bandwidth_bytes_per_second,
-            "to_device_and_back_bytes_per_second": {
-                "pinned": findings.pinned_bytes_per_second,
-                "pageable": findings.pageable_bytes_per_second,
-            },
-            "launch_seconds": findings.launch_seconds,
-            "context_bytes": findings.context_bytes,
-            "power_watts": findings.power_watts,
+    return {
+        "name": device.name,
+        "memory_bytes": device.memory_bytes,
+        "matmul_flops_per_second": {name: findings.matmul_peak(name) for name in effort.precisions},
+        "data_sheet_bf16_flops_per_second": data_sheet(device.name),
+        "copy_bytes_per_second": findings.bandwidth_bytes_per_second,
+        "host_copy_bytes_per_second": findings.host_bandwidth_bytes_per_second,
+        "to_device_and_back_bytes_per_second": {
+            "pinned": findings.pinned_bytes_per_second,
+            "pageable": findings.pageable_bytes_per_second,
         },
-        rows=rows,
-        shown=("precision", "rows", "columns", "inner", "tflops_per_second"),
-        verdicts=(
-            Verdict(
-                what="shapes measured in bf16",
-                asked=f"{len(effort.shapes)}",
-                reached=f"{len(bf16)}",
-                holds=len(bf16) == len(effort.shapes),
-            ),
-        ),
-    )
+        "launch_seconds": findings.launch_seconds,
+        "context_bytes": findings.context_bytes,
+        "power_watts": findings.power_watts,
+        "rows": rows,
+    }
 
 
 def _row(point: MatmulPoint) -> dict[str, Any]:
@@ -150,23 +130,6 @@ def device_of(asked: Asked, name: str) -> Device:
     if file.exists():
         return load_device_file(file)[0]
     return known_device("cpu" if asked.tiny else name)
-
-
-def best_matmul(device: Device, precision: str = _PRECISION) -> float:
-    """The fastest measured matmul of a precision in FLOP/s; the data sheet's peak without any."""
-    rates = (rate for found, *_, rate in device.matmul_points if found == precision)
-    return max(rates, default=0.0) or device.bf16_flops_per_second
-
-
-@contextmanager
-def config_home(asked: Asked) -> Iterator[Mapping[str, str]]:
-    """An environment in which `plimsoll` finds the measured device before its catalogue's."""
-    with TemporaryDirectory(prefix="plimsoll-gpu-") as home:
-        devices = Path(home, "plimsoll", "devices")
-        devices.mkdir(parents=True)
-        if (asked.out / FILE).exists():
-            shutil.copy(asked.out / FILE, devices / FILE)
-        yield {"XDG_CONFIG_HOME": home}
 
 
 if __name__ == "__main__":

@@ -5,16 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cases import CASES, SHORT_CASES, TINY_CASES, Case, searched
+from benchmarks.gpu.cases import MEASURED, Case, searched
 from benchmarks.gpu.choosing import balanced, space_of
 from benchmarks.gpu.command import Asked
-from benchmarks.gpu.found import Cells
-from orchestrator.cli.console import print_line
-from orchestrator.core.inputs import TrialFinished
+from benchmarks.gpu.worker import Trial
 from orchestrator.report.labels import brief_outcome, plan_words
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
@@ -28,29 +26,11 @@ COLUMNS = (
     *("build_seconds", "steps_seconds", "compile_seconds", "total_seconds", "throttled", "detail"),
     *("device", "date", "plan"),
 )
-PLANS, SHORT_PLANS, TINY_PLANS = (
-    28,
-    6,
-    10,
-)  # of each model; some of them run out of memory, as they are meant to
+PLANS, TINY_PLANS = 6, 10  # of each model; some are meant to run out of memory
 _FIRST = 3  # of each model, before any model has more
 LONGEST_SECONDS = 120.0  # of a trial that is begun; a longer one ends by its deadline
 _OBJECTIVE = {"min_steps": 6, "max_steps": 60, "max_seconds": 8.0, "interval": 0.01}
 _TINY_OBJECTIVE = {"min_steps": 6, "max_steps": 6, "max_seconds": 0.3, "interval": 0.1}
-
-
-def cases(asked: Asked) -> tuple[Case, ...]:
-    """The models whose plans are measured."""
-    if asked.tiny:
-        return TINY_CASES
-    return SHORT_CASES if asked.short else CASES
-
-
-def plans_of_each(asked: Asked) -> int:
-    """Returns the number of plans of a model that are measured."""
-    if asked.tiny:
-        return TINY_PLANS
-    return SHORT_PLANS if asked.short else PLANS
 
 
 def spec_of(case: Case, *, tiny: bool) -> SweepSpec:
@@ -63,66 +43,47 @@ def spec_of(case: Case, *, tiny: bool) -> SweepSpec:
     )
 
 
-def measured_rows(asked: Asked, each: int | None = None) -> tuple[list[dict[str, str]], str]:
-    """Measures what is missing while there is time; all rows, and what is left to measure.
-
-    Args:
-        asked: Where, until when, and whether with tiny models.
-        each: Plans of each model; as many as usual if None.
-    """
+def measured_rows(asked: Asked) -> tuple[list[dict[str, str]], str]:
+    """Measures what is missing while there is time; all rows, and what is left to measure."""
     file = asked.out / FILE
     if asked.judge:
         return read(file), ""
-    wanted = each or plans_of_each(asked)
+    wanted = TINY_PLANS if asked.tiny else PLANS
     for count in (min(_FIRST, wanted), wanted):
-        lacking = _measure_up_to(asked, count)
-    asked.free_device()  # so that nothing is on it when forecasts are made
+        lacking = sum(
+            _measure_up_to(asked, case, count, seed) for seed, case in enumerate(MEASURED)
+        )
+    asked.worker.stop()  # so that nothing is on the device when forecasts are made
     return read(file), f"{lacking} plans are not measured" if lacking else ""
 
 
-def _measure_up_to(asked: Asked, wanted: int) -> int:
-    """Measures plans of each model up to a number; returns how many time was too short for."""
+def _measure_up_to(asked: Asked, case: Case, wanted: int, seed: int) -> int:
+    """Measures plans of a model up to a number; returns how many time was too short for."""
     file = asked.out / FILE
-    rows = read(file)
-    lacking = 0
-    for seed, case in enumerate(cases(asked)):  # other plans of each model
-        done = {row["key"] for row in rows if row["model"] == case.name}
-        if len(done) >= wanted:
-            continue
-        if not asked.has(LONGEST_SECONDS if not asked.tiny else 0.0):
-            lacking += wanted - len(done)
-            continue
-        spec = spec_of(case, tiny=asked.tiny)
-        space = space_of(spec, asked.group.here(spec))
-        plans = balanced(space.table, wanted, seed)
-        missing = [plan for plan in plans if plan.key not in done]
-        lacking += len(missing)
-        for row in _measure(asked, case, spec, missing):
-            append(file, row)
-            lacking -= 1
-    return lacking
+    done = {row["key"] for row in read(file) if row["model"] == case.name}
+    if len(done) >= wanted or not asked.has(LONGEST_SECONDS):
+        return max(wanted - len(done), 0)
+    spec = spec_of(case, tiny=asked.tiny)
+    table = space_of(spec, asked.worker.here(spec)).table
+    missing = [plan for plan in balanced(table, wanted, seed) if plan.key not in done]
+    for number, plan in enumerate(missing):
+        if not asked.has(LONGEST_SECONDS):
+            return len(missing) - number
+        trial = asked.worker.measure(spec, plan)
+        print(f"{case.name}: {plan_words(plan)}: {brief_outcome(trial.outcome)}", flush=True)
+        append(file, row_of(case.name, plan, trial))
+    return 0
 
 
-def _measure(
-    asked: Asked, case: Case, spec: SweepSpec, plans: Sequence[Plan]
-) -> Iterator[dict[str, Any]]:
-    for number, plan in enumerate(plans):
-        if not asked.has(0.0 if asked.tiny else LONGEST_SECONDS):
-            return
-        report = asked.group.measure(spec, plan, number=number)
-        print_line(f"{case.name}: {plan_words(plan)}: {brief_outcome(report.outcome)}")
-        yield row_of(case.name, plan, report)
-
-
-def row_of(model: str, plan: Plan, report: TrialFinished) -> dict[str, Any]:
+def row_of(model: str, plan: Plan, trial: Trial) -> dict[str, Any]:
     """A trial as a row; what nobody knows has no cell. Bytes and seconds, as columns say."""
-    outcome, seen = report.outcome, report.fingerprint
+    outcome = trial.outcome
     told: dict[str, Any] = {
         "model": model,
         "key": plan.key,
         "words": plan_words(plan),
         "outcome": outcome.kind,
-        "device": seen.device_name if seen else None,
+        "device": trial.fingerprint.device_name,
         "date": time.strftime("%Y-%m-%d"),
         "plan": json.dumps(plan.as_dict(), separators=(",", ":")),
     }
@@ -174,14 +135,14 @@ def read(file: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
 
 
-def append(file: Path, row: Cells, columns: Sequence[str] = COLUMNS) -> None:
+def append(file: Path, row: Mapping[str, Any]) -> None:
     """Adds a row, which is on disk when this returns."""
     text = file.read_text("utf-8") if file.exists() else ""
     whole = text[: text.rfind("\n") + 1]
     if whole != text:  # what a command that was killed left of a row
         file.write_text(whole, "utf-8")
     with file.open("a", encoding="utf-8", newline="") as opened:
-        writer = csv.DictWriter(opened, columns, restval="", lineterminator="\n")
+        writer = csv.DictWriter(opened, COLUMNS, restval="", lineterminator="\n")
         if not whole:
             writer.writeheader()
         writer.writerow({name: "" if v is None else _cell(v) for name, v in row.items()})

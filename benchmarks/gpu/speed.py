@@ -1,6 +1,6 @@
-"""Forecasts of speed against what plans of four models took, over all knobs of one GPU.
+"""Forecasts of speed against what plans took, over all knobs of one GPU.
 
-    python -m benchmarks.gpu.speed [--out DIR] [--tiny]
+    python -m benchmarks.gpu.speed [--judge] [--out DIR] [--tiny]
 
 The plans are those of `benchmarks.gpu.memory`, from the same `plans.csv`; what that lacks is
 measured. Each model's plans are forecast without any trial, and after five, drawn several times;
@@ -14,66 +14,66 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cpu_forecast import DRAWS, RECORDS, Measured, judge
-from benchmarks.gpu.beside import Beside, beside
-from benchmarks.gpu.command import Asked, main
-from benchmarks.gpu.found import Found
+from benchmarks.gpu.beside import Beside, Numbers, beside
+from benchmarks.gpu.command import Asked, Figures, main
 from benchmarks.gpu.measuring import measured_rows
-from benchmarks.gpu.verdicts import at_least, at_most
-from benchmarks.published.metrics import median
+from benchmarks.published.metrics import kendall_tau, median, percentage_errors
+from search_spaces.costs.calibration import shipped_calibration
+from search_spaces.costs.forecast import forecast
 
-WITHOUT, AFTER, TAU = 0.10, 0.04, 0.9
+TARGETS = {"median_error": 0.10, "median_error_after": 0.04, "lowest_tau": 0.9}
+RECORDS, DRAWS, NOISE = 5, 20, 0.03
 
 
-def measure(asked: Asked) -> Found:
+def measure(asked: Asked) -> Figures:
     """Measures what is missing, and judges all."""
     rows, left = measured_rows(asked)
-    return judged(beside(asked, rows), left=left)
+    return judged(beside(asked, rows)) | {"left": left}
 
 
-def judged(models: Sequence[Beside], left: str = "") -> Found:
+def judged(models: Sequence[Beside]) -> Figures:
     """Errors of all plans together, and how each model's plans are ranked."""
     by_model = {model.model: _judged(model.measured()) for model in models}
     told = by_model.values()
-    without = [error for one in told for error in one["errors"]]
-    after = [error for one in told for error in one["errors_after"]]
-    tau = min((t for one in told if (t := one["tau"]) is not None), default=None)
-    tau_after = min((t for one in told if (t := one["tau_after"]) is not None), default=None)
-    return Found(
-        figures={
-            "records": RECORDS,
-            "draws": DRAWS,
-            "median_error": median(without),
-            "median_error_after": median(after),
-            "lowest_tau": tau,
-            "lowest_tau_after": tau_after,
-            "by_model": {name: _short(one) for name, one in by_model.items()},
-        },
-        rows=[row for model in models for row in _rows(model)],
-        shown=("model", "words", "step_seconds", "forecast_seconds", "error", "limited_by"),
-        verdicts=(
-            at_most("median error without trials", WITHOUT, median(without)),
-            at_most(f"median error after {RECORDS} trials", AFTER, median(after)),
-            at_least("Kendall's tau, lowest of the models", TAU, tau),
-            at_least(f"the same after {RECORDS} trials", TAU, tau_after),
-        ),
-        left=left,
+    taus, taus_after = (
+        [tau for one in told if (tau := one[name]) is not None] for name in ("tau", "tau_after")
     )
+    return {
+        "targets": TARGETS,
+        "median_error": median([error for one in told for error in one["errors"]]),
+        "median_error_after": median([error for one in told for error in one["errors_after"]]),
+        "lowest_tau": min(taus, default=None),
+        "lowest_tau_after": min(taus_after, default=None),
+        "by_model": {name: _short(one) for name, one in by_model.items()},
+        "rows": [row for model in models for row in _rows(model)],
+    }
 
 
-def _judged(found: Measured) -> dict[str, Any]:
+def judge(found: Beside, records: Sequence[int]) -> tuple[Numbers, float | None]:
+    """Errors of speed and Kendall's tau, of what was no record."""
+    told = np.array(records, dtype=int)
+    calibration = shipped_calibration().learned(
+        found.work.take(told), found.step_seconds[told], found.peak_bytes[told]
+    )
+    rest = np.setdiff1d(np.arange(len(found.plans)), told)
+    said = forecast(found.work.take(rest), calibration, 1.0).step_seconds
+    took = found.step_seconds[rest]
+    return percentage_errors(said, took), kendall_tau(1 / said, 1 / took, noise=NOISE)
+
+
+def _judged(found: Beside) -> dict[str, Any]:
     """Errors without trials and after some; nothing after them where there are too few plans."""
     rng = np.random.default_rng(0)
-    errors, _, tau = judge(found, ())
+    errors, tau = judge(found, ())
     drawn = []
     if len(found.plans) > RECORDS + 1:
         drawn = [
             judge(found, rng.permutation(len(found.plans))[:RECORDS].tolist()) for _ in range(DRAWS)
         ]
-    taus = [one[2] for one in drawn if one[2] is not None]
+    taus = [one for _, one in drawn if one is not None]
     return {
         "errors": errors.tolist(),
-        "errors_after": [error for one in drawn for error in one[0].tolist()],
+        "errors_after": [error for one, _ in drawn for error in one.tolist()],
         "tau": tau,
         "tau_after": float(np.mean(taus)) if taus else None,
     }
@@ -91,12 +91,11 @@ def _short(told: dict[str, Any]) -> dict[str, Any]:
 
 def _rows(model: Beside) -> list[dict[str, Any]]:
     """The measured plans, worst forecast first."""
-    said, took = model.said.step_seconds, model.found.step_seconds
+    said, took = model.said.step_seconds, model.step_seconds
     rows = [
         {
             "model": model.model,
             "words": model.rows[at]["words"],
-            "key": model.rows[at]["key"],
             "step_seconds": float(took[at]),
             "forecast_seconds": float(said[at]),
             "error": float(said[at] / took[at]) - 1,

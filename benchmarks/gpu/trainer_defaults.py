@@ -1,18 +1,12 @@
-"""Hugging Face's Trainer with its defaults and `auto_find_batch_size`, and nothing of Plimsoll.
+"""Hugging Face's Trainer with its defaults and `auto_find_batch_size`: its trials and its speed.
 
-    python -m benchmarks.gpu.trainer_defaults JOB OUT
-
-JOB is JSON: config, task, sequence_length, global_batch, bf16, cpu, seconds, steps. Each attempt
-that ran out of memory, and the speed of the batch size that did not, is a line of JSON in OUT.
+python -m benchmarks.gpu.trainer_defaults [--out DIR] [--tiny]
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -20,7 +14,6 @@ import transformers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForMaskedLM,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -28,10 +21,13 @@ from transformers import (
     TrainingArguments,
 )
 
+from benchmarks.gpu.cases import LLAMA_1B
+from benchmarks.gpu.command import Asked, Figures, main
+from search_spaces.presets.catalogue import preset_config
+
 DEFAULT_BATCH = 8  # of TrainingArguments.per_device_train_batch_size
 _WARMUP = 3  # optimizer steps
 _ENDLESS = 1_000_000
-_HEADS = {"causal-lm": AutoModelForCausalLM, "masked-lm": AutoModelForMaskedLM}
 
 
 @final
@@ -54,17 +50,18 @@ class RandomRows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 class Clock(TrainerCallback):
     """Times steps behind some of warm-up, and ends the training when there are enough."""
 
-    def __init__(self, out: Path, steps: int, seconds: float) -> None:
-        self._out, self._steps, self._seconds = out, steps, seconds
+    def __init__(self, steps: int, seconds: float) -> None:
+        self.rows: list[dict[str, Any]] = []  # an attempt each
+        self._steps, self._seconds = steps, seconds
         self._tried: int | None = None  # the batch size that is being tried
-        self._began = 0.0
+        self._started, self._began = time.time(), 0.0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """An attempt begins: the one before it, if there was one, ran out of memory."""
         if self._tried is not None:
-            self._tell(kind="out_of_memory", batch=self._tried, rate=0.0)
+            self._tell("out_of_memory", self._tried, 0.0)
         self._tried = state.train_batch_size
 
     def on_step_end(
@@ -81,8 +78,7 @@ class Clock(TrainerCallback):
             return
         spent = self._now() - self._began
         batch = self._tried or args.per_device_train_batch_size
-        samples = done * batch * args.gradient_accumulation_steps
-        self._tell(kind="measured", batch=batch, rate=samples / spent)
+        self._tell("measured", batch, done * batch * args.gradient_accumulation_steps / spent)
         control.should_training_stop = True
 
     def _now(self) -> float:
@@ -90,39 +86,38 @@ class Clock(TrainerCallback):
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    def _tell(self, **told: Any) -> None:
-        with self._out.open("a", encoding="utf-8") as opened:
-            opened.write(json.dumps({"at": time.time(), **told}) + "\n")
+    def _tell(self, outcome: str, batch: int, rate: float) -> None:
+        seconds = time.time() - self._started
+        self.rows.append(
+            {"seconds": seconds, "outcome": outcome, "batch": batch, "samples_per_second": rate}
+        )
 
 
-def train(job: dict[str, Any], out: Path) -> None:
-    """Trains until the speed is known."""
+def measure(asked: Asked) -> Figures:
+    """Trains Llama-3.2 1B until the speed is known."""
     transformers.logging.set_verbosity_error()
-    given = dict(job["config"])
+    spec = LLAMA_1B.spec(tiny=asked.tiny)
+    given = preset_config(spec.model.name) | spec.model.config
+    given.pop("architectures")
     config = AutoConfig.for_model(given.pop("model_type"), **given)
-    model = _HEADS[job["task"]].from_config(config)
+    clock = Clock(2 if asked.tiny else 20, 1.0 if asked.tiny else 60.0)
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         arguments = TrainingArguments(
             output_dir=folder,
             auto_find_batch_size=True,
-            gradient_accumulation_steps=max(job["global_batch"] // DEFAULT_BATCH, 1),
-            bf16=job["bf16"],
-            use_cpu=job["cpu"],
+            gradient_accumulation_steps=max(spec.train.global_batch // DEFAULT_BATCH, 1),
+            bf16=spec.train.precision == "bf16",
+            use_cpu=asked.tiny,
             max_steps=_ENDLESS,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
         )
-        rows = RandomRows(config.vocab_size, job["sequence_length"])
-        clock = Clock(out, job["steps"], job["seconds"])
+        rows = RandomRows(config.vocab_size, spec.train.sequence_length)
+        model = AutoModelForCausalLM.from_config(config)
         Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[clock]).train()
-
-
-def main() -> None:
-    """Trains what a job says."""
-    job, out = sys.argv[1:]
-    train(json.loads(Path(job).read_text("utf-8")), Path(out))
+    return {"model": LLAMA_1B.name, "rows": clock.rows}
 
 
 if __name__ == "__main__":
-    main()
+    main("trainer_defaults", __doc__, measure)

@@ -1,11 +1,11 @@
-"""Outcomes, rows and reports, each with what a test wants to be special."""
+"""Outcomes, rows and trials, each with what a test wants to be special."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.inputs import TrialFinished
+from benchmarks.gpu.worker import Trial
 from search_spaces.plan import Plan
 from search_spaces.trial import (
     Costs,
@@ -14,7 +14,7 @@ from search_spaces.trial import (
     Outcome,
     OutOfMemory,
 )
-from tests.outcomes import make_conditions, make_measured
+from tests.outcomes import CPU_FINGERPRINT, make_conditions, make_measured
 from tests.plans import ddp_plan
 
 GIB = 2**30
@@ -65,14 +65,5 @@ def out_of_memory(**special: Any) -> OutOfMemory:
     return replace(usual, **special)
 
 
-def report(outcome: Outcome, *, seconds: float = 10.0) -> TrialFinished:
-    return TrialFinished(
-        group="alone",
-        number=0,
-        validation=False,
-        outcome=outcome,
-        fingerprint=None,
-        started_at=100.0,
-        ended_at=100.0 + seconds,
-        workers_seconds=1.0,
-    )
+def trial(outcome: Outcome) -> Trial:
+    return Trial(outcome=outcome, fingerprint=CPU_FINGERPRINT, started_at=100.0, ended_at=110.0)
