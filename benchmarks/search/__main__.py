@@ -1,11 +1,11 @@
 """Races samplers over complete surfaces.
 
-    python -m benchmarks.search DIR [--json] [--seeds N] [--samplers A,B] [--wrong] [--plot FILE]
+    python -m benchmarks.search DIR [--json] [--seeds N] [--samplers A,B] [--wrong]
 
 DIR holds tables in the columns that `benchmarks.published` reads; rows that share an id in the
-column `ranking_sets` are one surface, or a whole table that has none. More columns are more knobs,
-unless they are measurements (`benchmarks.search.columns`). Where a specification lies beside a
-table (`FILE.yaml` of `FILE.csv`), forecasts are made from its plans.
+column `ranking_sets` are one surface, or a whole table that has none. Columns named as a plan's
+knobs are knobs (`benchmarks.search.columns`). Where a specification lies beside a table
+(`FILE.yaml` of `FILE.csv`), forecasts are made from its plans.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from rich.table import Table
 from benchmarks.output import write
 from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
-from benchmarks.search.plot import draw
 from benchmarks.search.races import AFTER
 from benchmarks.search.run import run
 from benchmarks.search.surfaces import surfaces_in
@@ -43,11 +42,8 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    results = run(surfaces, competitors, options.seeds, options.jobs)
-    found = results.as_dict()
+    found = run(surfaces, competitors, options.seeds, options.jobs).as_dict()
     write(found, options.out)
-    if options.plot is not None:
-        draw(results, options.plot)
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
@@ -67,7 +63,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--wrong", action="store_true", help="Plimsoll with spoilt forecasts too")
     add("--least", type=int, default=9, help="candidates that a surface must have (9)")
     add("--jobs", type=int, default=_cores(), help="processes (one for each core)")
-    add("--plot", type=Path, metavar="FILE", help="where to draw regret over trials (.html)")
     add("--out", type=Path, metavar="FILE", help="where to keep the figures (.json)")
     return parser
 

@@ -14,8 +14,8 @@ from rich.progress import track
 
 from benchmarks.published.metrics import kendall_tau
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
-from benchmarks.search.races import AFTER, Race, figures, over_all, race
-from benchmarks.search.surfaces import Numbers, Surface, Trial
+from benchmarks.search.races import Race, figures, over_all, race
+from benchmarks.search.surfaces import Surface, Trial
 
 _AT_A_TIME = 5  # seeds that a process is handed
 _SLOW = ("gp", "tpe", "plimsoll")  # are handed out first, so that processes end together
@@ -62,16 +62,6 @@ class Results:
             "facts": {surface.name: _facts(surface) for surface in self.surfaces},
             "seeds": self.seeds,
         }
-
-    def curve(self, incumbent: str) -> Numbers:
-        """Regret after each of 40 trials: the mean over seeds, then the median over surfaces."""
-        means = [
-            np.mean([[one.regret_at(t) for t in range(1, AFTER[-1] + 1)] for one in races], axis=0)
-            for (_, name), races in self.races.items()
-            if name == incumbent
-        ]
-        median: Numbers = np.median(means, axis=0)
-        return median
 
 
 def run(

@@ -97,8 +97,7 @@ def surfaces_in(place: Path, without: ForecasterWithout, *, least: int) -> tuple
     """
     found = []
     for grid in grids_in(place):
-        rates = [entry.rate for entry in grid.entries]
-        columns = knobs_of([entry.row for entry in grid.entries], grid.header, rates)
+        columns = knobs_of(grid.name, [entry.row for entry in grid.entries], grid.header)
         groups = _candidates(grid, columns)
         if sum(any(entry.rate for entry in group) for group in groups.values()) > 1:
             found.append((grid, tuple(columns), groups))

@@ -1,4 +1,4 @@
-"""The command: one object of JSON, a table, a page, and sentences for what is wrong."""
+"""The command: one object of JSON, a table, and sentences for what is wrong."""
 
 from __future__ import annotations
 
@@ -65,13 +65,12 @@ def test_wrong_forecasts_are_more_samplers(
     assert list(told["overall"]) == ["plimsoll", "random", *WRONG]
 
 
-def test_table_page_and_kept_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_kept_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lone = str(write_csv(tmp_path / "lone.csv", few()))
-    page, kept = tmp_path / "regret.html", tmp_path / "figures.json"
+    kept = tmp_path / "figures.json"
 
-    assert main([lone, "--plot", str(page), "--out", str(kept), *QUICK], without) == 0
+    assert main([lone, "--out", str(kept), *QUICK], without) == 0
     assert "plimsoll" in capsys.readouterr().out
-    assert "slower than the best plan" in page.read_text("utf-8")
     assert json.loads(kept.read_text("utf-8"))["seeds"] == 2
 
 

@@ -133,12 +133,3 @@ def test_results_do_not_depend_on_processes(surface: Surface) -> None:
     assert one == two
     assert one["surfaces"].keys() == {"toy"}
     assert list(one["surfaces"]["toy"]) == list(one["overall"]) == list(names)
-
-
-def test_the_curve_is_the_mean_over_seeds(surface: Surface) -> None:
-    results = run([surface], ["random"], 3)
-    races = results.races["toy", "random"]
-
-    assert len(races) == 3
-    assert results.curve("random")[0] == pytest.approx(np.mean([r.regret[0] for r in races]))
-    assert results.curve("random")[-1] == 0.0

@@ -45,7 +45,7 @@ def surface_of(place: Path, least: int = 9) -> Surface:
 def few(**cells: Any) -> list[dict[str, Any]]:
     """Eight rows of two knobs that say no more than they must."""
     return [
-        {"micro_batch": micro, "bucket": bucket, "samples_per_s": micro * bucket, **cells}
+        {"micro_batch": micro, "bucket_mib": bucket, "samples_per_s": micro * bucket, **cells}
         for micro in (1, 2, 4, 8)
         for bucket in (10, 20)
     ]
@@ -120,7 +120,7 @@ def test_a_table_without_sets_and_published_columns_is_a_surface(tmp_path: Path)
     surface = surface_of(write_csv(tmp_path / "lone.csv", few()), 2)
 
     assert surface.name == "lone"
-    assert set(surface.distributions) == {"micro_batch", "bucket"}
+    assert set(surface.distributions) == {"micro_batch", "bucket_mib"}
     assert surface.log_rate is None
     assert surface.told_by == "nothing"
 
@@ -142,7 +142,7 @@ def test_columns_of_a_recording_are_no_knobs(tmp_path: Path) -> None:
     ]
     surface = surface_of(write_csv(tmp_path / "recorded.csv", made), 2)
 
-    assert set(surface.distributions) == {"micro_batch", "bucket"}
+    assert set(surface.distributions) == {"micro_batch", "bucket_mib"}
     assert len(surface) == 8
     assert [trial.seconds for trial in surface.trials[0]] == [21.5, 22.5, 23.5]
 
@@ -203,10 +203,10 @@ def test_an_outcome_in_words_is_understood(tmp_path: Path) -> None:
 
 def test_empty_numbers_are_a_word(tmp_path: Path) -> None:
     made = few()
-    made[0]["bucket"] = ""
+    made[0]["bucket_mib"] = ""
     surface = surface_of(write_csv(tmp_path / "table.csv", made), 2)
 
-    assert surface.column("bucket")[:2] == ("", "20")
+    assert surface.column("bucket_mib")[:2] == ("", "20")
 
 
 def test_odd_files_do_no_harm(tmp_path: Path) -> None:

@@ -7,11 +7,6 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from benchmarks.search.plot import regret_page
-from benchmarks.search.races import Race
-from benchmarks.search.run import Results
 from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
@@ -20,7 +15,6 @@ from orchestrator.report.page_data import ReportData
 from orchestrator.report.plan_page import render_plan_page
 from orchestrator.report.sweep_page import report_page
 from search_spaces.spec.schema import GIB
-from tests.benchmarks.search.toys import toy_surface
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.forecast.values import a_calibration, a_footprint, a_question, facts
 from tests.orchestrator.report.values import ANSWER, START, TRIED, validated
@@ -41,7 +35,6 @@ def every_page() -> dict[str, str]:
         "no answer": report_page(ReportData(state=nothing_fits, context=None)),
         "plan": plan_page((8, 16), memory_sizes=(80 * GIB, 32 * GIB)),
         "no plan": plan_page((1,), limit_bytes=GIB),
-        "regret": regret_page(races()),
     }
 
 
@@ -77,21 +70,6 @@ def expected(state: SweepState) -> SweepState:
 def plan_page(ranks: tuple[int, ...], **fields: Any) -> str:
     question = a_question(ranks, model=facts(name=HOSTILE), **fields)
     return render_plan_page(Planner(question, a_footprint, a_calibration()).plan())
-
-
-def races() -> Results:
-    surface = toy_surface([{"micro_batch": 1.0}, {"micro_batch": 2.0}], [50.0, 100.0])
-    steps = np.arange(1.0, 41.0)
-    won = {
-        competitor: [Race(regret=1 / (pace * steps), seconds=steps, ran_out=0)]
-        for competitor, pace in (("plimsoll", 2.0), ("random", 1.0))
-    }
-    return Results(
-        surfaces=(surface,),
-        competitors=tuple(won),
-        seeds=1,
-        races={(surface.name, competitor): found for competitor, found in won.items()},
-    )
 
 
 def figures_of(page: str) -> dict[str, Any]:
