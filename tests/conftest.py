@@ -22,7 +22,7 @@ from workers.models import isolation
 from workers.models.trust import TRUST_VARIABLE
 
 if TYPE_CHECKING:
-    from benchmarks.rigs.postgres import Server
+    from tests.rigs.postgres import Server
 
 # Importing what 5,000 tests need makes a million objects that stay: looking through them while they
 # are made takes half of it. Once they are there they are left out of every later collection.
@@ -175,7 +175,7 @@ def _shares_ranks(nodeid: str) -> bool:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """One PostgreSQL server for all tests of this process."""
-    from benchmarks.rigs.postgres import postgres_server
+    from tests.rigs.postgres import postgres_server
 
     with postgres_server() as server:
         yield server

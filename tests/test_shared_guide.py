@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from benchmarks.rigs.postgres import Server
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
@@ -24,6 +23,7 @@ from search_spaces.errors import StudyError
 from search_spaces.spec.schema import StudySpec, SweepSpec
 from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run, study_spec
+from tests.rigs.postgres import Server
 
 GUIDE = (Path(__file__).parent.parent / "docs" / "shared.md").read_text(encoding="utf-8")
 EXAMPLE = "db.example:5432"

@@ -25,7 +25,7 @@ from benchmarks.chaos.plants import PLANTS
 from benchmarks.chaos.settings import SETTINGS
 from benchmarks.chaos.sweep import SWEEP_SECONDS, Report, planned, run
 from benchmarks.output import write
-from benchmarks.rigs.ray_head import can_be_apart
+from tests.rigs.ray_head import can_be_apart
 
 
 def main() -> int:

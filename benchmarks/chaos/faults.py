@@ -14,8 +14,8 @@ import psutil
 from benchmarks.chaos import storage_faults as storage
 from benchmarks.chaos.rig import ACTORS, RANKS, Rig, send, signal_one, stopped
 from benchmarks.chaos.settings import OWN_RAY, SETTINGS
-from benchmarks.rigs.hosts import can_be_made
 from orchestrator.cli.exit_codes import ExitCode
+from tests.rigs.hosts import can_be_made
 
 Inject = Callable[[Rig, random.Random], bool]  # False: there was nothing to do it to
 _REFUSED_SECONDS = 120.0  # in which a second driver has been refused

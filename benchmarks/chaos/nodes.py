@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.rigs.hosts import Hosts, can_be_made, hosts
-from benchmarks.rigs.ray_head import LOCAL, kill, ray_head, ray_node
+from tests.rigs.hosts import Hosts, can_be_made, hosts
+from tests.rigs.ray_head import LOCAL, kill, ray_head, ray_node
 
 _HEAD, _SPOT = "head", "spot"
 _NOTICE_SECONDS = 10.0  # between asking a node to end and ending it

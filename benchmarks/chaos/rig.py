@@ -20,7 +20,7 @@ import psutil
 from benchmarks.chaos.machine import Machine
 from benchmarks.chaos.nodes import Nodes
 from benchmarks.chaos.settings import Setting, Tracking
-from benchmarks.rigs.postgres import Server
+from tests.rigs.postgres import Server
 
 RANKS = "ray::RayTrainWorker"
 ACTORS = (  # of a group, and the queue that all groups have

@@ -1,6 +1,6 @@
 """Machine, storage and nodes of a sweep: SQLite, small disks, PostgreSQL, MLflow, a cluster.
 
-In one of them the ranks talk over a backend with NCCL's manners (`benchmarks/rigs/stubborn.py`).
+In one of them the ranks talk over a backend with NCCL's manners (`tests/rigs/stubborn.py`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import psutil
 from benchmarks.chaos.answers import Answer, answering
 from benchmarks.chaos.machine import Machine
 from benchmarks.chaos.nodes import Nodes, two_nodes
-from benchmarks.rigs import stubborn
-from benchmarks.rigs.mlflow_server import serves, start_mlflow_server
-from benchmarks.rigs.ports import free_port
-from benchmarks.rigs.postgres import Server, postgres_server
+from tests.rigs import stubborn
+from tests.rigs.mlflow_server import serves, start_mlflow_server
+from tests.rigs.ports import free_port
+from tests.rigs.postgres import Server, postgres_server
 
 SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "nodes", "machine", "unwoken")
 OWN_RAY = tuple(name for name in SETTINGS if name != "nodes")  # in which the sweep starts Ray

@@ -16,10 +16,10 @@ from typing import IO, Any
 
 import pytest
 
-from benchmarks.rigs.ports import free_port
 from tests.k8s.containers import command_line, environment
 from tests.k8s.rendering import Resource, plain_name, the
 from tests.k8s.test_references import secrets
+from tests.rigs.ports import free_port
 
 BIN = Path(sys.executable).parent
 START_SECONDS = 120

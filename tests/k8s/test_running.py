@@ -20,11 +20,11 @@ import psycopg
 import pytest
 import yaml
 
-from benchmarks.rigs.ray_head import ray_head
 from tests.k8s.containers import environment, submitter_script
 from tests.k8s.rendering import Resource, plain_name, rendered, the
 from tests.k8s.services import Services, asked
 from tests.k8s.test_references import secrets
+from tests.rigs.ray_head import ray_head
 
 SUBMISSION = "sweep-abcde"
 EXPERIMENT = "/api/2.0/mlflow/experiments/get?experiment_id=0"

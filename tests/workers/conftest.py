@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.rigs import stubborn
+from tests.rigs import stubborn
 from tests.workers.launch import Group, Groups
 
 

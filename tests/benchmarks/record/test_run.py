@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from benchmarks.published.baseline import ConstantMfu
-from benchmarks.rigs.ray_head import environment
 from benchmarks.search.surfaces import surfaces_in
 from tests.orchestrator.cluster import awkward_model
+from tests.rigs.ray_head import environment
 
 pytestmark = pytest.mark.thorough
 SPEC = """

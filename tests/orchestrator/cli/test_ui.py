@@ -22,8 +22,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from benchmarks.rigs.mlflow_server import serves
-from benchmarks.rigs.ports import free_port
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.mlflow_view import sweep_pages
 from orchestrator.workspace import save_spec
@@ -40,6 +38,8 @@ from tests.orchestrator.tracking.test_mlflow_shared import (
 )
 from tests.outcomes import make_measured
 from tests.proxies import proxy_to
+from tests.rigs.mlflow_server import serves
+from tests.rigs.ports import free_port
 
 SHARED_MEMORY = Path("/dev/shm")
 SECRET = "hunter2-and-more"

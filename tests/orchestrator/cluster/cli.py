@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from benchmarks.rigs.ray_head import environment
 from search_spaces.spec.load import spec_to_tree
+from tests.rigs.ray_head import environment
 from tests.workers.values import a_spec
 
 ONE_WAY = {

@@ -20,9 +20,6 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.rigs.ports import free_port
-from benchmarks.rigs.postgres import Server
-from benchmarks.rigs.ray_head import SESSION, ray_head
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.study.reader import load_records, load_state
@@ -32,6 +29,9 @@ from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
+from tests.rigs.ports import free_port
+from tests.rigs.postgres import Server
+from tests.rigs.ray_head import SESSION, ray_head
 
 ROOT = Path(__file__).parents[3]
 # An agent forgets a gauge after two of these, which is less than workers take to start

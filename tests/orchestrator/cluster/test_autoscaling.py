@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rigs.ray_head import Brought, ray_head
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import PLIMSOLL
+from tests.rigs.ray_head import Brought, ray_head
 
 pytestmark = pytest.mark.thorough
 GONE_SECONDS = 60

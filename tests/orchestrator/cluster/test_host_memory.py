@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.rigs.ray_head import environment, ray_head
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured, OutOfMemory
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
+from tests.rigs.ray_head import environment, ray_head
 
 SPEC = """
 model: {{name: "awkward_model:make", config: {{hoards: 3}}}}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rigs.hosts import can_be_made, hosts
-from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import submitted
+from tests.rigs.hosts import can_be_made, hosts
+from tests.rigs.ray_head import can_be_apart, ray_head, ray_node
 
 pytestmark = [
     pytest.mark.thorough,

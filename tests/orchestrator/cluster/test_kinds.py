@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.core.objective import Objective, best, memory_limit_of
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
@@ -17,6 +16,7 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import PLIMSOLL
 from tests.orchestrator.cluster.where import where_model
+from tests.rigs.ray_head import can_be_apart, ray_head, ray_node
 
 pytestmark = [
     pytest.mark.thorough,

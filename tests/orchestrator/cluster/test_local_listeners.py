@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.rigs.ray_head import environment
 from orchestrator.cluster.runtime import private_folder
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
+from tests.rigs.ray_head import environment
 
 ROOT = str(Path(__file__).parents[3])
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}

@@ -18,12 +18,12 @@ import psutil
 import pytest
 
 from benchmarks.chaos.rig import RANKS
-from benchmarks.rigs.ray_head import APART, can_be_apart, environment
 from orchestrator.study.reader import load_records
 from search_spaces.spec.failpoints import FOLDER_VARIABLE, VARIABLE
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, write_sweep
+from tests.rigs.ray_head import APART, can_be_apart, environment
 
 pytestmark = pytest.mark.thorough
 

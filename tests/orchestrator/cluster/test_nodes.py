@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rigs.ray_head import can_be_apart, kill, ray_head, ray_node
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import submitted
 from tests.orchestrator.cluster.where import where_model
+from tests.rigs.ray_head import can_be_apart, kill, ray_head, ray_node
 
 pytestmark = [
     pytest.mark.thorough,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rigs.ray_head import BIN
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Crashed, Measured
 from tests.orchestrator.cluster import awkward_model
+from tests.rigs.ray_head import BIN
 
 SPEC = """
 model: {{name: "awkward_model:make", config: {{raises: 2}}}}

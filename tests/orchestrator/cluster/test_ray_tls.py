@@ -12,10 +12,10 @@ from socket import AF_INET
 import psutil
 import pytest
 
-from benchmarks.rigs.ray_head import ray_head
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import PLIMSOLL, write_sweep
 from tests.orchestrator.cluster.test_machine_fails import outcomes_of
+from tests.rigs.ray_head import ray_head
 
 pytestmark = [
     pytest.mark.thorough,

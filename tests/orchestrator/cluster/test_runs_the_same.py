@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from benchmarks.rigs.ray_head import environment
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.plan import Plan
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured, outcome_from_json
 from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, write_sweep
+from tests.rigs.ray_head import environment
 
 pytestmark = pytest.mark.thorough
 

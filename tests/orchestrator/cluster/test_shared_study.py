@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
-from benchmarks.rigs.ray_head import environment
 from orchestrator.cli import main
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.study.reader import load_records
@@ -21,6 +19,8 @@ from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.conftest import AWAY, TOKENS, Eventful
+from tests.rigs.postgres import PASSWORD, QUOTED, Server
+from tests.rigs.ray_head import environment
 
 ROOT = Path(__file__).parents[3]
 # the address is named once in the file and once in the environment

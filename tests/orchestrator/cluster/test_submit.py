@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.rigs.ray_head import PID, Ports, ray_head
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL, submitted
 from tests.proxies import proxy_to
+from tests.rigs.ray_head import PID, Ports, ray_head
 
 SPEC = """
 model: {{name: "awkward_model:make", config: {{pass_seconds: 0.01}}}}

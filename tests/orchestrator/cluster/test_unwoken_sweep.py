@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rigs import stubborn
 from orchestrator.cluster.channels import AGREE_SECONDS
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Crashed, Measured, OutOfMemory
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import plimsoll
+from tests.rigs import stubborn
 
 pytestmark = pytest.mark.thorough
 

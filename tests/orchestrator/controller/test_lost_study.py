@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from benchmarks.rigs.postgres import Server
 from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.reasons import IsBaseline
@@ -19,6 +18,7 @@ from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, mak
 from tests.orchestrator.records import make_space, make_spec
 from tests.orchestrator.study.values import study_spec
 from tests.outcomes import make_measured
+from tests.rigs.postgres import Server
 
 
 def test_results_are_kept_and_nothing_more_is_started(

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import FORMATS, export_bundle
 from orchestrator.export.verify import environment_of
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
 from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
+from tests.rigs.ray_head import can_be_apart, ray_head, ray_node
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
 

@@ -14,7 +14,6 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.rigs.ray_head import ray_head
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
 from orchestrator.export.rayjob import job_name, memory_gib
@@ -27,6 +26,7 @@ from tests.k8s.reachability import allowed
 from tests.k8s.rendering import Resource, build, needs_kubectl, rendered, the
 from tests.k8s.test_policies import our_version
 from tests.orchestrator.export.folders import CLIP, ROOT, taken_of
+from tests.rigs.ray_head import ray_head
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
 

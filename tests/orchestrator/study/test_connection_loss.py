@@ -12,7 +12,6 @@ from optuna.trial import TrialState
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 
-from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.core.reasons import Retry
 from orchestrator.study.fence import guard
 from orchestrator.study.locks import exclusive_driver
@@ -28,6 +27,7 @@ from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.values import NAME, open_study, run, study_spec
 from tests.outcomes import make_measured
 from tests.proxies import Proxy, proxy_to
+from tests.rigs.postgres import PASSWORD, QUOTED, Server
 
 AWAY_SECONDS = 3.0  # longer than what is not told of
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from benchmarks.rigs.postgres import PASSWORD, QUOTED
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.storage import opened_storage
@@ -18,6 +17,7 @@ from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.study.values import NAME, execute, open_study, run, study_spec
+from tests.rigs.postgres import PASSWORD, QUOTED
 
 
 def refused(spec: SweepSpec) -> str:

@@ -22,13 +22,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.rigs.mlflow_server import mlflow_server, serves
-from benchmarks.rigs.ports import free_port
 from orchestrator.cli.exit_codes import ExitCode, exit_code_after
 from orchestrator.tracking.mlflow_client import open_client
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
+from tests.rigs.mlflow_server import mlflow_server, serves
+from tests.rigs.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 BASIC = "Basic " + base64.b64encode(b"ann:hunter2").decode()

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rigs.mlflow_server import mlflow_server, serves
-from benchmarks.rigs.postgres import PASSWORD, QUOTED, Server
 from orchestrator.core.events import SweepEnded, TrialEnded
 from orchestrator.study.study import check_study
 from orchestrator.tracking.mlflow_callback import MlflowCallback
@@ -27,6 +25,8 @@ from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_records, make_space, make_spec, sweep
 from tests.outcomes import make_measured
 from tests.proxies import proxy_to
+from tests.rigs.mlflow_server import mlflow_server, serves
+from tests.rigs.postgres import PASSWORD, QUOTED, Server
 
 ROOT = Path(__file__).parents[3]
 LOGS = """
@@ -220,7 +220,7 @@ def wait_for(done: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def unused_port() -> int:
-    from benchmarks.rigs.ports import free_port
+    from tests.rigs.ports import free_port
 
     return free_port()
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.rigs.ports import free_port
-from benchmarks.rigs.ray_autoscaler import Brought
+from tests.rigs.ports import free_port
+from tests.rigs.ray_autoscaler import Brought
 
 BIN = Path(sys.executable).parent
 START_SECONDS = 200

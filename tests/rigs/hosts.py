@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from benchmarks.rigs.ray_head import Host
+from tests.rigs.ray_head import Host
 
 _NET = "10.213.7"  # of no meaning elsewhere: the hosts alone know it
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from benchmarks.rigs.ports import free_port
+from tests.rigs.ports import free_port
 
 USER, PASSWORD = "ann", "correct-horse/battery@staple"  # what URLs have to write in percent signs
 QUOTED = "correct-horse%2Fbattery%40staple"

@@ -1,1 +1,0 @@
-"""Real servers for tests and campaigns, each of its own and gone afterwards."""
