@@ -17,51 +17,39 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.trial_overhead import cold_trial
+from benchmarks.trial_overhead import run_cold
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, outcome_from_json
 
 WORTHLESS = 0.0  # samples per second of what did not run
 _WAITING = 1  # slots of a trial's driver, which only waits for its workers: beyond those there are
 _FOLLOWS = "accumulation"  # from the other knobs
+LEAN = {"env_vars": {"MALLOC_ARENA_MAX": "1", "RAY_worker_niceness": "0"}}
 
 
 def space_of(spec: SweepSpec) -> Space:
-    """The legal plans on this machine: on its CPU, unless the specification says cuda."""
+    """The legal plans on this machine's CPU."""
     from workers.models.load import describe
+    from workers.probe.doctor import lacks
 
     ranks = spec.cluster.workers
     if ranks == "auto":
         raise ValueError("the benchmark needs cluster.workers to be a number")
-    device = "cuda" if spec.cluster.device == "cuda" else "cpu"
     cluster = ClusterFacts(
-        device=device,
+        device="cpu",
         slots=ranks,
         memory_limit_bytes=spec.memory_limit_bytes,
-        lacks=_lacks(device),
+        lacks=lacks("cpu"),
     )
     around = RuleContext(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
     return build_space(around, ranks)
-
-
-def _lacks(device: str) -> tuple[tuple[str, str], ...]:
-    """Returns what the machine lacks; a process that ends asks a GPU, so as to hold none of it."""
-    from workers.probe.doctor import lacks
-
-    if device == "cpu":
-        return lacks(device)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(lacks, device).result()
 
 
 def choices(space: Space) -> dict[str, tuple[Any, ...]]:
@@ -75,30 +63,6 @@ def plan_of(space: Space, config: Mapping[str, Any]) -> Plan | None:
     for name, value in config.items():
         rows = rows.take(rows.is_value(name, value))
     return rows.plan(0) if len(rows) else None
-
-
-def run_one(config: dict[str, Any]) -> dict[str, Any]:
-    """One trial, in workers that are started for it: how it ended and how fast it was."""
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    spec, plan, folder = config["spec"], config["plan"], config["folder"]
-    out = Path(folder, f"{plan.key}.json")
-    cuda = spec.cluster.device == "cuda"
-    TorchTrainer(
-        cold_trial,
-        train_loop_config={"spec": spec, "plan": plan, "out": str(out)},
-        torch_config=TorchConfig(backend="nccl" if cuda else "gloo"),
-        scaling_config=ScalingConfig(num_workers=plan.world_size, use_gpu=cuda),
-        run_config=RunConfig(
-            name=plan.key,
-            storage_path=folder,
-            worker_runtime_env={"env_vars": {"MALLOC_ARENA_MAX": "1", "RAY_worker_niceness": "0"}},
-        ),
-    ).fit()
-    outcome = outcome_from_json(json.loads(out.read_text("utf-8")))
-    rate = outcome.samples_per_second.value if isinstance(outcome, Measured) else WORTHLESS
-    return {"kind": outcome.kind, "rate": rate}
 
 
 def sweep(spec: SweepSpec, minutes: float, out: Path) -> None:
@@ -117,7 +81,9 @@ def sweep(spec: SweepSpec, minutes: float, out: Path) -> None:
         told: dict[str, Any] = {"kind": "refused", "rate": WORTHLESS}
         if plan is not None:
             try:
-                told = run_one({"spec": spec, "plan": plan, "folder": folder})
+                _, outcome = run_cold(spec, plan, folder, LEAN)
+                rate = getattr(outcome, "samples_per_second", None)
+                told = {"kind": outcome.kind, "rate": rate.value if rate else WORTHLESS}
             except TrainingFailedError as error:
                 told = {"kind": f"failed: {type(error).__name__}", "rate": WORTHLESS}
         _note(out, told, plan)

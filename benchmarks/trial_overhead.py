@@ -16,7 +16,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,10 @@ def cold_trial(config: dict[str, Any]) -> str:
     return outcome.kind
 
 
-def run_cold(spec: SweepSpec, plan: Plan, folder: str) -> tuple[float, Outcome]:
-    """Seconds and outcome of one plan as one `TorchTrainer.fit()`."""
+def run_cold(
+    spec: SweepSpec, plan: Plan, folder: str, environment: Mapping[str, Any] | None = None
+) -> tuple[float, Outcome]:
+    """Seconds and outcome of one plan as one `TorchTrainer.fit()`; `environment` is its workers'."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -114,7 +116,9 @@ def run_cold(spec: SweepSpec, plan: Plan, folder: str) -> tuple[float, Outcome]:
         train_loop_config={"spec": spec, "plan": plan, "out": str(out)},
         torch_config=TorchConfig(backend="nccl" if cuda else "gloo"),
         scaling_config=ScalingConfig(num_workers=plan.world_size, use_gpu=cuda),
-        run_config=RunConfig(name=f"cold-{plan.key}", storage_path=folder),
+        run_config=RunConfig(
+            name=f"cold-{plan.key}", storage_path=folder, worker_runtime_env=environment
+        ),
     ).fit()
     seconds = time.perf_counter() - started
     return seconds, outcome_from_json(json.loads(out.read_text()))

@@ -1,0 +1,187 @@
+"""Decides on all that happened in a past sweep again, and compares the decisions.
+
+    python -m benchmarks.simulation.replay RUN_FOLDER [--differences]
+
+RUN_FOLDER is a study's folder, with the `decisions.jsonl` that drivers write. Ends with 1 if
+today's code decides otherwise; the first difference is what matters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from orchestrator.core import inputs
+from orchestrator.core.controller_state import ControllerState
+from orchestrator.core.handle import handle, start
+from orchestrator.core.inputs import DriverStarted, Input
+from orchestrator.tracking.decisions import FILE, VERSION, instruction_to_json
+from search_spaces.errors import UserError
+from search_spaces.plan import Plan
+from search_spaces.space import Space, space_of_plans
+from search_spaces.spec.files import LOG_BYTES, read_bounded
+from search_spaces.spec.schema import SweepSpec
+
+Json = dict[str, Any]
+_INPUTS: dict[str, Any] = {
+    name: value
+    for name, value in vars(inputs).items()
+    if isinstance(value, type) and value in Input.__args__
+}
+_STARTED = "DriverStarted"
+_SILENT = ("Announce", "RequestCapacity")  # of no interest unless they differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedStep:
+    """One input of a past sweep.
+
+    Attributes:
+        at: When it came, in seconds since the epoch.
+        kind: Its kind.
+        recorded: The instructions that followed then, as JSON values.
+        today: Those that today's core decides on; equal if it decides the same.
+    """
+
+    at: float
+    kind: str
+    recorded: tuple[Json, ...]
+    today: tuple[Json, ...]
+
+    @property
+    def differs(self) -> bool:
+        """True if today's core decides otherwise."""
+        return self.recorded != self.today
+
+
+def replay(path: Path) -> Iterator[ReplayedStep]:
+    """Decides on the inputs of a past sweep again, driver after driver.
+
+    Raises:
+        UserError: If the file cannot be read, or is not such a log.
+    """
+    state: ControllerState | None = None
+    for number, line in _lines(path):
+        try:
+            given, at, kind = line["input"], float(line["input"]["at"]), str(line["input"]["kind"])
+            if kind == _STARTED:
+                state, decided = start(_started(given))
+            elif state is None:
+                continue  # its driver's first line was lost
+            else:
+                state, decided = handle(state, _input(given))
+        except (KeyError, TypeError, ValueError, ValidationError) as error:
+            raise UserError(
+                f"line {number} of {path} is not a decision of version {VERSION}"
+            ) from error
+        yield ReplayedStep(
+            at=at,
+            kind=kind,
+            recorded=tuple(line["instructions"]),
+            today=tuple(json.loads(json.dumps(instruction_to_json(one))) for one in decided),
+        )
+
+
+def replay_lines(shown: Sequence[ReplayedStep], steps: int) -> Iterator[str]:
+    """Yields one line per input with what was decided on it, then a summary.
+
+    Args:
+        shown: The inputs to show.
+        steps: Number of all inputs.
+    """
+    for step in shown:
+        decided = [_instruction(one) for one in step.recorded if one["kind"] not in _SILENT]
+        if decided or step.differs:
+            time = datetime.fromtimestamp(step.at, UTC).strftime("%H:%M:%S")
+            yield f"{time}  {_words(step.kind)}: {', '.join(decided) or 'nothing'}"
+        if step.differs:
+            today = ", ".join(map(_instruction, step.today)) or "nothing"
+            yield f"          today: {today}"
+    if differing := sum(step.differs for step in shown):
+        yield f"{steps} inputs; today's code decides otherwise on {differing}"
+    else:
+        yield f"{steps} inputs; today's code decides the same on all of them"
+
+
+def _instruction(instruction: Json) -> str:
+    kind, group = str(instruction["kind"]), instruction.get("group")
+    if kind == "Run":
+        request = instruction["request"]
+        verb = "validate" if request["validation"] else "run"
+        return f"{verb} trial {request['number']} on {group}"
+    ended = instruction.get("ended") or {}
+    number = instruction.get("number", ended.get("record", {}).get("number"))
+    about = group or ("" if number is None else f"trial {number}")
+    return f"{_words(kind)} {about}".rstrip()
+
+
+def _words(name: str) -> str:
+    """Returns the words of a name such as `TrialFinished`."""
+    return "".join(f" {one.lower()}" if one.isupper() else one for one in name).strip()
+
+
+def _input(dumped: Json) -> Input:
+    values = {name: value for name, value in dumped.items() if name != "kind"}
+    return TypeAdapter(_INPUTS[dumped["kind"]]).validate_python(values)  # type: ignore[no-any-return]
+
+
+def _started(dumped: Json) -> DriverStarted:
+    spec = SweepSpec.model_validate(dumped["spec"])
+    space = _stand_in(Plan.from_dict(dumped["baseline"]), int(dumped["plans"]), spec)
+    types = get_type_hints(DriverStarted, localns={"Space": Space})
+    values = {
+        name: TypeAdapter(kind).validate_python(dumped[name])
+        for name, kind in types.items()
+        if name not in ("spec", "space")
+    }
+    return DriverStarted(spec=spec, space=space, **values)
+
+
+def _stand_in(baseline: Plan, plans: int, spec: SweepSpec) -> Space:
+    """Returns a space of that many plans: decisions depend on their number and the baseline."""
+    space = space_of_plans([baseline], spec)
+    return replace(space, table=space.table.take(np.zeros(plans, dtype=np.intp)))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Json]]:
+    try:
+        texts = read_bounded(path, LOG_BYTES).splitlines()
+    except OSError as error:
+        raise UserError(f"the log {path} cannot be read: {error.strerror}") from error
+    for number, text in enumerate(texts, 1):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue  # incomplete: its driver was killed
+        if not isinstance(line, dict) or line.get("version") != VERSION:
+            raise UserError(f"line {number} of {path} is not a decision of version {VERSION}")
+        yield number, line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replays a sweep; returns 1 if today's code decides otherwise, 2 if there is no log."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER")
+    parser.add_argument("--differences", action="store_true", help="show only what differs")
+    asked = parser.parse_args(arguments)
+    try:
+        steps = list(replay(asked.folder / FILE))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    shown = [step for step in steps if step.differs or not asked.differences]
+    print("\n".join(replay_lines(shown, len(steps))))
+    return int(any(step.differs for step in steps))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
