@@ -104,7 +104,7 @@ def cold_trial(config: dict[str, Any]) -> str:
 def run_cold(
     spec: SweepSpec, plan: Plan, folder: str, environment: Mapping[str, Any] | None = None
 ) -> tuple[float, Outcome]:
-    """Seconds and outcome of one plan as one `TorchTrainer.fit()`; `environment` is its workers'."""
+    """Seconds and outcome of one plan as one `TorchTrainer.fit()`, in this environment."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 

@@ -1,7 +1,5 @@
 """Ceilings of the GPU: matmuls by shape in bf16, copies, the bus to the host, launches.
 
-    python -m benchmarks.gpu.ceilings [--out DIR] [--tiny]
-
 Measured as `plimsoll doctor --probe` does, with the shapes of the models that all parts train, and
 written as a device file, `device.yaml`, from which all other parts forecast and on which they
 quote their figures.
@@ -16,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.gpu.command import Asked, Figures, main
+from benchmarks.gpu.task import Figures, Task
 from search_spaces.hardware.catalogue import known_device, load_device_file
 from search_spaces.hardware.device import Device, MatmulPoint
 from search_spaces.hardware.files import device_to_yaml
@@ -35,9 +33,9 @@ _LAYERS = (  # columns and inner dimension of what the models multiply most
 )  # fmt: skip
 
 
-def effort_for(asked: Asked) -> ProbeConfig:
+def effort_for(task: Task) -> ProbeConfig:
     """Returns what the probe measures on one rank: the shapes of all models and the usual ones."""
-    if asked.tiny:
+    if task.tiny:
         return ProbeConfig(
             device_type="cpu",
             ranks=1,
@@ -67,13 +65,13 @@ def shapes_of_models() -> Iterator[Shape]:
     return ((_TOKENS, *layer) for layer in _LAYERS)
 
 
-def measure(asked: Asked) -> Figures:
+def measure(task: Task) -> Figures:
     """Probes the device, and writes its file."""
-    effort = effort_for(asked)
-    with TemporaryDirectory(dir=asked.out) as drive:
+    effort = effort_for(task)
+    with TemporaryDirectory(dir=task.out) as drive:
         findings = probe_ranks(effort, drive=Path(drive))
     device = describe(findings, effort, when=time.strftime("%Y-%m-%d"))
-    (asked.out / FILE).write_text(device_to_yaml(device), "utf-8")
+    (task.out / FILE).write_text(device_to_yaml(device), "utf-8")
     return found_in(device, findings, effort)
 
 
@@ -119,18 +117,14 @@ def data_sheet(name: str) -> float | None:
         return None
 
 
-def device_of(asked: Asked, name: str) -> Device:
+def device_of(out: Path, name: str) -> Device:
     """Returns the device of forecasts: the folder's measured file, else the catalogue's.
 
     Raises:
         DeviceError: If there is no file and nobody knows the device.
         SpecError: If the file has faults.
     """
-    file = asked.out / FILE
+    file = out / FILE
     if file.exists():
         return load_device_file(file)[0]
-    return known_device("cpu" if asked.tiny else name)
-
-
-if __name__ == "__main__":
-    main("ceilings", __doc__, measure)
+    return known_device(name)

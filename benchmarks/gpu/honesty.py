@@ -1,7 +1,5 @@
 """The tool's samples per second against a plain training loop, for the same plans.
 
-    python -m benchmarks.gpu.honesty [--out DIR] [--tiny]
-
 Each plan is measured, exported as a script of plain torch, and run twice: as it was exported, with
 a recorder that reads its settings, losses and speed (`plimsoll verify`), and with a model and data
 of its own in the place of Plimsoll's, so that nothing of Plimsoll is in its process. What was
@@ -18,8 +16,8 @@ from typing import Any
 
 from benchmarks.gpu.cases import LLAMA_1B
 from benchmarks.gpu.choosing import space_of
-from benchmarks.gpu.command import Asked, Figures, main
 from benchmarks.gpu.plain import plain_rate, write_plain
+from benchmarks.gpu.task import Figures, Task
 from benchmarks.gpu.worker import Trial
 from orchestrator.core.losses import loss_tolerance
 from orchestrator.core.reasons import IsBaseline
@@ -57,21 +55,21 @@ def spec_of(knobs: dict[str, Any], *, tiny: bool) -> SweepSpec:
     return LLAMA_1B.spec(tiny=tiny, space=space | chosen, objective=objective)
 
 
-def measure(asked: Asked) -> Figures:
+def measure(task: Task) -> Figures:
     """Compares plan after plan while there is time."""
-    wanted = KNOBS[1:2] if asked.tiny else KNOBS
-    kept = asked.out / KEPT
+    wanted = KNOBS[1:2] if task.tiny else KNOBS
+    kept = task.out / KEPT
     lines = kept.read_text("utf-8").splitlines() if kept.exists() else ()
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     done = [row["knobs"] for row in rows]
     for knobs in wanted:
         if knobs in done:
             continue
-        if len(rows) > len(lines) and not asked.has(_LONGEST_SECONDS):
+        if len(rows) > len(lines) and not task.has(_LONGEST_SECONDS):
             break
-        spec = spec_of(knobs, tiny=asked.tiny)
-        plan = space_of(spec, asked.worker.here(spec)).table.plan(0)
-        rows.append({"plan": plan_words(plan), "knobs": knobs} | _compared(asked, spec, plan))
+        spec = spec_of(knobs, tiny=task.tiny)
+        plan = space_of(spec, task.worker.here(spec)).table.plan(0)
+        rows.append({"plan": plan_words(plan), "knobs": knobs} | _compared(task, spec, plan))
         with kept.open("a", encoding="utf-8") as opened:
             opened.write(json.dumps(rows[-1]) + "\n")
         print(rows[-1], flush=True)
@@ -79,14 +77,14 @@ def measure(asked: Asked) -> Figures:
     return judged(rows) | {"left": left if len(rows) < len(wanted) else ""}
 
 
-def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
+def _compared(task: Task, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
     """Rates of one plan in samples per second; the tool's are of before and after the scripts."""
-    steps = TINY_STEPS if asked.tiny else STEPS
-    trial = asked.worker.measure(spec, plan)
+    steps = TINY_STEPS if task.tiny else STEPS
+    trial = task.worker.measure(spec, plan)
     first = trial.outcome
     if not isinstance(first, Measured):
         return {"outcome": first.kind}
-    asked.worker.stop()  # so that its script has the device
+    task.worker.stop()  # so that its script has the device
     with TemporaryDirectory(prefix="plimsoll-gpu-") as kept:
         folder = Path(kept, "exported")
         source = taken_from(spec, plan, trial)
@@ -96,7 +94,7 @@ def _compared(asked: Asked, spec: SweepSpec, plan: Plan) -> dict[str, Any]:
         findings = findings_of(told, ranks)
         script = write_plain(folder, Path(kept, "plain"), spec, plan)
         plain = plain_rate(script, told, steps=steps, seconds=_LONGEST_SECONDS)
-    again = asked.worker.measure(spec, plan).outcome
+    again = task.worker.measure(spec, plan).outcome
     rates = [one.samples_per_second.value for one in (first, again) if isinstance(one, Measured)]
     ours = sum(rates) / len(rates)
     seen = observed_speed(plan, ranks[0])
@@ -153,7 +151,3 @@ def judged(rows: Sequence[dict[str, Any]]) -> Figures:
         "losses_hold": sum(row["losses_hold"] for row in compared),
         "rows": rows,
     }
-
-
-if __name__ == "__main__":
-    main("honesty", __doc__, measure)

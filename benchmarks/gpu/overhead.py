@@ -1,7 +1,5 @@
 """Overhead of a trial beyond its work, for a model of a billion parameters: warm, and cold.
 
-    python -m benchmarks.gpu.overhead [--out DIR] [--tiny]
-
 From plan to result, less the building of the model and its steps: of a sweep's own groups, and of
 a `TorchTrainer` for each trial (`benchmarks.trial_overhead`).
 """
@@ -10,7 +8,7 @@ from __future__ import annotations
 
 from benchmarks import trial_overhead
 from benchmarks.gpu.cases import LLAMA_1B
-from benchmarks.gpu.command import Asked, Figures, main
+from benchmarks.gpu.task import Figures, Task
 
 WARM, TINY_WARM = 8, 3
 _SPACE = {  # a few plans that fit any GPU of 24 GiB and more
@@ -20,11 +18,7 @@ _SPACE = {  # a few plans that fit any GPU of 24 GiB and more
 _OBJECTIVE = {"min_steps": 6, "max_steps": 6, "max_seconds": 5.0, "interval": 0.1}
 
 
-def measure(asked: Asked) -> Figures:
+def measure(task: Task) -> Figures:
     """Runs trials warm, then one cold."""
-    spec = LLAMA_1B.spec(tiny=asked.tiny, space=_SPACE, objective=_OBJECTIVE)
-    return trial_overhead.measure(TINY_WARM if asked.tiny else WARM, 1, spec=spec)
-
-
-if __name__ == "__main__":
-    main("overhead", __doc__, measure)
+    spec = LLAMA_1B.spec(tiny=task.tiny, space=_SPACE, objective=_OBJECTIVE)
+    return trial_overhead.measure(TINY_WARM if task.tiny else WARM, 1, spec=spec)

@@ -1,9 +1,6 @@
-"""Trace of some steps of a plan, in a process of its own: what takes the time of a step.
+"""Trace of some steps of the baseline: seconds of a step by kind of work.
 
-    python -m benchmarks.gpu.profile SPEC PLAN OUT
-
-SPEC is a specification's YAML, PLAN a plan's JSON, OUT the file that is written: seconds of a step
-by kind of work. On a GPU kernels are counted, and what lies between them is "idle"; on a CPU
+On a GPU kernels are counted, and what lies between them is "idle"; on a CPU
 operators are.
 """
 
@@ -11,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.gpu.cases import LLAMA_1B
+from benchmarks.gpu.choosing import space_of
+from benchmarks.gpu.task import Figures, Task
 from search_spaces.plan import Plan
-from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
 from workers.data.batches import batch_source
@@ -125,12 +121,9 @@ def traced(spec: SweepSpec, plan: Plan) -> dict[str, float]:
     return by_kind(((name, seconds / STEPS) for name, seconds in named), wall_seconds / STEPS)
 
 
-def main() -> None:
-    """Traces a plan, and writes what takes its time."""
-    spec, plan, out = sys.argv[1:]
-    told = traced(load_spec(Path(spec)), Plan.from_dict(json.loads(plan)))
-    Path(out).write_text(json.dumps(told, indent=2) + "\n", "utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def measure(task: Task) -> Figures:
+    """Traces the baseline of Llama-3.2 1B, in this process."""
+    spec = LLAMA_1B.spec(tiny=task.tiny)
+    plan = space_of(spec, task.worker.here(spec)).baseline
+    task.worker.stop()
+    return {"plan": plan.as_dict(), "seconds": traced(spec, plan)}

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from benchmarks.gpu.cases import LLAMA_1B
-from benchmarks.gpu.command import Asked, Figures, main
+from benchmarks.gpu.task import Figures, Task
 from search_spaces.presets.catalogue import preset_config
 
 DEFAULT_BATCH = 8  # of TrainingArguments.per_device_train_batch_size
@@ -93,21 +93,21 @@ class Clock(TrainerCallback):
         )
 
 
-def measure(asked: Asked) -> Figures:
+def measure(task: Task) -> Figures:
     """Trains Llama-3.2 1B until the speed is known."""
     transformers.logging.set_verbosity_error()
-    spec = LLAMA_1B.spec(tiny=asked.tiny)
+    spec = LLAMA_1B.spec(tiny=task.tiny)
     given = preset_config(spec.model.name) | spec.model.config
     given.pop("architectures")
     config = AutoConfig.for_model(given.pop("model_type"), **given)
-    clock = Clock(2 if asked.tiny else 20, 1.0 if asked.tiny else 60.0)
+    clock = Clock(2 if task.tiny else 20, 1.0 if task.tiny else 60.0)
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         arguments = TrainingArguments(
             output_dir=folder,
             auto_find_batch_size=True,
             gradient_accumulation_steps=max(spec.train.global_batch // DEFAULT_BATCH, 1),
             bf16=spec.train.precision == "bf16",
-            use_cpu=asked.tiny,
+            use_cpu=task.tiny,
             max_steps=_ENDLESS,
             save_strategy="no",
             report_to="none",
@@ -117,7 +117,3 @@ def measure(asked: Asked) -> Figures:
         model = AutoModelForCausalLM.from_config(config)
         Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[clock]).train()
     return {"model": LLAMA_1B.name, "rows": clock.rows}
-
-
-if __name__ == "__main__":
-    main("trainer_defaults", __doc__, measure)

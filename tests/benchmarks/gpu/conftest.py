@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.command import Asked
+from benchmarks.gpu.task import Task
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Iterator[Asked]:
+def task(tmp_path: Path) -> Iterator[Task]:
     """A tiny run, whose worker ends with the test."""
-    task = Asked(out=tmp_path, tiny=True, until=time.monotonic() + 600)
+    task = Task(out=tmp_path, tiny=True, until=time.monotonic() + 600)
     yield task
     task.worker.stop()

@@ -1,4 +1,4 @@
-"""The trace of `limit`: kinds of kernels, and a clock without the profiler's start."""
+"""The trace of a plan: kinds of kernels, and a clock without the profiler's start."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.gpu.cases import MEASURED, Case, searched
 from benchmarks.gpu.choosing import balanced, space_of
-from benchmarks.gpu.command import Asked
+from benchmarks.gpu.task import Figures, Task
 from benchmarks.gpu.worker import Trial
 from orchestrator.report.labels import brief_outcome, plan_words
 from search_spaces.plan import Plan
@@ -43,33 +43,27 @@ def spec_of(case: Case, *, tiny: bool) -> SweepSpec:
     )
 
 
-def measured_rows(asked: Asked) -> tuple[list[dict[str, str]], str]:
-    """Measures what is missing while there is time; all rows, and what is left to measure."""
-    file = asked.out / FILE
-    if asked.judge:
-        return read(file), ""
-    wanted = TINY_PLANS if asked.tiny else PLANS
+def measure(task: Task) -> Figures:
+    """Measures what is missing while there is time."""
+    wanted = TINY_PLANS if task.tiny else PLANS
     for count in (min(_FIRST, wanted), wanted):
-        lacking = sum(
-            _measure_up_to(asked, case, count, seed) for seed, case in enumerate(MEASURED)
-        )
-    asked.worker.stop()  # so that nothing is on the device when forecasts are made
-    return read(file), f"{lacking} plans are not measured" if lacking else ""
+        lacking = sum(_measure_up_to(task, case, count, seed) for seed, case in enumerate(MEASURED))
+    return {"measured": len(read(task.out / FILE)), "lacking": lacking}
 
 
-def _measure_up_to(asked: Asked, case: Case, wanted: int, seed: int) -> int:
+def _measure_up_to(task: Task, case: Case, wanted: int, seed: int) -> int:
     """Measures plans of a model up to a number; returns how many time was too short for."""
-    file = asked.out / FILE
+    file = task.out / FILE
     done = {row["key"] for row in read(file) if row["model"] == case.name}
-    if len(done) >= wanted or not asked.has(LONGEST_SECONDS):
+    if len(done) >= wanted or not task.has(LONGEST_SECONDS):
         return max(wanted - len(done), 0)
-    spec = spec_of(case, tiny=asked.tiny)
-    table = space_of(spec, asked.worker.here(spec)).table
+    spec = spec_of(case, tiny=task.tiny)
+    table = space_of(spec, task.worker.here(spec)).table
     missing = [plan for plan in balanced(table, wanted, seed) if plan.key not in done]
     for number, plan in enumerate(missing):
-        if not asked.has(LONGEST_SECONDS):
+        if not task.has(LONGEST_SECONDS):
             return len(missing) - number
-        trial = asked.worker.measure(spec, plan)
+        trial = task.worker.measure(spec, plan)
         print(f"{case.name}: {plan_words(plan)}: {brief_outcome(trial.outcome)}", flush=True)
         append(file, row_of(case.name, plan, trial))
     return 0

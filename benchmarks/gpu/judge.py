@@ -1,0 +1,180 @@
+"""Forecasts of speed and memory against the measured plans of `plans.csv`; needs no GPU.
+
+    python -m benchmarks.gpu.judge DIR
+
+The forecasts are those before any trial; those of speed also after five trials, drawn several
+times, which are not judged. Beside the reserved peak of torch's allocator stands what the whole
+device held, context and libraries included, as its driver tells.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.gpu.cases import CASES
+from benchmarks.gpu.ceilings import device_of
+from benchmarks.gpu.plans import FILE, number, read, spec_of
+from benchmarks.gpu.task import Figures, Task
+from benchmarks.published.metrics import (
+    RULED_OUT_BELOW,
+    kendall_tau,
+    median,
+    oom_scores,
+    percentage_errors,
+)
+from search_spaces.costs.calibration import shipped_calibration
+from search_spaces.costs.forecast import Forecasts, forecast
+from search_spaces.costs.memory import CATEGORIES
+from search_spaces.costs.plan_encoding import plan_features, variants_of
+from search_spaces.costs.workload import Workload, workload_of
+from search_spaces.plan import Plan
+from search_spaces.plan_table import PlanTable
+from search_spaces.spec.schema import GIB
+from workers.models.load import describe
+from workers.tracing.trace import trace
+
+Numbers = NDArray[np.float64]
+TARGETS = {"speed": 0.10, "speed_after": 0.04, "tau": 0.9, "memory": 0.03, "memory_worst": 0.10}
+RECORDS, DRAWS, NOISE = 5, 20, 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Forecast:
+    """Plans of a model that were measured or ran out of memory, and what was forecast of them."""
+
+    model: str
+    rows: tuple[Mapping[str, str], ...]
+    work: Workload
+    said: Forecasts
+
+    def column(self, name: str) -> Numbers:
+        """A column of the table as numbers; nan where nobody knows."""
+        return np.array([number(row, name) for row in self.rows])
+
+
+def measure(task: Task) -> Figures:
+    """Judges all plans that were measured."""
+    rows = read(task.out / FILE)
+    models = tuple(forecasts(task.out, rows, tiny=task.tiny))
+    return judged(models, cuda=task.device == "cuda")
+
+
+def forecasts(
+    out: Path, rows: Sequence[Mapping[str, str]], *, tiny: bool = False
+) -> Iterator[Forecast]:
+    """All models that have rows, each with the forecasts that nothing had taught."""
+    for case in CASES:
+        own = [row for row in rows if row["model"] == case.name and _has_ended(row)]
+        if not own:
+            continue
+        device = device_of(out, "cpu" if tiny else own[0]["device"])
+        spec = spec_of(case, tiny=tiny)
+        table = PlanTable.of(Plan.from_dict(json.loads(row["plan"])) for row in own)
+        footprint = trace(spec, variants_of(table), device="cpu" if tiny else "cuda")
+        features = plan_features(table, describe(spec.model, spec.train), footprint)
+        work = workload_of(footprint, device, features)
+        limit = float(np.nanmax([*(number(row, "limit_bytes") for row in own), 0.0]))
+        said = forecast(work, shipped_calibration(), limit or float(device.memory_bytes))
+        yield Forecast(model=case.name, rows=tuple(own), work=work, said=said)
+
+
+def _has_ended(row: Mapping[str, str]) -> bool:
+    return row["outcome"] in ("measured", "out_of_memory")
+
+
+def judged(models: Sequence[Forecast], *, cuda: bool) -> Figures:
+    """Errors of all plans together, of each model, and of each plan, the worst first."""
+    rows = [row for model in models for row in _rows(model, cuda=cuda)]
+    fitting = [row for row in rows if row["outcome"] == "measured"]
+    out = [row["outcome"] != "measured" for row in rows]
+    precision, recall = oom_scores([row["fits"] for row in rows], out)
+    speed = {model.model: _speed(model) for model in models}
+    return {
+        "targets": TARGETS,
+        "plans": {"measured": len(fitting), "out_of_memory": sum(out)},
+        "speed": median([error for one in speed.values() for error in one["errors"]]),
+        "speed_after": median([error for one in speed.values() for error in one["after"]]),
+        "reserved": _errors(fitting, "reserved_error"),
+        "device": _errors(fitting, "device_error"),
+        "by_model": {
+            name: {
+                "speed": median(one["errors"]),
+                "speed_after": median(one["after"]),
+                "tau": one["tau"],
+                "device": _errors([r for r in fitting if r["model"] == name], "device_error"),
+            }
+            for name, one in speed.items()
+        },
+        "wrongly_impossible": [r["words"] for r in fitting if r["fits"] < RULED_OUT_BELOW],
+        "out_of_memory": {"precision": precision, "recall": recall},
+        "rows": sorted(rows, key=lambda row: -abs(row["device_error"] or 0.0)),
+    }
+
+
+def _rows(model: Forecast, *, cuda: bool) -> Iterator[dict[str, Any]]:
+    said, held = model.said.peak_bytes, model.column("held_bytes")
+    outside = model.said.categories[:, CATEGORIES.index("outside")]
+    inside = said - outside if cuda else said
+    reserved, device = model.column("reserved_bytes"), model.column("device_bytes")
+    whole, seconds = np.where(np.isfinite(device), device, held), model.column("step_seconds")
+    for at, row in enumerate(model.rows):
+        yield {
+            "model": model.model,
+            "words": row["words"],
+            "outcome": row["outcome"],
+            "fits": float(model.said.fits[at]),
+            "forecast_gib": float(said[at]) / GIB,
+            "reserved_error": _off(inside[at], reserved[at]),
+            "device_error": _off(said[at], whole[at]),
+            "speed_error": _off(model.said.step_seconds[at], seconds[at]),
+            "limited_by": model.said.limited_by(at),
+        }
+
+
+def _off(said: float, truth: float) -> float | None:
+    """Forecast over measurement, less 1; None where nothing was measured."""
+    return float(said / truth) - 1 if np.isfinite(truth) and truth > 0 else None
+
+
+def _errors(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float | None]:
+    errors = [abs(row[name]) for row in rows if row[name] is not None]
+    return {"median": median(errors), "worst": max(errors, default=None)}
+
+
+def _speed(model: Forecast) -> dict[str, Any]:
+    """Errors without trials and after some; nothing after them where there are too few plans."""
+    fitted = np.flatnonzero(np.isfinite(model.column("step_seconds")))
+    errors, tau = _judge(model, fitted, fitted[:0])
+    after: list[float] = []
+    rng = np.random.default_rng(0)
+    for _ in range(DRAWS if len(fitted) > RECORDS + 1 else 0):
+        after += _judge(model, fitted, rng.permutation(fitted)[:RECORDS])[0].tolist()
+    return {"errors": errors.tolist(), "after": after, "tau": tau}
+
+
+def _judge(
+    model: Forecast, fitted: NDArray[np.intp], records: NDArray[np.intp]
+) -> tuple[Numbers, float | None]:
+    """Errors of speed and Kendall's tau, of what was no record."""
+    seconds, held = model.column("step_seconds"), model.column("held_bytes")
+    calibration = shipped_calibration().learned(
+        model.work.take(records), seconds[records], held[records]
+    )
+    rest = np.setdiff1d(fitted, records)
+    said = forecast(model.work.take(rest), calibration, 1.0).step_seconds
+    tau = kendall_tau(1 / said, 1 / seconds[rest], noise=NOISE)
+    return percentage_errors(said, seconds[rest]), tau
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1])
+    told = judged(tuple(forecasts(where, read(where / FILE))), cuda=True)
+    print(json.dumps(told, indent=2))
