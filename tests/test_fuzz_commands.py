@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fuzzing.grammar import COMMANDS, KEYS, command_lines, specifications
-from benchmarks.fuzzing.run import OddFolder, odd_folder, run_line
 from orchestrator.cli.app import app
+from tests.fuzzing.grammar import COMMANDS, KEYS, command_lines, specifications
+from tests.fuzzing.run import OddFolder, odd_folder, run_line
 
 
 @pytest.fixture(scope="module")

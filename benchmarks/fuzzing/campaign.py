@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from benchmarks.fuzzing.grammar import command_lines, specifications
-from benchmarks.fuzzing.run import Ending, OddFolder, odd_folder, run_line
+from tests.fuzzing.grammar import command_lines, specifications
+from tests.fuzzing.run import Ending, OddFolder, odd_folder, run_line
 
 LONGEST = 5  # inputs that took longest, in the figures
 

@@ -16,7 +16,6 @@ from types import FrameType
 
 import yaml
 
-from benchmarks.fuzzing.grammar import COMMANDS, SMALL
 from benchmarks.outcomes import measured
 from orchestrator.cli.app import main
 from orchestrator.cli.exit_codes import ExitCode
@@ -29,6 +28,7 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.space import build_space
 from search_spaces.spec.load import parse_spec
 from search_spaces.spec.schema import GIB
+from tests.fuzzing.grammar import COMMANDS, SMALL
 from workers.models.facts import model_facts
 
 MOST_SECONDS = 60.0  # of one command, on a loaded machine

@@ -4,8 +4,8 @@ Each process of pytest moves into a control group of its own, which counts what 
 use, ranks and Ray's among them; wall time says little where two processes share two cores. Needs
 the right to make control groups (root).
 
-    PLIMSOLL_SUITE_COST=cost.jsonl python -m pytest -p benchmarks.suite_cost --numprocesses 2
-    python -m benchmarks.suite_cost cost.jsonl
+    PLIMSOLL_SUITE_COST=cost.jsonl python -m pytest -p tests.suite_cost --numprocesses 2
+    python -m tests.suite_cost cost.jsonl
 """
 
 from __future__ import annotations
