@@ -1,4 +1,4 @@
-"""Faults that are injected into sweeps, by name; those of processes and nodes are here."""
+"""Faults that are injected into sweeps, by name; those of processes are here."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import psutil
 
 from benchmarks.chaos import storage_faults as storage
 from benchmarks.chaos.rig import ACTORS, RANKS, Rig, send, signal_one, stopped
-from benchmarks.chaos.settings import OWN_RAY, SETTINGS
+from benchmarks.chaos.settings import SETTINGS
 from orchestrator.cli.exit_codes import ExitCode
-from tests.rigs.hosts import can_be_made
 
 Inject = Callable[[Rig, random.Random], bool]  # False: there was nothing to do it to
 _REFUSED_SECONDS = 120.0  # in which a second driver has been refused
@@ -120,32 +119,6 @@ def _order(name: str) -> Inject:
     return order
 
 
-def _lose_node(rig: Rig, draw: random.Random) -> bool:
-    """A raylet is killed, and some time later there is another node."""
-    lost = rig.nodes.lose()
-    time.sleep(draw.uniform(0, 10))
-    rig.nodes.start()
-    return lost
-
-
-def _preempt_node(rig: Rig, draw: random.Random) -> bool:
-    """The node is asked to end and ends, and some time later there is another one."""
-    rig.nodes.preempt()
-    time.sleep(draw.uniform(0, 10))
-    rig.nodes.start()
-    return True
-
-
-def _partition(rig: Rig, draw: random.Random) -> bool:
-    """Head and node do not hear of each other, shorter or longer than Ray bears it."""
-    is_short = draw.random() < 0.5
-    with rig.nodes.apart():
-        time.sleep(draw.uniform(2, 10) if is_short else draw.uniform(40, 60))
-    if not is_short:  # Ray takes a node that it has given up for lost no more
-        rig.nodes.replace()
-    return True
-
-
 FAULTS: Mapping[str, Fault] = {
     "rank_killed": Fault(inject=_send(signal.SIGKILL, RANKS)),
     "rank_stopped": Fault(inject=_send(signal.SIGSTOP, RANKS)),
@@ -156,10 +129,10 @@ FAULTS: Mapping[str, Fault] = {
     "driver_ended": Fault(inject=_end_driver),
     "driver_stopped": Fault(inject=_stop_driver),
     "second_driver": Fault(inject=_second_driver),
-    "few_descriptors": Fault(inject=_few_descriptors, needs=OWN_RAY),
-    "head_killed": Fault(inject=_kill_head, needs=OWN_RAY),
-    "head_stopped": Fault(inject=_stop_for_a_while("gcs_server"), needs=OWN_RAY),
-    "raylet_stopped": Fault(inject=_stop_for_a_while("raylet"), needs=OWN_RAY),
+    "few_descriptors": Fault(inject=_few_descriptors),
+    "head_killed": Fault(inject=_kill_head),
+    "head_stopped": Fault(inject=_stop_for_a_while("gcs_server")),
+    "raylet_stopped": Fault(inject=_stop_for_a_while("raylet")),
     "loss_is_nan": Fault(inject=_order("nan")),
     "past_the_budget": Fault(inject=_order("oom")),
     "memory_hog": Fault(inject=_order("hog")),
@@ -171,9 +144,6 @@ FAULTS: Mapping[str, Fault] = {
     "postgres_hangs": Fault(inject=storage.hang_postgres, needs=("postgres",)),
     "postgres_fails_over": Fault(inject=storage.fail_over_postgres, needs=("postgres",)),
     "postgres_restored": Fault(inject=storage.restore_postgres, needs=("postgres",)),
-    "raylet_killed": Fault(inject=_lose_node, needs=("nodes",)),
-    "node_preempted": Fault(inject=_preempt_node, needs=("nodes",)),
-    **({"partitioned": Fault(inject=_partition, needs=("nodes",))} if can_be_made() else {}),
     "mlflow_restarted": Fault(inject=storage.restart_mlflow, needs=("mlflow",)),
     "mlflow_hangs": Fault(inject=storage.hang_mlflow, needs=("mlflow",)),
     "mlflow_fails": Fault(inject=storage.replace_mlflow("error"), needs=("mlflow",)),

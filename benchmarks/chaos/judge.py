@@ -21,8 +21,8 @@ from search_spaces.trial import Crashed, Measured
 # faults that end a process, or stop it for good: the attempt runs once more, then is blamed
 ENDS = frozenset(
     (
-        *("rank_killed", "rank_stopped", "actor_killed", "actor_stopped", "raylet_killed"),
-        *("node_preempted", "partitioned", "head_killed", "head_stopped", "raylet_stopped"),
+        *("rank_killed", "rank_stopped", "actor_killed", "actor_stopped"),
+        *("head_killed", "head_stopped", "raylet_stopped"),
         *("temporary_disk_full", "shared_memory_full", "no_inodes"),  # a rank ends as well
         *("driver_killed", "driver_ended", "few_descriptors", "power_lost", "postgres_restored"),
         "hog",
@@ -32,7 +32,7 @@ ENDS = frozenset(
 _PAUSES = (
     *("driver_stopped", "sqlite_locked", "postgres_restarted", "postgres_hangs", "disk_full"),
     *("postgres_fails_over", "disk_slow", "disk_fails", "rank_slowed", "head_stopped"),
-    *("raylet_stopped", "partitioned"),
+    "raylet_stopped",
 )
 _AT_ONCE: Mapping[str, frozenset[str]] = {
     "nan": frozenset({"diverged"}),

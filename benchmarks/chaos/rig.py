@@ -18,7 +18,6 @@ from typing import IO, Any, NamedTuple
 import psutil
 
 from benchmarks.chaos.machine import Machine
-from benchmarks.chaos.nodes import Nodes
 from benchmarks.chaos.settings import Setting, Tracking
 from tests.rigs.postgres import Server
 
@@ -65,12 +64,6 @@ class Rig:
         return self._drivers[-1]
 
     @property
-    def nodes(self) -> Nodes:
-        """The cluster, of a sweep that has one."""
-        assert self.setting.nodes is not None
-        return self.setting.nodes
-
-    @property
     def postgres(self) -> Server:
         """The database, of a sweep that has a server."""
         assert self.setting.postgres is not None
@@ -104,7 +97,7 @@ class Rig:
     def _started(self, command: Sequence[str], stdout: int | IO[str]) -> subprocess.Popen[str]:
         with (self.folder / MESSAGES).open("a") as messages:  # would cut lines of events in two
             return subprocess.Popen(
-                [*self.setting.inside, *command],
+                command,
                 cwd=self.folder,
                 env={**self.environ, **self.setting.environ},
                 stdout=stdout,

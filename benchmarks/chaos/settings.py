@@ -1,4 +1,4 @@
-"""Machine, storage and nodes of a sweep: SQLite, small disks, PostgreSQL, MLflow, a cluster.
+"""Machine and storage of a sweep: SQLite, small disks, PostgreSQL, MLflow, a cluster.
 
 In one of them the ranks talk over a backend with NCCL's manners (`tests/rigs/stubborn.py`).
 """
@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,14 +19,12 @@ import psutil
 
 from benchmarks.chaos.answers import Answer, answering
 from benchmarks.chaos.machine import Machine
-from benchmarks.chaos.nodes import Nodes, two_nodes
 from tests.rigs import stubborn
 from tests.rigs.mlflow_server import serves, start_mlflow_server
 from tests.rigs.ports import free_port
 from tests.rigs.postgres import Server, postgres_server
 
-SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "nodes", "machine", "unwoken")
-OWN_RAY = tuple(name for name in SETTINGS if name != "nodes")  # in which the sweep starts Ray
+SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "machine", "unwoken")
 _SITE = Path(stubborn.__file__).with_name("stubborn_site")
 _SIZE_MIB = 24  # of the study's disk that can be full
 _TEMPORARY = "size=512m,nr_inodes=30000"  # the disk of Ray's files
@@ -75,14 +73,13 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Machine, storage and nodes of a sweep; None where it has none."""
+    """Machine and storage of a sweep; None where it has none."""
 
     name: str
     storage: str  # URL of the study's database
     runs: Path  # folder of the study's files
     postgres: Server | None = None
     tracking: Tracking | None = None
-    nodes: Nodes | None = None
     machine: Machine | None = None
     site: Path | None = None  # a folder of distributions that Python finds there too
 
@@ -93,21 +90,13 @@ class Setting:
             return self.machine.environ
         if self.site is not None:
             return {"PYTHONPATH": f"{Path(__file__).parents[2]}:{self.site}"}
-        given = self.nodes.environ.items() if self.nodes else ()
-        return {name: value for name, value in given if name.startswith(("RAY_", "GLOO_"))}
-
-    @property
-    def inside(self) -> Sequence[str]:
-        """Prefix of the commands of its drivers."""
-        return self.nodes.inside if self.nodes else ()
+        return {}
 
     def is_server(self, process: psutil.Process) -> bool:
-        """Returns whether a process outlives the sweep: a server's, or a node's own."""
+        """Returns whether a process is a server's, which outlives the sweep."""
         servers = (self.postgres, self.tracking)
         leaders = {one.process.pid for one in servers if one is not None and one.process}
-        if not leaders.isdisjoint({process.pid, *(above.pid for above in process.parents())}):
-            return True
-        return self.nodes is not None and self.nodes.is_own(process)
+        return not leaders.isdisjoint({process.pid, *(above.pid for above in process.parents())})
 
 
 @contextlib.contextmanager
@@ -115,7 +104,7 @@ def setting(name: str, folder: Path) -> Iterator[Setting]:
     """One of `SETTINGS`, for the length of the block.
 
     Raises:
-        CalledProcessError: If it is `disk` or `nodes`, and this machine lets nobody mount.
+        CalledProcessError: If it is `disk`, and this machine lets nobody mount.
     """
     here, runs = f"sqlite:///{folder}/study.db", folder / "runs"
     with contextlib.ExitStack() as stack:
@@ -136,9 +125,6 @@ def setting(name: str, folder: Path) -> Iterator[Setting]:
                 tracking.start()
                 stack.callback(tracking.send, signal.SIGKILL)
                 yield Setting(name=name, storage=here, runs=runs, tracking=tracking)
-            case "nodes":
-                nodes = stack.enter_context(two_nodes(folder))
-                yield Setting(name=name, storage=here, runs=runs, nodes=nodes)
             case "machine":
                 disk = folder / "disk"
                 machine = Machine.made(folder / "machine", disk)

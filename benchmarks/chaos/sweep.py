@@ -128,7 +128,7 @@ def run(
         folder: Of its own, empty.
         seed: Of what the faults draw.
         faults: In their order.
-        kept_in: One of `SETTINGS`; `disk` and `nodes` need the right to mount.
+        kept_in: One of `SETTINGS`; `disk` needs the right to mount.
         plants: Bugs that it is to have, of `PLANTS`.
         failpoints: Orders, as `search_spaces.spec.failpoints` takes them. Each has to strike.
         seconds: After which it hangs.
@@ -266,8 +266,6 @@ class _Sweep:
         kept = sorted(name for name in self._shared if (SHARED / name).exists())
         report.leaked += [f"shared memory {name}" for name in kept]
         report.leaked += [f"folder {path.name}" for path in self._folder.glob("tmp/plimsoll-*")]
-        if self._setting.nodes:
-            report.leaked += [f"{left} of the cluster" for left in self._setting.nodes.left()]
         report.missed = [fault.kind for fault in self._faults]
         records = load_records(load_spec(self._folder / "sweep.yaml"), "sweep")
         faults = [struck(rig.events, *fault) for fault in self._injected]

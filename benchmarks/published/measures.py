@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from benchmarks.published.cells import Row
 from benchmarks.published.execution import Offload
@@ -80,23 +79,18 @@ def varies(row: Row) -> bool:
     return row.notes_have(_VARIABLE)
 
 
-def throughput_objections(row: Row, samples: float | None, *, fits: bool) -> Iterator[str]:
-    """Yields the reason why a row's throughput is not judged."""
-    if samples is None:
-        yield "no throughput" if fits else "no throughput: out of memory"
-    elif varies(row):
-        yield "throughput: samples of varying length"
-    elif re.search(r"power.?limited", row.text("gpu")):
-        yield "throughput: how far the device's power is limited is not stated"
+def is_throughput_usable(row: Row, samples: float | None) -> bool:
+    """Returns whether a row's throughput is judged: samples of one length, at known power."""
+    limited = re.search(r"power.?limited", row.text("gpu"))
+    return samples is not None and not varies(row) and limited is None
 
 
-def memory_objections(layout: Layout, offload: Offload, stages: tuple[Stage, ...]) -> Iterator[str]:
-    """Yields reasons why neither a row's peak nor its running out of memory is judged."""
-    if any(0 < stage.checkpoint_ratio < 1 for stage in stages):
-        yield "memory: each stage recomputes operators of its own choice"
-    if offload.dynamic:
-        yield "memory: placement fills what there is"
-    if not layout.checkpoint_stated:
-        yield "memory: recomputation not stated"
-    if not layout.batch_stated:
-        yield "memory: micro-batch not stated"
+def is_memory_usable(layout: Layout, offload: Offload, stages: tuple[Stage, ...]) -> bool:
+    """Returns whether a row's peak and its running out of memory are judged.
+
+    They are not where stages recompute operators of their own choice, placement fills what there
+    is, or recomputation or micro-batch are not stated.
+    """
+    own_choice = any(0 < stage.checkpoint_ratio < 1 for stage in stages)
+    stated = layout.checkpoint_stated and layout.batch_stated
+    return stated and not own_choice and not offload.dynamic

@@ -77,13 +77,6 @@ def oom_scores(p_fits: ArrayLike, oom: ArrayLike) -> tuple[float | None, float |
     return (hits / float(out.sum()) if out.any() else None), hits / float(truth.sum())
 
 
-def ruled_out(p_fits: ArrayLike, oom: ArrayLike) -> float | None:
-    """Share of the runs that fitted which are ruled out with certainty."""
-    chance, truth = np.asarray(p_fits, float), np.asarray(oom, bool)
-    fitting = chance[np.isfinite(chance) & ~truth]
-    return float((fitting < RULED_OUT_BELOW).mean()) if len(fitting) else None
-
-
 def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and np.isfinite(value)]
 

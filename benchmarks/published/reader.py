@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,11 +28,11 @@ from benchmarks.published.layouts import (
 )
 from benchmarks.published.measures import (
     GIB,
+    is_memory_usable,
+    is_throughput_usable,
     memory_kind_of,
-    memory_objections,
     oom_of,
     samples_per_second_of,
-    throughput_objections,
     varies,
 )
 from benchmarks.published.methods import method_of
@@ -64,19 +63,13 @@ def read(directory: Path) -> Tables:
         raise TablesError(f"{directory} has no table: it should hold .csv files")
     runs: list[Run] = []
     skipped: list[Skip] = []
-    unused: Counter[str] = Counter()
     for file in files:
         for line, row in _rows(file):
             try:
-                run, objections = run_of(row, source=file.stem, line=line)
+                runs.append(run_of(row, source=file.stem, line=line))
             except UnusableRowError as error:
-                skipped.append(
-                    Skip(reason=str(error), source=file.stem, line=line, described=_described(row))
-                )
-                continue
-            runs.append(run)
-            unused.update(objections)
-    return Tables(runs=tuple(runs), skipped=tuple(skipped), unused=tuple(sorted(unused.items())))
+                skipped.append(Skip(reason=str(error), source=file.stem, line=line))
+    return Tables(runs=tuple(runs), skipped=tuple(skipped))
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Row]]:
@@ -92,15 +85,8 @@ def _rows(file: Path) -> Iterator[tuple[int, Row]]:
         raise TablesError(f"{file} cannot be read as a table: {error}") from error
 
 
-def _described(row: Row) -> bool:
-    """Returns whether the row reports model shape, GPU and configuration."""
-    batch = row.text("micro_batch") or row.text("global_batch")
-    names = ("n_layers", "hidden", "seq_len", "gpu", "n_gpus")
-    return all((*(row.text(name) for name in names), batch))
-
-
-def run_of(row: Row, *, source: str, line: int) -> tuple[Run, tuple[str, ...]]:
-    """The run that a row tells of, and why some of its figures are not judged.
+def run_of(row: Row, *, source: str, line: int) -> Run:
+    """The run that a row tells of.
 
     Raises:
         UnusableRowError: If the row does not say enough, contradicts itself or lies outside the
@@ -120,11 +106,10 @@ def run_of(row: Row, *, source: str, line: int) -> tuple[Run, tuple[str, ...]]:
     layout = _layout(row, shape, degrees, generation)
     samples = samples_per_second_of(row, shape, layout, method, degrees.gpus)
     peak, oom = row.number("peak_mem_gib"), oom_of(row)
-    speed = tuple(throughput_objections(row, samples, fits=oom is not True))
-    memory = tuple(memory_objections(layout, offload_of(row), degrees.stages))
+    memory_usable = is_memory_usable(layout, offload_of(row), degrees.stages)
     if samples is None and not peak and oom is not True:
         raise UnusableRowError("no measurement: neither throughput nor memory nor out of memory")
-    run = Run(
+    return Run(
         source=source,
         line=line,
         sets=tuple(row.written("ranking_sets").replace(";", " ").replace(",", " ").split()),
@@ -147,12 +132,11 @@ def run_of(row: Row, *, source: str, line: int) -> tuple[Run, tuple[str, ...]]:
         peak_memory_bytes=peak * GIB if peak else None,
         memory_kind=memory_kind_of(row),
         oom=oom,
-        throughput_usable=not speed,
-        memory_usable=bool(peak) and not memory,
-        fit_usable=oom is not None and not memory,
+        throughput_usable=is_throughput_usable(row, samples),
+        memory_usable=bool(peak) and memory_usable,
+        fit_usable=oom is not None and memory_usable,
         extrapolated=row.notes_have(_EXTRAPOLATED),
     )
-    return run, (*speed, *(memory if peak or oom else ()))
 
 
 def _layout(row: Row, shape: Shape, degrees: Degrees, generation: Generation) -> Layout:

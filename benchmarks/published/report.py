@@ -3,76 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from benchmarks.published.evaluate import RECORDS, Results, RunResult, SetResult
-from benchmarks.published.metrics import WITHIN, mean, median, oom_scores, ruled_out
+from benchmarks.published.metrics import WITHIN, mean, median, oom_scores
 from benchmarks.published.values import Tables
 
 Figures = dict[str, float | int | None]
-_SHOWN = (
-    "n",
-    "throughput_median_ape",
-    "throughput_median_ape_k3",
-    "kendall_tau",
-    "kendall_tau_k3",
-    "top1_within_5pct",
-    "memory_median_ape",
-    "memory_median_ape_k3",
-    "oom_precision",
-    "oom_recall",
-)
+_AFTER = f"_k{RECORDS}"  # of what is forecast after records
 
 
 def report(tables: Tables, judged: Results, baseline: Results) -> dict[str, Any]:
-    """One object: the forecast's figures, the baseline's under the same keys, what was skipped.
-
-    `skipped` counts rows by reason; `described` says how many of the rows that report shape, GPU
-    and configuration were; `unused` counts figures of rows that were read but are not judged.
-    """
+    """The forecast's figures, the baseline's under the same keys, rows skipped by reason."""
     skipped = Counter(skip.reason for skip in tables.skipped)
-    missed = sum(not result.forecast for result in judged.runs)
-    if missed:
-        skipped["no forecast was made"] = missed
-    lost = sum(skip.described for skip in tables.skipped)
     return {
         **figures_of(judged),
         "baseline": figures_of(baseline),
         "skipped": dict(skipped.most_common()),
-        "described": {"rows": len(tables.runs) + lost, "skipped": lost},
-        "unused": dict(tables.unused),
     }
 
 
 def figures_of(results: Results) -> dict[str, Any]:
-    """`overall`, `mean_over_sources`, `sources` and `sets`.
-
-    Extrapolated runs are left out of all but a source entry of their own, which has no vote.
-    """
+    """`overall`, `mean_over_sources` and `sources`; extrapolated runs are left out."""
     measured = [result for result in results.runs if not result.run.extrapolated]
-    names = dict.fromkeys(result.run.source for result in measured)
     sources = {
         name: summary(
             [result for result in measured if result.run.source == name],
             [result for result in results.sets if result.ranking_set.source == name],
         )
-        for name in names
+        for name in dict.fromkeys(result.run.source for result in measured)
     }
-    voices = tuple(sources.values())
-    for name in dict.fromkeys(r.run.source for r in results.runs if r.run.extrapolated):
-        rows = [r for r in results.runs if r.run.extrapolated and r.run.source == name]
-        sources[f"{name} (extrapolated)"] = summary(rows, [])
+    overall = summary(measured, results.sets)
+    means: Figures = {
+        key: mean(voice[key] for voice in sources.values()) for key in overall if key != "n"
+    }
     return {
-        "overall": summary(measured, results.sets),
-        "mean_over_sources": _means(voices),
+        "overall": overall,
+        "mean_over_sources": {"n": len(sources), **means},
         "sources": sources,
-        "sets": {
-            result.ranking_set.name: summary(_rows_of(result, measured), [result])
-            for result in results.sets
-        },
     }
 
 
@@ -81,26 +52,28 @@ def summary(runs: Sequence[RunResult], sets: Sequence[SetResult]) -> Figures:
 
     Those with records are of rows in sets, rows that were records left out.
     """
+    errors = {
+        "throughput": [run.speed_error for run in runs],
+        "memory": [run.memory_error for run in runs],
+        f"throughput{_AFTER}": [error for result in sets for error in result.speed_after],
+        f"memory{_AFTER}": [error for result in sets for error in result.memory_after],
+    }
     figures: Figures = {"n": len(runs)}
-    _add_errors(figures, "throughput", [run.speed_error for run in runs])
-    _add_errors(figures, "memory", [run.memory_error for run in runs])
-    for k in RECORDS:
-        speed = [error for result in sets for error in result.errors(k)]
-        memory = [error for result in sets for error in result.errors(k, memory=True)]
-        _add_errors(figures, "throughput", speed, suffix=f"_k{k}")
-        _add_errors(figures, "memory", memory, suffix=f"_k{k}")
+    for name, values in errors.items():
+        what, _, after = name.partition("_")
+        suffix = f"_{after}" if after else ""
+        figures[f"{what}_median_ape{suffix}"] = median(values)
+        figures[f"{what}_mean_ape{suffix}"] = mean(values)
     regrets = [result.regret for result in sets if result.regret is not None]
-    chances = [result.p_fits for result in runs]
     oom = [result.run.oom is True for result in runs]
-    precision, recall = oom_scores(chances, oom)
+    precision, recall = oom_scores([result.p_fits for result in runs], oom)
     return figures | {
         "kendall_tau": mean(result.tau for result in sets),
-        "kendall_tau_k3": mean(result.tau_k3 for result in sets),
+        f"kendall_tau{_AFTER}": mean(result.tau_after for result in sets),
         "top1_regret": mean(regrets),
         "top1_within_5pct": mean(float(regret <= WITHIN) for regret in regrets),
         "oom_precision": precision,
         "oom_recall": recall,
-        "fitting_ruled_out": ruled_out(chances, oom),
     }
 
 
@@ -108,7 +81,8 @@ def table_of(figures: Mapping[str, Any]) -> Table:
     """A line for all, for the sources' mean, for the baseline and for each source."""
     table = Table(title="Forecast against published measurements (each source left out in turn)")
     table.add_column("source")
-    for name in _SHOWN:
+    shown = [name for name in figures["overall"] if "mean" not in name and "regret" not in name]
+    for name in shown:
         table.add_column(name.replace("_", " "), justify="right")
     lines = {
         "overall": figures["overall"],
@@ -117,27 +91,8 @@ def table_of(figures: Mapping[str, Any]) -> Table:
         **figures["sources"],
     }
     for label, line in lines.items():
-        table.add_row(label, *(_shown(name, line.get(name)) for name in _SHOWN))
-    lost, rows = figures["described"]["skipped"], figures["described"]["rows"]
-    table.caption = f"{lost} of {rows} rows that report shape, GPU and configuration were skipped"
+        table.add_row(label, *(_shown(name, line[name]) for name in shown))
     return table
-
-
-def _add_errors(figures: Figures, what: str, errors: Sequence[float], *, suffix: str = "") -> None:
-    figures[f"{what}_median_ape{suffix}"] = median(errors)
-    figures[f"{what}_mean_ape{suffix}"] = mean(errors)
-
-
-def _rows_of(result: SetResult, runs: Iterable[RunResult]) -> list[RunResult]:
-    source, names = result.ranking_set.source, result.ranking_set.name
-    wanted = names.rpartition("/")[2]
-    return [r for r in runs if r.run.source == source and wanted in r.run.sets]
-
-
-def _means(voices: Sequence[Figures]) -> Figures:
-    keys = dict.fromkeys(key for voice in voices for key in voice)
-    means: Figures = {key: mean(voice[key] for voice in voices) for key in keys if key != "n"}
-    return {"n": len(voices), **means}
 
 
 def _shown(name: str, value: float | int | None) -> str:

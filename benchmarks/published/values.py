@@ -164,12 +164,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """A row that is not read, and why; `described` where it reports shape, GPU and batch."""
+    """A row that is not read, and why."""
 
     reason: str
     source: str
     line: int
-    described: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +177,6 @@ class Tables:
 
     runs: tuple[Run, ...]
     skipped: tuple[Skip, ...]
-    unused: tuple[tuple[str, int], ...]  # why a figure of a run is not judged, and how often
 
     @property
     def sources(self) -> tuple[str, ...]:

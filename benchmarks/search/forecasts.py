@@ -94,10 +94,9 @@ def _by_rows(grid: Grid, entries: Sequence[Entry], without: ForecasterWithout) -
 
 def _run(entry: Entry, source: str) -> Run | None:
     try:
-        run, _ = run_of(entry.row, source=source, line=entry.line)
+        return run_of(entry.row, source=source, line=entry.line)
     except UnusableRowError:
         return None
-    return run
 
 
 def _placed(at: Sequence[int], parts: Parts, count: int) -> Parts:

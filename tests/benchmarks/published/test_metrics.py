@@ -12,7 +12,6 @@ from benchmarks.published.metrics import (
     kendall_tau,
     oom_scores,
     percentage_errors,
-    ruled_out,
     top1_regret,
 )
 
@@ -60,8 +59,3 @@ def test_oom_scores() -> None:
     assert (precision, recall) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     assert oom_scores([0.1, 0.9], [False, False]) == (None, None)
     assert oom_scores([0.9], [True]) == (None, 0.0)
-
-
-def test_runs_that_fit_and_are_ruled_out() -> None:
-    assert ruled_out([0.005, 0.02, 0.001], [False, False, True]) == 0.5
-    assert ruled_out([0.1], [True]) is None

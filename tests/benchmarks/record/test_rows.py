@@ -65,7 +65,7 @@ def test_every_ending_is_a_row_that_is_read_back(outcome: Outcome) -> None:
     assert "\n" not in told["notes"]
     assert set(told) <= {*PUBLISHED, *MEASURED}
     if not failed:
-        run, _ = run_of(Row(told), source="tiny", line=2)
+        run = run_of(Row(told), source="tiny", line=2)
         assert run.oom is (outcome.kind == "out_of_memory")
 
 
@@ -112,7 +112,7 @@ def test_a_plan_in_the_words_of_others(knobs: dict[str, Any], column: str, word:
 def test_the_reader_of_published_tables_finds_the_plan(knobs: dict[str, Any]) -> None:
     plan = make_plan(**knobs)
 
-    run, _ = run_of(Row(row(**knobs)), source="tiny", line=2)
+    run = run_of(Row(row(**knobs)), source="tiny", line=2)
 
     layout = run.layout
     assert layout.zero_stage == plan.zero_stage
