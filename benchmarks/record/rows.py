@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.published.cells import COLUMNS
 from benchmarks.record.model_shape import ModelShape
 from orchestrator.report.reasons import outcome_sentence
 from search_spaces.facts import ModelFacts
@@ -20,15 +21,7 @@ from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.spec.schema import GIB, SweepSpec
 from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory, TimedOut
 
-PUBLISHED = (
-    *("source", "url_or_path", "model"),
-    *("n_params", "n_layers", "hidden", "n_heads", "n_kv_heads", "ffn_hidden", "vocab", "seq_len"),
-    *("gpu", "gpu_mem_gib", "n_gpus"),
-    *("precision", "optimizer", "sharding", "offload", "ckpt", "attn_impl", "compile"),
-    *("tp", "pp", "dp", "cp_or_sp", "micro_batch", "grad_accum", "global_batch"),
-    *("samples_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "mfu_or_hfu"),
-    *("peak_mem_gib", "oom", "notes", "ranking_sets"),
-)
+PUBLISHED = ("source", "url_or_path", *COLUMNS[1:])
 MEASURED = (
     *("repeat", "trial_seconds", "samples_per_s_low", "samples_per_s_high"),
     *("wanted_gib", "outcome"),

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.record.fastest import fastest
 from benchmarks.record.model_shape import shape_of
-from benchmarks.record.order import Turn, sample, turns
-from benchmarks.record.progress import Progress
+from benchmarks.record.order import Turn, fastest, sample, turns
 from benchmarks.record.rows import Subject, row_of, varying_knobs
-from benchmarks.record.table import RecordingError, Table, keep_spec, refuse_other_spec, set_id
+from benchmarks.record.table import Table, keep_spec, set_id
 from orchestrator.cluster.runtime import connected
 from orchestrator.core.failures import failure_decision
 from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
 from orchestrator.core.placement import Processes, reason_to_replace
 from orchestrator.host import termination_as_interrupt
+from orchestrator.report.format import duration
+from orchestrator.report.labels import brief_outcome, plan_words
 from orchestrator.report.reasons import outcome_sentence
-from search_spaces.errors import ClusterError
-from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.errors import ClusterError, UserError
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
-from search_spaces.space import Space, build_space
+from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
 from workers.prepare import prepare
@@ -50,99 +49,79 @@ class Request:
     repeats: int = 3
     limit: int | None = None
     best: int | None = None
-    seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """The result of a recording: rows for a number of plans."""
-
-    table: Path
-    plans: int
-    rows: int
-
-
-def record_plans(asked: Request, say: Callable[[str], None]) -> Recorded:
-    """Measures plans until each has as many rows as asked for; goes on where it stopped.
-
-    Args:
-        asked: What is to be recorded.
-        say: Called with each line of progress.
+def record_plans(request: Request) -> int:
+    """Measures plans until each has as many rows as asked for; returns the number of rows.
 
     Raises:
         UserError: If model, data, cluster or table cannot be used, or the space is too large.
         KeyboardInterrupt: On Ctrl-C and SIGTERM; all rows measured by then are kept.
     """
-    spec = asked.spec
+    spec = request.spec
     facts = prepare(spec)
-    identity = set_id(spec, asked.name)
-    subject = Subject(
-        name=asked.name, spec=spec, facts=facts, shape=shape_of(spec.model), set_id=identity
-    )
-    table = Table(asked.table, identity, say)
-    refuse_other_spec(spec, asked.table)
+    identity = set_id(spec, request.name)
+    shape = shape_of(spec.model)
+    subject = Subject(name=request.name, spec=spec, facts=facts, shape=shape, set_id=identity)
+    table = Table(request.table, identity)
     with connected(spec) as joined:
         cluster = joined.facts
-        space = _space(spec, facts, cluster)
-        plans = chosen(space, asked)
+        context = RuleContext(spec=spec, model=facts, cluster=cluster)
+        space = build_space(context, spec.cluster.ranks_of(cluster.slots))
+        plans = chosen(space.candidates, request.limit)
         knobs = varying_knobs(space.table)
-        order = turns(plans, asked.repeats, cluster.device, asked.seed)
+        order = turns(plans, request.repeats, cluster.device)
         table.begin(knobs)
         left = table.missing(order, knobs)
-        if asked.best is not None:
-            named = frozenset(fastest(plans, table.rows, knobs, asked.best))
+        if request.best is not None:
+            named = frozenset(fastest(plans, table.rows, knobs, request.best))
             order, left = (tuple(t for t in some if t.plan in named) for some in (order, left))
-        keep_spec(spec, asked.name, asked.table)
-        say(_opening(len(order), asked.repeats, len(order) - len(left)))
+        keep_spec(spec, request.name, request.table)
+        print(f"{len(order):,} measurements, {len(order) - len(left):,} of them made before")
         with termination_as_interrupt():  # only now: Ray sets a handler of its own
-            _measure(left, subject, table, knobs, cluster, Progress(len(order), len(left), say))
-    return Recorded(table=asked.table, plans=len(plans), rows=len(table.rows))
+            _measure(left, len(order), subject, table, knobs, cluster.device)
+    return len(table.rows)
 
 
-def chosen(space: Space, asked: Request) -> tuple[Plan, ...]:
-    """The plans of the space that are measured: all, or a sample.
+def chosen(candidates: tuple[Plan, ...], limit: int | None) -> tuple[Plan, ...]:
+    """The plans of a space that are measured: all, or a sample.
 
     Raises:
-        RecordingError: If there are more than anyone would want to measure by mistake.
+        UserError: If there are more than anyone would want to measure by mistake.
     """
-    count = len(space.candidates)
-    if asked.limit is None and count > MOST_PLANS:
-        raise RecordingError(
+    count = len(candidates)
+    if limit is None and count > MOST_PLANS:
+        raise UserError(
             f"the space has {count:,} plans, more than the {MOST_PLANS:,} that are recorded without"
             " being asked for: name fewer values in space, or measure a sample by --limit N"
         )
-    return sample(space.candidates, asked.limit or count, asked.seed)
-
-
-def _space(spec: SweepSpec, facts: ModelFacts, cluster: ClusterFacts) -> Space:
-    around = RuleContext(spec=spec, model=facts, cluster=cluster)
-    return build_space(around, spec.cluster.ranks_of(cluster.slots))
-
-
-def _opening(count: int, repeats: int, done: int) -> str:
-    before = f"; {done:,} were measured before" if done else ""
-    return f"{count // repeats:,} plans, {repeats} times each: {count:,} measurements{before}"
+    return sample(candidates, limit or count)
 
 
 def _measure(
     left: tuple[Turn, ...],
+    count: int,
     subject: Subject,
     table: Table,
     knobs: tuple[str, ...],
-    cluster: ClusterFacts,
-    progress: Progress,
+    device: str,
 ) -> None:
     from orchestrator.cluster.worker_group import WarmGroup
 
-    group = _Group(WarmGroup(), subject.spec, cluster.device)
+    group, began = _Group(WarmGroup(), subject.spec, device), time.monotonic()
     try:
-        for turn in left:
+        for done, turn in enumerate(left, start=1):
             report = group.measure(turn.plan, len(table.rows))
-            seen = report.fingerprint
-            assert seen is not None
-            row = row_of(subject, turn.plan, turn.repeat, report.outcome, seen, knobs)
-            table.add(row)
-            progress.ended(turn, report)
+            assert report.fingerprint is not None
+            table.add(
+                row_of(subject, turn.plan, turn.repeat, report.outcome, report.fingerprint, knobs)
+            )
+            seconds = (len(left) - done) * (time.monotonic() - began) / done
+            print(
+                f"[{count - len(left) + done:,} of {count:,}] {plan_words(turn.plan)}:"
+                f" {brief_outcome(report.outcome)} [about {duration(seconds)} left]",
+                flush=True,
+            )
     finally:
         group.stop()
 

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from benchmarks.record.order import Turn
 from benchmarks.record.rows import Cells, header, knob_cells
 from search_spaces.errors import UserError
 from search_spaces.spec.files import append_durably, write_durably
-from search_spaces.spec.load import load_spec, spec_to_yaml
+from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import KEYS_OUTSIDE_MEASUREMENT
 
@@ -58,52 +58,23 @@ def kept_spec(table: Path) -> Path:
     return table.with_suffix(".yaml")
 
 
-def refuse_other_spec(spec: SweepSpec, table: Path) -> None:
-    """Compares the specification with the one that is kept beside the table, if there is one.
-
-    Raises:
-        RecordingError: If they differ in what a measurement depends on.
-    """
+def keep_spec(spec: SweepSpec, name: str, table: Path) -> None:
+    """Writes the specification beside the table, unless one stands there."""
     kept = kept_spec(table)
     if not kept.exists():
-        return
-    before, now = _measured_by(load_spec(kept)), _measured_by(spec)
-    changed = [name for name in _SECTIONS if before[name] != now[name]]
-    if changed:
-        raise RecordingError(
-            f"{kept} holds another specification, which differs in {' and '.join(changed)}:"
-            f" name another file by --out, or delete {table.name} and {kept.name}"
-        )
-
-
-def keep_spec(spec: SweepSpec, name: str, table: Path) -> None:
-    """Writes the specification beside the table, unless it stands there.
-
-    Raises:
-        RecordingError: If it cannot be written.
-    """
-    kept = kept_spec(table)
-    if kept.exists():
-        return
-    named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
-    try:
+        named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
         write_durably(kept, spec_to_yaml(named))
-    except OSError as error:
-        raise RecordingError(f"{kept} cannot be written: {error.strerror}") from None
 
 
 class Table:
     """A CSV file that grows by a row for each measurement."""
 
-    def __init__(
-        self, path: Path, set_id: str, say: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, path: Path, set_id: str) -> None:
         """Reads what is there.
 
         Args:
             path: The CSV file.
             set_id: The specification that its rows belong to.
-            say: Called with a sentence for each row that is set aside.
 
         Raises:
             RecordingError: If it is no table of this recording, or there is no place for one.
@@ -111,8 +82,11 @@ class Table:
         if path.suffix != ".csv":
             raise RecordingError(f"{path}: the name of a table must end in .csv")
         self.path = path
-        _make_folder(path)
-        self._header, self.rows = _read(path, say)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RecordingError(f"{path} cannot be written: {error.strerror}") from None
+        self._header, self.rows = _read(path)
         if any(row["ranking_sets"] != set_id for row in self.rows):
             raise RecordingError(
                 f"{path} was recorded with another specification: name another file by --out,"
@@ -127,10 +101,10 @@ class Table:
         """
         wanted = header(knobs)
         if self._header and self._header != wanted:
-            odd = sorted({*self._header} ^ {*wanted}) or ["their order"]
+            odd = ", ".join(sorted({*self._header} ^ {*wanted}))
             raise RecordingError(
-                f"{self.path} has other columns than this recording ({', '.join(odd)}):"
-                " name another file by --out, or delete it"
+                f"{self.path} has other columns than this recording ({odd}): name another file by"
+                " --out, or delete it"
             )
         if not self._header:
             self._header = wanted
@@ -147,54 +121,31 @@ class Table:
         strange = {key[1:] for key in done} - {key[1:] for key in wanted}
         if strange:
             raise RecordingError(
-                f"{self.path} has rows of plans that are not asked for ({len(strange):,}): was it"
-                " recorded with another --limit or --seed? Give the same, or name another file"
-                " by --out"
+                f"{self.path} has rows of plans that are not asked for ({len(strange):,}): give the"
+                " same --limit, or name another file by --out"
             )
         return tuple(turn for turn, key in zip(order, wanted, strict=True) if key not in done)
 
     def add(self, row: Cells) -> None:
-        """Appends a row, which is on disk when this returns.
-
-        Raises:
-            RecordingError: If it cannot be written.
-        """
+        """Appends a row, which is on disk when this returns."""
         self.rows.append(row)
         self._append(row)
 
     def _append(self, row: Cells) -> None:
         line = io.StringIO()
         csv.DictWriter(line, self._header, restval="", lineterminator="").writerow(row)
-        try:
-            append_durably(self.path, line.getvalue())
-        except OSError as error:
-            raise RecordingError(f"{self.path} cannot be written: {error.strerror}") from None
+        append_durably(self.path, line.getvalue())
 
 
-def torn_file(table: Path) -> Path:
-    """The file beside a table with rows that were cut short when they were written."""
-    return table.with_suffix(".torn.csv")
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise RecordingError(f"{path} cannot be written: {reason}") from None
-
-
-def _read(path: Path, say: Callable[[str], None]) -> tuple[tuple[str, ...], list[Cells]]:
-    """Header and rows; a last row that was cut short when it was written is set aside."""
+def _read(path: Path) -> tuple[tuple[str, ...], list[Cells]]:
+    """Header and rows; a last row that was cut short when it was written is taken away."""
     if not path.exists():
         return (), []
     try:
         text = path.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
-            append_durably(torn_file(path), text[len(whole) :])
             write_durably(path, whole)
-            say(f"the last row of {path} was cut short: it is set aside in {torn_file(path)}")
         reader = csv.DictReader(whole.splitlines())
         rows = list(reader)
     except OSError as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.record.fastest import fastest
+from benchmarks.record.order import fastest
 from benchmarks.record.rows import Cells
-from benchmarks.record.table import RecordingError
+from search_spaces.errors import UserError
 from search_spaces.trial import Outcome
 from tests.benchmarks.record.values import row
 from tests.orchestrator.records import make_plan
@@ -50,5 +50,5 @@ def test_repeats_that_not_all_plans_have_change_nothing() -> None:
 
 
 def test_a_plan_that_was_never_measured_is_missing() -> None:
-    with pytest.raises(RecordingError, match="and 2 of 4 have not: run the command without --best"):
+    with pytest.raises(UserError, match="2 of 4 plans are not measured"):
         fastest(PLANS, rows(1, 20) + rows(8, 25), KNOBS, 1)

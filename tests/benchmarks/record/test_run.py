@@ -140,7 +140,7 @@ def test_the_same_command_measures_what_is_left(
 ) -> None:
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     kept = stopped[1]
-    assert f"; {len(kept)} were measured before" in resumed.stdout
+    assert f"8 measurements, {len(kept)} of them made before" in resumed.stdout
     assert "[8 of 8]" in resumed.stdout
     found = rows(folder)
     assert found[: len(kept)] == kept
@@ -176,7 +176,7 @@ def test_the_best_alone_are_measured_again(resumed: object, folder: Path) -> Non
     ended = recorded("3", "--best", "1", folder=folder)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "1 plans, 3 times each: 3 measurements; 2 were measured before" in ended.stdout
+    assert "3 measurements, 2 of them made before" in ended.stdout
     after = rows(folder)
     assert after[:-1] == before
     rates = {
