@@ -6,9 +6,8 @@ Two warm groups of two workers, as a sweep has them. One runs each plan; the oth
 reference plan (DDP) and nothing else. After each plan both run the reference in turn, some times
 over, and the speeds of neighbours are compared: what else the machine does slows both. Nothing
 leaks if the group that ran the plan is as fast as the control, its losses are the same to the last
-digit, and its worker is no larger. What is noise, the turn tells in which there is nothing between
-the two. A worker grows in the first round, by libraries that a plan is the first to need; what
-grows in later rounds would be a leak.
+digit, and its worker is no larger. The turn in which nothing runs between the two tells the
+noise.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from benchmarks.output import write
 from orchestrator.cluster.worker_group import WorkerGroup
 from orchestrator.core.failures import failure_decision
 from orchestrator.core.placement import Processes
-from orchestrator.core.reasons import ReplacementReason
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, OutOfMemory, TrialRequest
@@ -111,11 +108,9 @@ class Turn:
 
     label: str
     ending: str  # of the plan
-    replaced: ReplacementReason | None  # why the group had to be replaced after the plan
     speed_ratio: float  # samples per second over the control's, median of the pairs
     same_losses: bool
     residual_bytes: int  # what the plan left behind, as its trial says
-    growth_bytes: int  # of a worker that rests, over one before the plan
 
 
 class Bench:
@@ -142,19 +137,16 @@ class Bench:
         which = PLANS[label]
         outcome = self._run(self._group, which) if which else before
         assert isinstance(outcome, Measured | OutOfMemory), (label, outcome)
-        replaced = failure_decision(outcome).replace
-        if replaced:
+        if failure_decision(outcome).replace:
             self._group.stop()
             self._group = self._start()
         ratio, after = self.compare()
         turn = Turn(
             label=label,
             ending=outcome.kind,
-            replaced=replaced,
             speed_ratio=ratio,
             same_losses=after.losses == before.losses,
             residual_bytes=outcome.costs.residual_bytes if outcome.costs else 0,
-            growth_bytes=after.memory.anatomy.outside - before.memory.anatomy.outside,
         )
         return turn, after
 
@@ -190,13 +182,11 @@ def summary(label: str, turns: Sequence[Turn]) -> dict[str, Any]:
     return {
         "plan": label,
         "ended": turns[0].ending,
-        "groups_replaced": sum(turn.replaced is not None for turn in turns),
         "reference_after_over_control": round(statistics.median(ratios), 3),
         "lowest": round(min(ratios), 3),
         "highest": round(max(ratios), 3),
         "same_losses": all(turn.same_losses for turn in turns),
         "most_residual_mib": round(max(turn.residual_bytes for turn in turns) / MIB, 1),
-        "growth_mib_by_round": [round(turn.growth_bytes / MIB, 1) for turn in turns],
     }
 
 
@@ -211,13 +201,11 @@ def measure(rounds: int, steps: int) -> dict[str, Any]:
     first_ratio, first = bench.compare()
     before = first
     turns: dict[str, list[Turn]] = {label: [] for label in PLANS}
-    sizes = [before.memory.anatomy.outside]
     for done in range(rounds):
         for label in PLANS:
             print(f"round {done + 1} of {rounds}: {label}", file=sys.stderr, flush=True)
             turn, before = bench.turn(label, before)
             turns[label].append(turn)
-        sizes.append(before.memory.anatomy.outside)
     bench.stop()
     ray.shutdown()
     return {
@@ -227,29 +215,7 @@ def measure(rounds: int, steps: int) -> dict[str, Any]:
         "rounds": rounds,
         "turns": [summary(label, found) for label, found in turns.items()],
         "same_losses_throughout": before.losses == first.losses,
-        "growth_mib_by_round": [round((b - a) / MIB, 1) for a, b in pairwise(sizes)],
     }
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """The result in lines of less than a hundred letters."""
-    lines = [
-        f"{'after':<34} {'speed: median':>13} {'lowest':>7} {'highest':>8} {'losses':>7}"
-        f" {'residual':>9} {'growth':>9}"
-    ]
-    lines += [
-        f"{turn['plan']:<34} {turn['reference_after_over_control']:>13.3f} {turn['lowest']:>7.3f}"
-        f" {turn['highest']:>8.3f} {'same' if turn['same_losses'] else 'OTHER':>7}"
-        f" {turn['most_residual_mib']:>5.1f} MiB {turn['growth_mib_by_round'][-1]:>5.1f} MiB"
-        for turn in result["turns"]
-    ]
-    lines += [
-        "speed: of the reference after the plan, over that of a group that never ran another;"
-        f" {result['rounds']} rounds; before any plan: {result['first_over_control']:.3f}",
-        "growth: of a worker at rest, in the last round;"
-        f" in whole rounds, in turn: {result['growth_mib_by_round']} MiB",
-    ]
-    return "\n".join(lines)
 
 
 def main() -> None:
@@ -261,7 +227,13 @@ def main() -> None:
     options = parser.parse_args()
     result = measure(options.rounds, options.steps)
     write(result, options.out)
-    print(table(result))
+    for turn in result["turns"]:
+        losses = "same" if turn["same_losses"] else "OTHER"
+        print(
+            f"{turn['plan']:<34} speed after it {turn['reference_after_over_control']:.3f}"
+            f" ({turn['lowest']:.3f} to {turn['highest']:.3f}), {losses} losses,"
+            f" residual {turn['most_residual_mib']:.1f} MiB"
+        )
 
 
 if __name__ == "__main__":

@@ -3,20 +3,19 @@
     python -m benchmarks.planner [--plans 1000000] [--out FILE]
 
 Forecasts all these plans of Llama-3 8B at once, then asks for Llama-3 405B on 1,024 and on 16,384
-H100, each in a process of its own from import to answer, with a trace made anew. Seconds depend on
-the machine; peak memory is the process's, with torch and all else in it.
+H100, each in a process of its own, with a trace made anew. Seconds depend on the machine; peak
+memory is the process's, with torch and all else in it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,6 @@ from search_spaces.spec.schema import GIB, SweepSpec
 
 DEVICE = "H100"
 QUESTIONS = {1024: 1024, 16384: 2048}  # devices, and samples a step
-
-
 # what is searched beside the default, so that there are a million plans, no two alike
 WIDE = {
     "checkpoint_ratio": [blocks / 32 for blocks in range(33)],
@@ -45,9 +42,13 @@ WIDE = {
 }
 
 
-def spec_for(model: str, global_batch: int, space: Mapping[str, Any]) -> SweepSpec:
-    """A model with samples of 8,192 tokens."""
-    return SweepSpec.model_validate(
+def question_for(
+    model: str, ranks: int, global_batch: int, space: Mapping[str, Any]
+) -> PlanningRequest:
+    """The question of a model on so many devices, with samples of 8,192 tokens."""
+    from workers.models.load import describe
+
+    spec = SweepSpec.model_validate(
         {
             "model": {"name": model},
             "cluster": {"device": "cuda", "gpu": DEVICE},
@@ -55,15 +56,6 @@ def spec_for(model: str, global_batch: int, space: Mapping[str, Any]) -> SweepSp
             "space": dict(space),
         }
     )
-
-
-def question_for(
-    model: str, ranks: int, global_batch: int, space: Mapping[str, Any] | None = None
-) -> PlanningRequest:
-    """The question of a model on so many devices."""
-    from workers.models.load import describe
-
-    spec = spec_for(model, global_batch, space or {})
     device = device_of(spec, name=None, file=None, devices_per_node=None)
     return planning_request(spec, describe(spec.model, spec.train), device, ranks=(ranks,))
 
@@ -71,9 +63,7 @@ def question_for(
 def rate(plans: int) -> dict[str, Any]:
     """Seconds to forecast a number of plans after tracing, drawn from a wide space."""
     question = question_for("llama-3-8b", 64, 1024, WIDE)
-    began = time.perf_counter()
     whole = build_space(question.around(64), 64).table
-    enumerating = time.perf_counter() - began
     footprint = Footprints(question.spec, question.kind, run_code=True)(variants_of(whole))
     drawn = np.random.default_rng(0).permutation(len(whole))[:plans]
     table = whole.take(np.sort(drawn))
@@ -86,39 +76,34 @@ def rate(plans: int) -> dict[str, Any]:
     return {
         "plans": len(told),
         "of_a_space_of": len(whole),
-        "enumerating_seconds": round(enumerating, 3),
         "seconds": round(seconds, 3),
         "plans_per_second": round(len(told) / seconds),
         "peak_gib": _peak_gib(),
     }
 
 
-def ask(ranks: int, cache: Path) -> dict[str, Any]:
-    """One whole question on 405 B parameters, in this process."""
+def ask(ranks: int) -> dict[str, Any]:
+    """One whole question on 405 B parameters."""
     from workers.tracing.trace import trace
 
     started = time.perf_counter()
-    question = question_for("llama-3.1-405b", ranks, QUESTIONS[ranks])
-    described = time.perf_counter()
+    question = question_for("llama-3.1-405b", ranks, QUESTIONS[ranks], {})
     traced = 0.0
 
     def footprints(wanted: Any) -> Any:
         nonlocal traced
         before = time.perf_counter()
-        found = trace(question.spec, wanted, device=question.kind, cache=cache)
+        with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as cache:
+            found = trace(question.spec, wanted, device=question.kind, cache=Path(cache))
         traced += time.perf_counter() - before
         return found
 
     planned = Planner(question, footprints, shipped_calibration()).plan()
-    best = planned.best
     return {
         "devices": ranks,
         "seconds": round(time.perf_counter() - started, 2),
-        "describing_seconds": round(described - started, 2),
         "tracing_seconds": round(traced, 2),
         "plans": planned.recommendation.plans,
-        "plans_of_all_counts": planned.forecast_plans,
-        "best_plan": None if best is None else best.key,
         "peak_gib": _peak_gib(),
     }
 
@@ -127,55 +112,26 @@ def _peak_gib() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB, 2)
 
 
-def _apart(*arguments: str) -> dict[str, Any]:
-    """Asks a fresh process; returns its answer and the seconds that it took from its start."""
-    started = time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks.planner", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told | {"process_seconds": round(time.perf_counter() - started, 2)}
-
-
-def measure(plans: int) -> dict[str, Any]:
-    """All figures, each from a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
-        questions = []
-        for ranks in QUESTIONS:
-            cache = str(Path(folder, str(ranks)))
-            fresh = _apart("--ask", str(ranks), "--cache", cache)
-            again = _apart("--ask", str(ranks), "--cache", cache)
-            questions.append(fresh | {"process_seconds_cached": again["process_seconds"]})
-    return {"forecasting": _apart("--rate", str(plans)), "questions": questions}
-
-
 def main() -> None:
     """Prints the figures, and writes them as JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--plans", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rate", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--ask", type=int, choices=tuple(QUESTIONS), help=argparse.SUPPRESS)
-    parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.rate:
-        print(json.dumps(rate(options.rate)))
-        return
-    if options.ask:
-        print(json.dumps(ask(options.ask, options.cache)))
-        return
-    result = measure(options.plans)
-    told = result["forecasting"]
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as apart:
+        forecasting = apart.submit(rate, options.plans).result()
+        questions = list(apart.map(ask, QUESTIONS))
     print(
-        f"{told['plans']:,} plans forecast in {told['seconds']} s,"
-        f" {told['plans_per_second']:,} a second, {told['peak_gib']} GiB"
+        f"{forecasting['plans']:,} plans forecast in {forecasting['seconds']} s,"
+        f" {forecasting['plans_per_second']:,} a second, {forecasting['peak_gib']} GiB"
     )
-    for one in result["questions"]:
+    for one in questions:
         print(
-            f"405 B on {one['devices']:>6,} {DEVICE}: {one['process_seconds']} s in all, of which"
-            f" {one['tracing_seconds']} s tracing ({one['process_seconds_cached']} s when traced"
-            f" before); {one['plans']:,} plans, {one['peak_gib']} GiB"
+            f"405 B on {one['devices']:>6,} {DEVICE}: {one['seconds']} s, of which"
+            f" {one['tracing_seconds']} s tracing; {one['plans']:,} plans, {one['peak_gib']} GiB"
         )
-    write(result, options.out)
+    write({"forecasting": forecasting, "questions": questions}, options.out)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Records; returns an exit code, 2 for what a user caused and 130 after a stop."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("spec", type=Path)
-    parser.add_argument(
-        "--out", type=Path, help="table (.csv); else in the study's folder"
-    )
+    parser.add_argument("--out", type=Path, help="table (.csv); else in the study's folder")
     parser.add_argument("--repeats", type=int, default=3, help="measurements per plan (3)")
     parser.add_argument("--limit", type=int, help="measure a sample of N plans")
     parser.add_argument("--best", type=int, help="repeat only the N fastest plans")

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    found = run(surfaces, competitors, options.seeds, options.jobs).as_dict()
+    found = run(surfaces, competitors, options.seeds, options.jobs)
     write(found, options.out)
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))

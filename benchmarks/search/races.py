@@ -43,29 +43,23 @@ class Race:
         return float(self.regret[min(trials, len(self.regret)) - 1])
 
 
-def race(
-    surface: Surface, incumbent: AbstractCompetitor, seed: int, most: int | None = None
-) -> Race:
+def race(surface: Surface, competitor: AbstractCompetitor, seed: int) -> Race:
     """Measures candidates until regret is known after 40 trials and the best is found within 2 %.
 
-    Each trial tells one of the candidate's repeats, drawn at random. The race ends after `most`
-    trials, if given.
+    Each trial tells one of the candidate's repeats, drawn at random.
     """
     drawn = np.random.default_rng([seed, 2])
     free = np.ones(len(surface), dtype=bool)
     regret, seconds, best, ran_out = [1.0], [0.0], 0.0, 0
     while (
-        free.any()
-        and len(regret) - 1 != most
-        and regret[-1] > 0
-        and (regret[-1] > NEAR + _EXACT or len(regret) <= AFTER[-1])
+        free.any() and regret[-1] > 0 and (regret[-1] > NEAR + _EXACT or len(regret) <= AFTER[-1])
     ):
-        row = incumbent.next(free)
+        row = competitor.next(free)
         assert free[row], "a candidate is measured once"
         free[row] = False
         trials = surface.trials[row]
         trial = trials[int(drawn.integers(len(trials)))]
-        incumbent.tell(row, trial)
+        competitor.tell(row, trial)
         if trial.rate is None:
             ran_out += regret[-1] > NEAR + _EXACT
         else:

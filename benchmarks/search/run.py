@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -27,50 +28,25 @@ class Part:
     """Some races of one competitor on one surface."""
 
     surface: int
-    incumbent: str
+    competitor: str
     seeds: range
 
 
 Done = tuple[Part, list[Race]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Results:
-    """Races by surface and competitor, in the order in which both were given."""
-
-    surfaces: tuple[Surface, ...]
-    competitors: tuple[str, ...]
-    seeds: int
-    races: Mapping[tuple[str, str], Sequence[Race]]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Figures by surface and competitor, over all surfaces, and what the surfaces are."""
-        by_surface = {
-            surface.name: {
-                competitor: figures(self.races[surface.name, competitor])
-                for competitor in self.competitors
-            }
-            for surface in self.surfaces
-        }
-        told = [*by_surface.values()]
-        return {
-            "surfaces": by_surface,
-            "overall": {
-                competitor: over_all([one[competitor] for one in told])
-                for competitor in self.competitors
-            },
-            "facts": {surface.name: _facts(surface) for surface in self.surfaces},
-            "seeds": self.seeds,
-        }
-
-
 def run(
     surfaces: Sequence[Surface], competitors: Sequence[str], seeds: int, processes: int = 1
-) -> Results:
-    """Races the competitors that are named; what is found does not depend on the processes."""
+) -> dict[str, Any]:
+    """Races the competitors that are named.
+
+    Returns:
+        Figures by surface and competitor, over all surfaces, and what the surfaces are; they do not
+        depend on the processes.
+    """
     parts = [
         Part(
-            surface=place, incumbent=competitor, seeds=range(first, min(first + _AT_A_TIME, seeds))
+            surface=place, competitor=competitor, seeds=range(first, min(first + _AT_A_TIME, seeds))
         )
         for competitor in sorted(competitors, key=lambda name: not name.startswith(_SLOW))
         for place in sorted(range(len(surfaces)), key=lambda place: -len(surfaces[place]))
@@ -78,17 +54,26 @@ def run(
     ]
     races: dict[tuple[str, str], list[tuple[int, Race]]] = defaultdict(list)
     for part, found in _shown(_done(parts, surfaces, processes), len(parts)):
-        key = surfaces[part.surface].name, part.incumbent
+        key = surfaces[part.surface].name, part.competitor
         races[key] += zip(part.seeds, found, strict=True)
-    return Results(
-        surfaces=tuple(surfaces),
-        competitors=tuple(competitors),
-        seeds=seeds,
-        races={
-            key: [one for _, one in sorted(found, key=lambda pair: pair[0])]
-            for key, found in races.items()
+    by_surface = {
+        surface.name: {
+            competitor: figures(
+                [one for _, one in sorted(races[surface.name, competitor], key=itemgetter(0))]
+            )
+            for competitor in competitors
+        }
+        for surface in surfaces
+    }
+    return {
+        "surfaces": by_surface,
+        "overall": {
+            competitor: over_all([one[competitor] for one in by_surface.values()])
+            for competitor in competitors
         },
-    )
+        "facts": {surface.name: _facts(surface) for surface in surfaces},
+        "seeds": seeds,
+    }
 
 
 def _shown(done: Iterable[Done], total: int) -> Iterator[Done]:
@@ -115,7 +100,7 @@ def _hold(surfaces: Iterable[Surface]) -> None:
 
 
 def _raced(part: Part) -> Done:
-    surface, make = _held[part.surface], {**COMPETITORS, **WRONG}[part.incumbent]
+    surface, make = _held[part.surface], {**COMPETITORS, **WRONG}[part.competitor]
     return part, [race(surface, make(surface, seed), seed) for seed in part.seeds]
 
 

@@ -59,9 +59,3 @@ class ByStrategy(AbstractCompetitor):
 
     def tell(self, row: int, trial: Trial) -> None:
         self._told[row] = trial
-
-
-def in_random_order(surface: Surface, random: np.random.Generator) -> Strategy:
-    """The whole grid, in an order drawn beforehand."""
-    for row in random.permutation(len(surface)):
-        yield int(row)

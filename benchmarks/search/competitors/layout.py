@@ -10,12 +10,7 @@ from typing import Any
 
 from benchmarks.search.surfaces import Surface
 
-_MICRO = (
-    *("micro_batch", "micro_batch_size", "mbs", "train_micro_batch_size_per_gpu"),
-    *("per_device_train_batch_size", "per_device_batch_size", "device_batch_size"),
-    *("batch_size_per_gpu", "batch_size"),
-)
-_STAGE = ("zero_stage", "sharding", "zero", "stage", "sharding_strategy", "fsdp")
+_STAGES = ("zero_stage", "sharding")
 _ONLY = 0.0  # the micro-batch where a surface has none, or a candidate does not say
 
 Setting = tuple[Any, ...]
@@ -42,8 +37,8 @@ class Layout:
     @classmethod
     def of(cls, surface: Surface) -> Layout:
         """Reads the places of a surface's candidates, by the knobs' names."""
-        micro = next((name for name in _MICRO if name in surface.distributions), None)
-        stage = next((name for name in _STAGE if name in surface.distributions), None)
+        micro = "micro_batch" if "micro_batch" in surface.distributions else None
+        stage = next((name for name in _STAGES if name in surface.distributions), None)
         rest = [name for name in surface.distributions if name not in (micro, stage)]
         return cls(
             places=tuple(

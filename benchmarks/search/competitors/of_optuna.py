@@ -91,9 +91,9 @@ def tpe(surface: Surface, seed: int) -> OfOptuna:
         return OfOptuna(surface, seed, TPESampler(multivariate=True, seed=seed))
 
 
-def gp(surface: Surface, seed: int, start: int) -> OfOptuna:
-    """Optuna's Gaussian process, after a number of random trials."""
-    return OfOptuna(surface, seed, GPSampler(n_startup_trials=start, seed=seed))
+def gp(surface: Surface, seed: int) -> OfOptuna:
+    """Optuna's Gaussian process."""
+    return OfOptuna(surface, seed, GPSampler(seed=seed))
 
 
 def random(surface: Surface, seed: int) -> OfOptuna:

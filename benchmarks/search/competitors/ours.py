@@ -11,14 +11,14 @@ from benchmarks.search.competitors.base import AbstractCompetitor, Flags
 from benchmarks.search.surfaces import Surface, Trial
 from orchestrator.search.encoding import features
 from orchestrator.search.observations import Observation, interval_noise
-from orchestrator.search.search import DISTANT_TRIALS, CandidatePool, Search
+from orchestrator.search.search import CandidatePool, Search
 
 
 @final
 class Plimsoll(AbstractCompetitor):
     """The search of the product, told the same: of a rate's noise, the trial's own interval."""
 
-    def __init__(self, surface: Surface, seed: int, distant_trials: int = DISTANT_TRIALS) -> None:
+    def __init__(self, surface: Surface, seed: int) -> None:
         """Takes the surface's forecasts as they are."""
         options = CandidatePool(
             features=features(surface.candidates, surface.distributions),
@@ -27,18 +27,11 @@ class Plimsoll(AbstractCompetitor):
             rate_parts=surface.rate_parts,
             share_parts=surface.share_parts,
         )
-        self._search = Search(options, seed, distant_trials)
+        self._search = Search(options, seed)
         self._observations: list[Observation] = []
-        self.incumbent: int | None = None  # when the last candidate was chosen
 
     def next(self, free: Flags) -> int:
-        choice = self._search.next(self._observations, free)
-        self.incumbent = choice.best
-        return choice.row
-
-    def regret_bound(self, free: Flags, widening: float) -> float | None:
-        """The ratio by which a free candidate may beat the incumbent; None without one."""
-        return self._search.regret_bound(self._observations, free, widening)
+        return self._search.next(self._observations, free).row
 
     def tell(self, row: int, trial: Trial) -> None:
         if trial.rate is None:

@@ -94,9 +94,9 @@ def test_stages_by_their_words() -> None:
 
 def test_places_tell_setting_stage_and_micro_batch() -> None:
     candidates = [
-        {"mbs": 4.0, "sharding": "zero2", "attention": "sdpa"},
-        {"mbs": 2.0, "sharding": "zero2", "attention": "sdpa"},
-        {"mbs": 2.0, "sharding": "zero2", "attention": "eager"},
+        {"micro_batch": 4.0, "sharding": "zero2", "attention": "sdpa"},
+        {"micro_batch": 2.0, "sharding": "zero2", "attention": "sdpa"},
+        {"micro_batch": 2.0, "sharding": "zero2", "attention": "eager"},
     ]
     layout = Layout.of(toy_surface(candidates, [1.0, 1.0, 1.0]))
 

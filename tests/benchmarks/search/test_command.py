@@ -46,11 +46,11 @@ def test_a_lone_table_will_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_samplers_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lone = str(write_csv(tmp_path / "lone.csv", few()))
-    named = ["--samplers", "random, gp, 3 at random first,gp", "--seeds", "1", "--jobs", "1"]
+    named = ["--samplers", "random, plimsoll, times shuffled,gp", "--seeds", "1", "--jobs", "1"]
 
     assert main([lone, "--json", *named], without) == 0
     told = json.loads(capsys.readouterr().out)
-    assert list(told["overall"]) == ["random", "gp, 3 at random first", "gp"]
+    assert list(told["overall"]) == ["random", "plimsoll, times shuffled", "gp"]
     assert main([lone, "--samplers", "randon"], without) == 2
     assert "no sampler is called 'randon'" in capsys.readouterr().err
 

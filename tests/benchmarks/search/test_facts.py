@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.search.run import Results
+from benchmarks.search.run import _facts
 from tests.benchmarks.search.toys import LIMIT_GIB, toy_surface
 
 CANDIDATES = [{"micro_batch": float(2**power)} for power in range(4)]
@@ -15,10 +15,7 @@ def facts(**forecast: list[float]) -> dict[str, object]:
     surface = toy_surface(
         CANDIDATES, [10.0, 20.0, 30.0, None], peaks_gib=[4.0, 8.0, 12.0, 20.0], **forecast
     )
-    told: dict[str, object] = Results(
-        surfaces=(surface,), competitors=(), races={}, seeds=0
-    ).as_dict()["facts"]
-    return told["toy"]  # type: ignore[return-value]
+    return _facts(surface)
 
 
 def test_a_forecast_is_judged_by_what_ran() -> None:

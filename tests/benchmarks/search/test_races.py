@@ -128,7 +128,7 @@ def test_every_competitor_comes_to_the_end(surface: Surface, name: str) -> None:
 
 def test_results_do_not_depend_on_processes(surface: Surface) -> None:
     names = ("plimsoll", "random")
-    one, two = (run([surface], names, 7, processes).as_dict() for processes in (1, 2))
+    one, two = (run([surface], names, 7, processes) for processes in (1, 2))
 
     assert one == two
     assert one["surfaces"].keys() == {"toy"}
