@@ -12,10 +12,10 @@ from datetime import datetime
 from statistics import mean
 from typing import Any
 
-from benchmarks.chaos.judge import Line
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.core.records import Record
 from search_spaces.trial import Measured
+from tests.rigs.judge import Line
 
 TRIALS = 20  # the budget of each sweep
 STARTING = "driver_starting"  # no fault: that the driver's sweep had not begun when it met one

@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.judge import Injected, struck
 from search_spaces.spec.failpoints import FOLDER_VARIABLE, VARIABLE
+from tests.rigs.judge import Injected, struck
 
 _PASSES = "passes"  # folder in which all processes of a sweep count
 # the fault that the death of the process is that reaches a failpoint; any other is the driver's

@@ -17,8 +17,8 @@ from typing import IO, Any, NamedTuple
 
 import psutil
 
-from benchmarks.chaos.machine import Machine
 from benchmarks.chaos.settings import Setting, Tracking
+from tests.rigs.machine import Machine
 from tests.rigs.postgres import Server
 
 RANKS = "ray::RayTrainWorker"

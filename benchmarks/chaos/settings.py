@@ -17,12 +17,12 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.chaos.answers import Answer, answering
-from benchmarks.chaos.machine import Machine
 from tests.rigs import stubborn
+from tests.rigs.machine import Machine
 from tests.rigs.mlflow_server import serves, start_mlflow_server
 from tests.rigs.ports import free_port
 from tests.rigs.postgres import Server, postgres_server
+from tests.rigs.web_answers import Answer, answering
 
 SETTINGS = ("sqlite", "postgres", "mlflow", "disk", "machine", "unwoken")
 _SITE = Path(stubborn.__file__).with_name("stubborn_site")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import optuna
 
-from benchmarks.chaos.answers import Answer
 from benchmarks.chaos.rig import RANKS, Rig, signal_one
+from tests.rigs.web_answers import Answer
 
 SPARE_BYTES = 32 << 10  # left on a disk that is "full"
 SHARED = Path("/dev/shm")

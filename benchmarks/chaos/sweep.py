@@ -23,7 +23,6 @@ from mlflow import MlflowClient
 from benchmarks.chaos import conduct, model
 from benchmarks.chaos.failpoints import armed, not_reached, strikes
 from benchmarks.chaos.faults import FAULTS
-from benchmarks.chaos.judge import History, Line, Verdict, judge, obeyed, struck
 from benchmarks.chaos.plants import planted_in
 from benchmarks.chaos.rig import JOURNAL, MESSAGES, Mark, Rig, send
 from benchmarks.chaos.settings import Setting, setting
@@ -31,6 +30,7 @@ from benchmarks.chaos.storage_faults import SHARED
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
+from tests.rigs.judge import History, Line, Verdict, judge, obeyed, struck
 
 PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
 # `plimsoll` with the bugs that it is to have: a driver does not import the model, as ranks do

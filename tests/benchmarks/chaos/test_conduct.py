@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.chaos.conduct import beyond_budget, slow_attempts, wrong_answer, wrong_exits
-from benchmarks.chaos.judge import Line
 from orchestrator.core.records import Record
 from tests.orchestrator.core.values import state_after
 from tests.outcomes import make_measured
+from tests.rigs.judge import Line
 
 
 @pytest.mark.parametrize(

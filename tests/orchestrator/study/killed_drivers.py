@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.chaos.judge import Line
 from orchestrator.cli.exit_codes import exit_code_after
 from orchestrator.controller import Controller
 from orchestrator.core.controller_state import Phase
@@ -36,6 +35,7 @@ from tests.orchestrator.controller.sweeps import CLUSTER, PlayedCluster, make_no
 from tests.orchestrator.records import LLAMA, make_space
 from tests.orchestrator.study.values import NAME, rate, study_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
+from tests.rigs.judge import Line
 
 ROOT = Path(__file__).parents[3]
 PLANS = 4

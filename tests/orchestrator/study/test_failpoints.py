@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.judge import History, Injected, judge, struck
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.spool import SET_ASIDE_FILE, SPOOL_FILE
 from orchestrator.tracking.events import events_file, read_events
@@ -25,6 +24,7 @@ from tests.orchestrator.study.killed_drivers import (
     spec_of,
 )
 from tests.orchestrator.study.values import NAME
+from tests.rigs.judge import History, Injected, judge, struck
 
 AWAY = 75  # the database was away for too long
 INTERRUPTED = "study.open.after=kill:3"  # leaves a trial that the next driver has to end

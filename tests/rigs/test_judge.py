@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos.judge import (
+from orchestrator.core.reasons import ChecksMachine
+from orchestrator.core.records import Record
+from search_spaces.trial import Crashed, CrashKind, Outcome, TimedOut
+from tests.orchestrator.core.values import state_after
+from tests.outcomes import make_measured, make_oom
+from tests.rigs.judge import (
     ENDS,
     History,
     Injected,
@@ -20,11 +25,6 @@ from benchmarks.chaos.judge import (
     struck,
     under_way,
 )
-from orchestrator.core.reasons import ChecksMachine
-from orchestrator.core.records import Record
-from search_spaces.trial import Crashed, CrashKind, Outcome, TimedOut
-from tests.orchestrator.core.values import state_after
-from tests.outcomes import make_measured, make_oom
 
 TRIALS = state_after([make_measured(10.0), make_measured(20.0), make_oom()]).records
 OOM = Injected(kind="oom", attempts=(2,))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.machine import Machine
+from tests.rigs.machine import Machine
 
 WRITES = """
 import os, sqlite3, sys
