@@ -109,19 +109,26 @@ def _filled(disk: Path) -> Path:
 
 def slow_disk(rig: Rig, draw: random.Random) -> bool:
     """Each sync takes long for a while."""
-    machine = rig.machine
-    machine.want(sync_ms=draw.randint(100, 1500))
-    time.sleep(draw.uniform(3, 15))
-    machine.want()
-    return True
+    return _for_a_while(
+        draw,
+        lambda: rig.machine.want(sync_ms=draw.randint(100, 1500)),
+        rig.machine.want,
+        most=15,
+    )
 
 
 def failing_disk(rig: Rig, draw: random.Random) -> bool:
     """Writes and syncs fail for a while."""
     machine = rig.machine
-    machine.want(error=errno.EIO)
-    time.sleep(draw.uniform(1, 12))
-    machine.want()
+    return _for_a_while(draw, lambda: machine.want(error=errno.EIO), machine.want, most=12)
+
+
+def _for_a_while(
+    draw: random.Random, begin: Callable[[], None], end: Callable[[], None], most: float
+) -> bool:
+    begin()
+    time.sleep(draw.uniform(1, most))
+    end()
     return True
 
 
@@ -149,19 +156,13 @@ def lose_power(rig: Rig, _: random.Random) -> bool:
 def restart_postgres(rig: Rig, draw: random.Random) -> bool:
     """It ends, which cuts all connections, and comes back."""
     server = rig.postgres
-    server.stop()
-    time.sleep(draw.uniform(0, 10))
-    server.start()
-    return True
+    return _for_a_while(draw, server.stop, server.start, most=10)
 
 
 def hang_postgres(rig: Rig, draw: random.Random) -> bool:
     """It takes what is sent, and answers nothing."""
     server = rig.postgres
-    server.suspend()
-    time.sleep(draw.uniform(2, 30))
-    server.resume()
-    return True
+    return _for_a_while(draw, server.suspend, server.resume, most=30)
 
 
 def fail_over_postgres(rig: Rig, draw: random.Random) -> bool:
@@ -190,18 +191,14 @@ def restore_postgres(rig: Rig, draw: random.Random) -> bool:
 
 def restart_mlflow(rig: Rig, draw: random.Random) -> bool:
     """It is killed, and comes back."""
-    rig.tracking.send(signal.SIGKILL)
-    time.sleep(draw.uniform(0, 10))
-    rig.tracking.start()
-    return True
+    server = rig.tracking
+    return _for_a_while(draw, lambda: server.send(signal.SIGKILL), server.start, most=10)
 
 
 def hang_mlflow(rig: Rig, draw: random.Random) -> bool:
     """It takes connections, and answers none."""
-    rig.tracking.send(signal.SIGSTOP)
-    time.sleep(draw.uniform(2, 30))
-    rig.tracking.send(signal.SIGCONT)
-    return True
+    send = rig.tracking.send
+    return _for_a_while(draw, lambda: send(signal.SIGSTOP), lambda: send(signal.SIGCONT), most=30)
 
 
 def replace_mlflow(answer: Answer) -> Callable[[Rig, random.Random], bool]:

@@ -51,9 +51,7 @@ class Case:
     """A model at a sequence length in tokens; `positions` is the config's key for the longest."""
 
     name: str
-    model: str
     sequence_length: int
-    task: str = "causal-lm"
     positions: str | None = None
     tiny: tuple[tuple[str, Any], ...] = ()
 
@@ -78,7 +76,7 @@ class Case:
         cluster = {"device": "cpu", "memory_gib": TINY_GIB} if tiny else {"device": "cuda"}
         return SweepSpec.model_validate(
             {
-                "model": {"name": self.model, "task": self.task, "config": config},
+                "model": {"name": self.name, "config": config},
                 "cluster": {**cluster, "workers": 1},
                 "train": {
                     "global_batch": _GLOBAL_BATCH,
@@ -98,36 +96,19 @@ def searched(*, tiny: bool) -> Mapping[str, Any]:
 
 GPT2_XL = Case(
     name="gpt2-xl",
-    model="gpt2-xl",
     sequence_length=1024,
     positions="n_positions",
     tiny=(("n_embd", 64), ("n_head", 4), ("n_layer", 2), ("vocab_size", 8192)),
 )
 LLAMA_1B = Case(
     name="llama-3.2-1b",
-    model="llama-3.2-1b",
     sequence_length=2048,
     tiny=tuple(_LLAMA_TINY.items()),
 )
 LLAMA_3B = Case(
     name="llama-3.2-3b",
-    model="llama-3.2-3b",
     sequence_length=2048,
     tiny=tuple((_LLAMA_TINY | {"num_hidden_layers": 3}).items()),
 )
-BERT_LARGE = Case(
-    name="bert-large",
-    model="bert-large",
-    sequence_length=512,
-    task="masked-lm",
-    positions="max_position_embeddings",
-    tiny=(
-        ("hidden_size", 64),
-        ("intermediate_size", 192),
-        ("num_hidden_layers", 2),
-        ("num_attention_heads", 4),
-        ("vocab_size", 8192),
-    ),
-)
-CASES = (GPT2_XL, LLAMA_1B, LLAMA_3B, BERT_LARGE)
+CASES = (GPT2_XL, LLAMA_1B, LLAMA_3B)
 MEASURED = (GPT2_XL, LLAMA_1B)  # in half an hour; all are judged

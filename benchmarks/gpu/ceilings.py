@@ -29,26 +29,22 @@ _LAYERS = (  # columns and inner dimension of what the models multiply most
     (1600, 1600), (4800, 1600), (6400, 1600), (1600, 6400), (50257, 1600),
     (2048, 2048), (8192, 2048), (2048, 8192), (128256, 2048),
     (3072, 3072), (8192, 3072), (3072, 8192), (128256, 3072),
-    (1024, 1024), (4096, 1024), (1024, 4096), (30522, 1024),
 )  # fmt: skip
 
 
 def effort_for(task: Task) -> ProbeConfig:
     """Returns what the probe measures on one rank: the shapes of all models and the usual ones."""
     if task.tiny:
-        return ProbeConfig(
-            device_type="cpu",
+        return dataclasses.replace(
+            default_config(),
             ranks=1,
             threads=1,
             shapes=((64, 64, 64), (128, 64, 64), (128, 256, 64)),
-            precisions=("fp32", "bf16"),
             point_seconds=0.01,
             copy_bytes=4 * MIB,
-            collective_bytes=(),
             file_bytes=MIB,
             file_seconds=0.5,
             adam_elements=100_000,
-            timeout_seconds=120.0,
         )
     usual = default_config()
     return dataclasses.replace(

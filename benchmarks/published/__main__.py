@@ -8,10 +8,42 @@ coefficients that were fitted without it.
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks.published.command import main
+from rich.console import Console
+
+from benchmarks.published.baseline import ConstantMfu
+from benchmarks.published.evaluate import evaluate
+from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.published.product import forecaster_without
+from benchmarks.published.reader import read
+from benchmarks.published.report import report, table_of
+from search_spaces.errors import UserError
+
+
+def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
+    """Judges a forecaster on the tables of a folder; the exit status, 2 for what a user caused."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of tables (.csv)")
+    parser.add_argument("--json", action="store_true", help="print one object of JSON")
+    options = parser.parse_args(arguments)
+    try:
+        tables = read(options.folder)
+        judged = evaluate(tables, without)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    figures = report(tables, judged, evaluate(tables, lambda _: ConstantMfu()))
+    if options.json:
+        print(json.dumps(figures, indent=2, allow_nan=False))
+    else:
+        Console().print(table_of(figures))
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:], forecaster_without))

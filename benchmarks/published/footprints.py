@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from benchmarks.published.families import FAMILIES
@@ -55,14 +55,6 @@ def wanted_of(run: Run) -> Wanted:
         split = "sequence" if layout.sequence_parallel else "tensor"
     attention: Attention = "eager" if layout.attention == "eager" else "sdpa"
     return Wanted(attention, run.states.compute, split)
-
-
-def wanted_by_model(runs: Iterable[Run]) -> dict[Model, tuple[Wanted, ...]]:
-    """All variants that runs need, by what is traced."""
-    found: dict[Model, dict[Wanted, None]] = {}
-    for run in runs:
-        found.setdefault(model_of(run), {})[wanted_of(run)] = None
-    return {model: tuple(wanted) for model, wanted in found.items()}
 
 
 def preset_of(shape: Shape) -> str:

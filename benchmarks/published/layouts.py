@@ -8,7 +8,6 @@ from typing import Literal
 
 from benchmarks.published.cells import Row, UnusableRowError
 from benchmarks.published.devices import NEW
-from benchmarks.published.stages import stages_of
 from benchmarks.published.values import Engine, Generation, Stage
 
 Zero = Literal[0, 1, 2, 3]
@@ -107,6 +106,25 @@ def degrees_of(row: Row) -> Degrees:
     if tensor * pipeline * data != gpus:
         raise UnusableRowError("degrees do not multiply to the number of GPUs")
     return Degrees(gpus=gpus, tensor=tensor, pipeline=pipeline, data=data)
+
+
+def stages_of(row: Row) -> tuple[Stage, ...]:
+    """The stages where the notes list `tp per stage [...]` and they differ, else nothing."""
+    tensor, data = _listed(row, "tp per stage"), _listed(row, "dp per stage")
+    shares = _listed(row, "(?:ops|layers) per stage")
+    ratios = _listed(row, "recompute fraction per stage") or (0.0,) * len(tensor)
+    if not tensor or not len(tensor) == len(data) == len(shares) == len(ratios):
+        return ()
+    whole = sum(shares)
+    return tuple(
+        Stage(share=share / whole, tensor=round(t), data=round(d), checkpoint_ratio=ratio)
+        for share, t, d, ratio in zip(shares, tensor, data, ratios, strict=True)
+    )
+
+
+def _listed(row: Row, words: str) -> tuple[float, ...]:
+    found = re.search(rf"{words} \[([\d., ]+)\]", row.text("notes"))
+    return tuple(float(part) for part in found.group(1).split(",")) if found else ()
 
 
 def context_of(row: Row) -> int:

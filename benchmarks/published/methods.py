@@ -23,7 +23,6 @@ _FULL = {"full", "full-ft", "sft", "no", "/", "pre-training", "pretrain", "none"
 _LIKE_LORA = re.compile(
     r"yes|(q|ada|ra|rs|long|rand|de|gra|g)?lora(-fa|-ga|\+)?|dora|loha|lokr|hira"
 )
-LoraTargets = Literal["query", "key", "value", "output"]
 _CHOICES: tuple[tuple[str, ...], ...] = (
     ("query", "value"),
     ("query", "key", "value"),

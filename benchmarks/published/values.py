@@ -139,13 +139,6 @@ class Run:
     extrapolated: bool  # by its authors from other measurements
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens per second of all devices together."""
-        if self.samples_per_second is None:
-            return None
-        return self.samples_per_second * self.shape.seq_len
-
-    @property
     def configuration(self) -> tuple[object, ...]:
         """The run without what was measured: equal for repeats."""
         return (

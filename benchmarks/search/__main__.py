@@ -10,10 +10,115 @@ knobs are knobs (`benchmarks.search.columns`). Where a specification lies beside
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.output import write
+from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.published.product import forecaster_without
-from benchmarks.search.command import main
+from benchmarks.search.competitors.known import COMPETITORS, WRONG
+from benchmarks.search.races import AFTER
+from benchmarks.search.run import run
+from benchmarks.search.surfaces import surfaces_in
+from search_spaces.errors import UserError
+
+_SHOWN = {  # figures, and what they are called in the table
+    "trials_to_5pct": "to 5 %",
+    "trials_to_2pct": "to 2 %",
+    "seconds_to_2pct": "seconds",
+    **{f"regret_at_{trials}": f"after {trials}" for trials in AFTER},
+    "oom_trials": "out of memory",
+}
+_WIDE = 120  # columns where nothing is a terminal
+
+
+def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
+    """Races competitors over a directory; the exit status, 2 for what a user caused."""
+    options = _parser().parse_args(arguments)
+    try:
+        competitors = _competitors(options.samplers, wrong=options.wrong)
+        surfaces = surfaces_in(options.folder, without, least=options.least)
+        if not surfaces:
+            raise UserError(f"{options.folder} has no rows that form a surface")
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    found = run(surfaces, competitors, options.seeds, options.jobs)
+    write(found, options.out)
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        _show(found)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="folder of tables (.csv), or one table")
+    add("--json", action="store_true", help="print one object of JSON")
+    add("--seeds", type=int, default=50, help="races of each sampler (50)")
+    add("--samplers", help="which, by their names with commas between; all if left out")
+    add("--wrong", action="store_true", help="Plimsoll with spoilt forecasts too")
+    add("--least", type=int, default=9, help="candidates that a surface must have (9)")
+    add("--jobs", type=int, default=_cores(), help="processes (one for each core)")
+    add("--out", type=Path, metavar="FILE", help="where to keep the figures (.json)")
+    return parser
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _competitors(named: str | None, *, wrong: bool) -> tuple[str, ...]:
+    """The samplers that were asked for.
+
+    A name may have a comma itself, so that the longest known name counts.
+
+    Raises:
+        UserError: If one is not known.
+    """
+    known = (*COMPETITORS, *WRONG)
+    if named is None:
+        return (*COMPETITORS, *(WRONG if wrong else ()))
+    found, left = [], named.strip()
+    while left:
+        fitting = [name for name in known if left == name or left.startswith(f"{name},")]
+        if not fitting:
+            raise UserError(f"no sampler is called {left!r}; there are: {'; '.join(known)}")
+        found.append(max(fitting, key=len))
+        left = left[len(found[-1]) :].lstrip(", ")
+    return tuple(dict.fromkeys((*found, *(WRONG if wrong else ()))))
+
+
+def _show(found: dict[str, Any]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
+    for name, samplers in (found["surfaces"] | {"all surfaces": found["overall"]}).items():
+        facts = found["facts"].get(name)
+        table = Table(
+            "sampler",
+            *_SHOWN.values(),
+            title=f"{name}, {facts['candidates']} candidates" if facts else name,
+            title_justify="left",
+        )
+        for sampler, told in samplers.items():
+            cells = (
+                f"{100 * told[key]:.1f} %" if key.startswith("regret") else f"{told[key]:.6g}"
+                for key in _SHOWN
+            )
+            table.add_row(sampler, *cells)
+        console.print(table)
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:], forecaster_without))

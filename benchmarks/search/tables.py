@@ -14,10 +14,9 @@ from benchmarks.published.reader import SETS_FILE
 from search_spaces.errors import UserError
 
 _SETS = "ranking_sets"
-_TRUE = ("true", "1", "1.0", "yes", "t", "y", "oom")
 _FAILED = re.compile(r"run[ _-]?failed|r_cost\s*=\s*inf", re.IGNORECASE)
 _CONTRADICTS = re.compile(r"\b(CHECK|IMPLAUSIBLE)\b")
-_ENDED_BADLY = re.compile(r"oom|out.?of.?mem|crash|fail|timed.?out|error|diverged")
+_RAN = ("", "measured")  # outcomes
 _SPEEDS = ("samples_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu")
 _FIXED = ("model", "gpu", "n_gpus", "seq_len")  # what rows of one grid share
 
@@ -77,7 +76,7 @@ def grids_in(place: Path) -> Iterator[Grid]:
 
 def failed(row: Row) -> bool:
     """Returns whether a row tells of a candidate that cannot run."""
-    return row.text("oom") in _TRUE or _FAILED.search(row.written("notes")) is not None
+    return row.text("oom") == "true" or _FAILED.search(row.written("notes")) is not None
 
 
 def number(row: Row, column: str) -> float | None:
@@ -90,24 +89,18 @@ def number(row: Row, column: str) -> float | None:
 
 def _read(file: Path) -> tuple[tuple[str, ...], list[tuple[int, Row]]]:
     try:
-        with file.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
-            reader = csv.DictReader(opened, restkey="")
-            header = tuple((name or "").strip() for name in reader.fieldnames or ())
-            reader.fieldnames = list(header)
+        with file.open(encoding="utf-8", newline="") as opened:
+            reader = csv.DictReader(opened)
+            header = tuple(reader.fieldnames or ())
             rows = [
-                (line, Row(dict.fromkeys(COLUMNS, "") | _texts(cells)))
+                (line, Row(dict.fromkeys(COLUMNS, "") | cells))
                 for line, cells in enumerate(reader, start=2)
             ]
-    except (OSError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SurfacesError(f"{file} cannot be read as a table: {error}") from error
     return header, [
         (line, row) for line, row in rows if not _CONTRADICTS.search(row.written("notes"))
     ]
-
-
-def _texts(cells: Mapping[str, object]) -> dict[str, str]:
-    """Cells without those that have no column."""
-    return {name: str(cell or "") for name, cell in cells.items() if name}
 
 
 def _sets_of(
@@ -138,11 +131,6 @@ def _grid(
     entries = []
     for line, row in members:
         rate = None if failed(row) else number(row, unit)
-        if rate is not None or failed(row) or _ended_badly(row):
+        if rate is not None or failed(row) or row.text("outcome") not in _RAN:
             entries.append(Entry(line=line, row=row, rate=rate))
     return Grid(name=name, file=file, header=header, entries=tuple(entries), unit=unit)
-
-
-def _ended_badly(row: Row) -> bool:
-    """Returns whether a row without throughput says so in a column of its own."""
-    return any(_ENDED_BADLY.search(row.text(name)) for name in ("outcome", "status", "state"))

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.published.__main__ import main
 from benchmarks.published.baseline import ConstantMfu, sample_flops
-from benchmarks.published.command import main
 from benchmarks.published.evaluate import evaluate
-from benchmarks.published.footprints import spec_of, wanted_by_model
 from benchmarks.published.forecaster import Forecaster, RunForecasts
 from benchmarks.published.reader import read
 from benchmarks.published.report import report
@@ -143,16 +142,6 @@ def test_flops_of_the_baseline_are_those_published(tmp_path: Path) -> None:
 
     attention = 12 * 24 * 2048 * 2048
     assert sample_flops(run) / 2048 - attention == pytest.approx(6 * 1.32e9, rel=0.02)
-
-
-def test_a_footprint_is_shared_by_runs_of_one_shape(tmp_path: Path) -> None:
-    falcon = {"model": "falcon-7b", "hidden": "4544", "n_heads": "71", "n_kv_heads": "1"}
-    write_table(tmp_path, "table", [{}, {"micro_batch": "8"}, {"precision": "fp32"}, falcon])
-    wanted = wanted_by_model(read(tmp_path).runs)
-
-    assert sorted(len(variants) for variants in wanted.values()) == [1, 2]
-    names = {spec_of(model).model.name for model in wanted}
-    assert names == {"gpt2", "llama-3-8b"}  # GPT-2 cannot share keys and values
 
 
 def test_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

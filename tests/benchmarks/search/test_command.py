@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.published.baseline import ConstantMfu
 from benchmarks.published.forecaster import Forecaster
-from benchmarks.search.command import main
+from benchmarks.search.__main__ import main
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
 from tests.benchmarks.published.rows import write_table
 from tests.benchmarks.search.test_races import KEYS
