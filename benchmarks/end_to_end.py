@@ -1,6 +1,6 @@
 """`plimsoll tune` against plain Ray Tune with OptunaSearch: the best plan after each minute.
 
-    python -m benchmarks.end_to_end [--minutes 6] [--spec FILE] [--out FILE]
+    python -m benchmarks.end_to_end [--minutes 6] [--out FILE]
 
 Both search the same space with the same trials for the same wall-clock, from the start of their
 process, one after the other on this machine; nothing else should run on it meanwhile. Plain Ray
@@ -24,7 +24,7 @@ from typing import Any
 import optuna
 
 from benchmarks.output import write
-from search_spaces.spec.load import load_spec, spec_to_yaml
+from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 
 AS_GOOD = 0.98  # of the other's best: closer than trials can tell
@@ -150,13 +150,10 @@ def compared(ways: Mapping[str, Sequence[Ending]], minutes: float) -> dict[str, 
     return {"minutes": minutes, "ways": told}
 
 
-def measure(given: Path | None, minutes: float) -> dict[str, Any]:
+def measure(minutes: float) -> dict[str, Any]:
     """Runs both, one after the other."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
         spec = spec_for(folder)
-        if given is not None:
-            study = spec.study
-            spec = load_spec(given).model_copy(update={"study": study})
         file = Path(folder, f"{NAME}.yaml")
         file.write_text(spec_to_yaml(spec), "utf-8")
         ways = {way: sweep(file, spec, minutes) for way, sweep in WAYS.items()}
@@ -169,10 +166,9 @@ def main() -> None:
     """Prints what each found, and keeps it where asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=6.0)
-    parser.add_argument("--spec", type=Path, help="another space, on CPU; its study is not used")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    result = measure(options.spec, options.minutes)
+    result = measure(options.minutes)
     for way, told in result["ways"].items():
         print(f"{way}: {told['trials']} trials, {told['endings']}")
         for mark, rate in told["best_after_minutes"].items():

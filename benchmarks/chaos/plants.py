@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 
 from orchestrator.core.records import Record
@@ -33,8 +33,9 @@ def _invent() -> None:
     """A figure is another than was measured."""
 
     def faster(record: Record, told: Measured) -> Record:
-        rate = told.samples_per_second
-        twice = Estimate(value=2 * rate.value, low=2 * rate.low, high=2 * rate.high)
+        twice = Estimate(
+            **{name: 2 * value for name, value in asdict(told.samples_per_second).items()}
+        )
         return replace(record, outcome=replace(told, samples_per_second=twice))
 
     _tell_instead(INVENTED, faster)
@@ -47,11 +48,9 @@ def _tell_instead(victim: int, changed: Callable[[Record, Measured], Record | No
     tell, measured = Study.tell, count(1)
 
     def told(study: Study, record: Record) -> None:
-        outcome = record.outcome
-        if isinstance(outcome, Measured) and next(measured) == victim:
-            instead = changed(record, outcome)
-        else:
-            instead = record
+        instead: Record | None = record
+        if isinstance(record.outcome, Measured) and next(measured) == victim:
+            instead = changed(record, record.outcome)
         if instead is not None:
             tell(study, instead)
 

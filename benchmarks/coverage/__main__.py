@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.coverage.noise import MODELS, STEP_SECONDS, NoiseModel, Numbers
-from benchmarks.coverage.rules import simulate
 from benchmarks.output import write
+from workers.measure.interval import is_precise, mean_bounds
+from workers.measure.steady import warmup_lengths
 
 _SEED = 20261126
 # goals: least coverage of the true mean in %, greatest bias of the rate in %
@@ -25,6 +28,43 @@ _COVERAGE_GOALS = {"independent": 90.0, "dependent": 80.0, "heavy": 80.0}
 _BIAS_GOAL = 1.0
 
 Figures = dict[str, float]
+INTERVAL = 0.02  # objective.interval by default
+MIN_WINDOWS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """Simulated trials, one element each: windows run, and the reported step time with bounds."""
+
+    windows: NDArray[np.intp]
+    value: Numbers
+    low: Numbers
+    high: Numbers
+
+
+def simulate(series: Numbers) -> Trials:
+    """Runs one trial on each row, a window a step, until the rule or the last step ends it."""
+    rows, longest = series.shape
+    windows = np.full(rows, longest)
+    reported = np.zeros((3, rows))
+    running = np.arange(rows)
+    for length in range(MIN_WINDOWS, longest + 1):
+        warmup = warmup_lengths(series[running, :length])
+        ended = np.zeros(len(running), bool)
+        for cut in np.unique(warmup):
+            if length - cut < MIN_WINDOWS and length < longest:
+                continue
+            at = np.flatnonzero(warmup == cut)
+            steady = series[running[at], cut:length]
+            steps = np.ones_like(steady)
+            ends = is_precise(steady, steps, INTERVAL) | (length == longest)
+            ended[at] = ends
+            reported[:, running[at[ends]]] = mean_bounds(steady[ends], steps[ends])
+        windows[running[ended]] = length
+        running = running[~ended]
+        if not len(running):
+            break
+    return Trials(windows=windows, value=reported[0], low=reported[1], high=reported[2])
 
 
 def figures_of(model: NoiseModel, series: Numbers) -> Figures:

@@ -14,8 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.gpu.cases import LLAMA_1B
-from benchmarks.gpu.choosing import space_of
+from benchmarks.gpu.cases import LLAMA_1B, space_of
 from benchmarks.gpu.plain import plain_rate, write_plain
 from benchmarks.gpu.task import Figures, Task
 from benchmarks.gpu.worker import Trial

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cases import MEASURED, Case, searched
-from benchmarks.gpu.choosing import balanced, space_of
+from benchmarks.gpu.cases import MEASURED, Case, balanced, searched, space_of
 from benchmarks.gpu.task import Figures, Task
 from benchmarks.gpu.worker import Trial
 from orchestrator.report.labels import brief_outcome, plan_words

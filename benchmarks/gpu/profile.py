@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.cases import LLAMA_1B
-from benchmarks.gpu.choosing import space_of
+from benchmarks.gpu.cases import LLAMA_1B, space_of
 from benchmarks.gpu.task import Figures, Task
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.record.model_shape import shape_of
 from benchmarks.record.order import Turn, fastest, sample, turns
-from benchmarks.record.rows import Subject, row_of, varying_knobs
+from benchmarks.record.rows import Subject, row_of, shape_of, varying_knobs
 from benchmarks.record.table import Table, keep_spec, set_id
 from orchestrator.cluster.runtime import connected
 from orchestrator.core.failures import failure_decision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,6 @@ from search_spaces.errors import UserError
 
 Numbers = NDArray[np.float64]
 Parts = Numbers | None
-Told = tuple[Numbers | None, Numbers | None, Parts, Parts]  # throughput, memory, their parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,50 +45,44 @@ def forecasts_of(grid: Grid, entries: Sequence[Entry], without: ForecasterWithou
         entries: A row of each candidate.
         without: The forecaster that knows nothing of a source.
     """
-    ways: tuple[tuple[str, Callable[[], Told]], ...] = (
-        ("specification", lambda: _by_plans(grid, entries)),
-        ("rows", lambda: _by_rows(grid, entries, without)),
-    )
-    for told_by, forecast in ways:
-        try:
-            rate, share, *parts = forecast()
-        except (UserError, UnusableRowError) as error:
-            print(f"{grid.name} has no forecast by its {told_by}: {error}", file=sys.stderr)
-            continue
-        if rate is not None:
-            return Forecasts(
-                log_rate=rate,
-                log_share=share,
-                told_by=told_by,
-                rate_parts=parts[0],
-                share_parts=parts[1],
-            )
-    return Forecasts(log_rate=None, log_share=None, told_by="nothing")
-
-
-def _by_plans(grid: Grid, entries: Sequence[Entry]) -> Told:
-    from benchmarks.search.recorded import expected_plans  # imports torch
-
-    for suffix in (".yaml", ".yml"):
-        spec = grid.file.with_suffix(suffix)
+    spec = grid.file.with_suffix(".yaml")
+    rows = [entry.row for entry in entries]
+    try:
         if spec.is_file():
-            told = expected_plans(spec, [entry.row for entry in entries])
-            rate, share = _filled(told.log_rate), _filled(told.log_share)
-            return rate, share, np.nan_to_num(told.rate_parts), np.nan_to_num(told.share_parts)
-    return None, None, None, None
+            from benchmarks.search.recorded import expected_plans  # imports torch
+
+            told = expected_plans(spec, rows)
+            return Forecasts(
+                log_rate=_filled(told.log_rate),
+                log_share=_filled(told.log_share),
+                told_by="specification",
+                rate_parts=np.nan_to_num(told.rate_parts),
+                share_parts=np.nan_to_num(told.share_parts),
+            )
+        return _by_rows(grid, entries, without)
+    except (UserError, UnusableRowError) as error:
+        print(f"{grid.name} has no forecast: {error}", file=sys.stderr)
+        return Forecasts(log_rate=None, log_share=None, told_by="nothing")
 
 
-def _by_rows(grid: Grid, entries: Sequence[Entry], without: ForecasterWithout) -> Told:
+def _by_rows(grid: Grid, entries: Sequence[Entry], without: ForecasterWithout) -> Forecasts:
     runs = [_run(entry, grid.file.stem) for entry in entries]
     known = [run for run in runs if run is not None]
+    if not known:
+        return Forecasts(log_rate=None, log_share=None, told_by="nothing")
     rate, share = (np.full(len(runs), np.nan) for _ in range(2))
-    parts: list[Parts] = [None, None]
-    if known:
-        told = without(grid.file.stem).forecast(known)
-        at = [place for place, run in enumerate(runs) if run is not None]
-        rate[at], share[at] = np.log(told.samples_per_second), np.log(told.peak_share)
-        parts = [_placed(at, part, len(runs)) for part in (told.rate_parts, told.share_parts)]
-    return _filled(rate), _filled(share), parts[0], parts[1]
+    told = without(grid.file.stem).forecast(known)
+    at = [place for place, run in enumerate(runs) if run is not None]
+    rate[at], share[at] = np.log(told.samples_per_second), np.log(told.peak_share)
+    if not np.isfinite(rate).any():
+        return Forecasts(log_rate=None, log_share=_filled(share), told_by="nothing")
+    return Forecasts(
+        log_rate=_filled(rate),
+        log_share=_filled(share),
+        told_by="rows",
+        rate_parts=_placed(at, told.rate_parts, len(runs)),
+        share_parts=_placed(at, told.share_parts, len(runs)),
+    )
 
 
 def _run(entry: Entry, source: str) -> Run | None:

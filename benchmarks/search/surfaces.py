@@ -15,7 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from benchmarks.published.cells import Row
 from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.search.columns import knobs_of
-from benchmarks.search.forecasts import Forecasts, forecasts_of
+from benchmarks.search.forecasts import forecasts_of
 from benchmarks.search.tables import Entry, Grid, grids_in, number
 
 Numbers = NDArray[np.float64]
@@ -142,29 +142,17 @@ def _surface(
         tuple(_trial(entry, grid.unit, usual) for entry in group) for group in groups.values()
     )
     told = forecasts_of(grid, [group[0] for group in groups.values()], without)
-    return _made(grid, candidates, distributions, trials, mean, told, _noise_of(rates))
-
-
-def _made(
-    grid: Grid,
-    candidates: tuple[Mapping[str, Any], ...],
-    distributions: Mapping[str, BaseDistribution],
-    trials: tuple[tuple[Trial, ...], ...],
-    rate: Numbers,
-    told: Forecasts,
-    noise: float,
-) -> Surface:
     row = grid.entries[0].row
     return Surface(
         name=grid.name,
         candidates=candidates,
         distributions=distributions,
         trials=trials,
-        rate=rate,
+        rate=mean,
         log_rate=told.log_rate,
         log_share=told.log_share,
         told_by=told.told_by,
-        noise=noise,
+        noise=_noise_of(rates),
         setup=Setup(
             parameters=number(row, "n_params"),
             limit_gib=number(row, "gpu_mem_gib"),

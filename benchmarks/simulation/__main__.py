@@ -8,15 +8,83 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.output import write
-from benchmarks.simulation.many import find_plants, run
+from benchmarks.simulation.plants import PLANTS, Plant, plant
+from benchmarks.simulation.simulate import Report, simulate
+
+_CHUNK = 250  # seeds
+_SEEDS_FOR_PLANTS = 1000
+
+
+def run(first: int, count: int, processes: int) -> dict[str, Any]:
+    """Simulates `count` seeds and returns the figures."""
+    faults, ends, violations = Counter[str](), Counter[str](), dict[int, str]()
+    sums = Counter[str]()
+    seconds = 0.0
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for reports, took in pool.imap_unordered(_simulate_range, _chunks(first, count)):
+            seconds += took
+            for report in reports:
+                faults += report.faults
+                ends += report.ends
+                sums.update(
+                    events=report.events, trials=report.trials, drivers=report.drivers, sweeps=1
+                )
+                if report.violation is not None:
+                    violations[report.seed] = report.violation
+            sys.stderr.write(f"\r{sums['sweeps']} of {count} sweeps, {len(violations)} violations")
+        pool.close()  # processes that end by themselves remove their folders
+        pool.join()
+    return {
+        "seeds": [first, first + count - 1],
+        **sums,
+        "faults": sum(faults.values()),
+        "faults_by_kind": dict(faults.most_common()),
+        "ends_of_drivers": dict(ends.most_common()),
+        "violations": len(violations),
+        "violations_by_seed": dict(sorted(violations.items())),
+        "core_seconds": round(seconds, 1),
+        "sweeps_per_minute_and_core": round(60 * count / seconds) if seconds else None,
+    }
+
+
+def _simulate_range(seeds: range) -> tuple[list[Report], float]:
+    """Returns the reports, and the seconds of processor time that they took."""
+    before = time.process_time()
+    reports = [simulate(seed) for seed in seeds]
+    return reports, time.process_time() - before
+
+
+def _chunks(first: int, count: int) -> Iterator[range]:
+    for start in range(first, first + count, _CHUNK):
+        yield range(start, min(start + _CHUNK, first + count))
+
+
+def find_plants(processes: int) -> list[dict[str, Any]]:
+    """Returns for each planted fault the first seed that finds it, and how."""
+    context = multiprocessing.get_context("fork")  # each starts from the imported modules
+    with context.Pool(processes, maxtasksperchild=1) as pool:
+        return list(pool.imap(_first_seed, PLANTS))
+
+
+def _first_seed(fault: Plant) -> dict[str, Any]:
+    plant(fault)
+    for seed in range(_SEEDS_FOR_PLANTS):
+        violation = simulate(seed).violation
+        if violation is not None:
+            return {"fault": fault.name, "seed": seed, "found_by": violation}
+    return {"fault": fault.name, "seed": None, "found_by": None}
 
 
 def main() -> None:
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sweeps", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
@@ -28,7 +96,7 @@ def main() -> None:
         figures["planted"] = find_plants(arguments.processes)
     write(figures, arguments.out)
     for name, value in figures.items():
-        sys.stdout.write(f"{name}: {value}\n")
+        print(f"{name}: {value}")
     sys.exit(1 if figures["violations"] else 0)
 
 

@@ -79,14 +79,9 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
 
 
-def simulate(seed: int, without: frozenset[str] = frozenset()) -> Report:
-    """Simulates one sweep.
-
-    Args:
-        seed: Draws everything.
-        without: Kinds of faults to leave out.
-    """
-    simulation = _Simulation(seed, without)
+def simulate(seed: int) -> Report:
+    """Simulates the sweep of a seed, which draws everything."""
+    simulation = _Simulation(seed)
     report = Report(seed)
     try:
         simulation.run()
@@ -357,10 +352,10 @@ class _Driver:
 
 @final
 class _Simulation:
-    def __init__(self, seed: int, without: frozenset[str]) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.name = f"seed-{seed}"
-        self.world = World(seed, without)
+        self.world = World(seed)
         real = seed % SAMPLER_EVERY == 7
         self.job: Job = draw_job(self.world.random, _folder(), real_sampler=real)
         self.nodes = Nodes(self.world, self.job)

@@ -58,13 +58,8 @@ class World:
         faults: Number of faults so far, by kind.
     """
 
-    def __init__(self, seed: int, without: frozenset[str] = frozenset()) -> None:
-        """Draws the faults of a seed.
-
-        Args:
-            seed: The seed.
-            without: Kinds of faults to leave out.
-        """
+    def __init__(self, seed: int) -> None:
+        """Draws the faults of a seed."""
         self.random = Random(seed)
         self.now = 0.0
         self.offset = BEGAN
@@ -77,7 +72,7 @@ class World:
         self._rates = {
             kind: most * math.exp(-2 * self.random.random())
             for kind, most in RATES.items()
-            if self.random.random() < 0.6 and kind not in without
+            if self.random.random() < 0.6
         }
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()

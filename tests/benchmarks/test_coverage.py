@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.coverage.__main__ import figures_of, measure
+from benchmarks.coverage.__main__ import figures_of, measure, simulate
 from benchmarks.coverage.noise import MODELS
-from benchmarks.coverage.rules import simulate
 from search_spaces.spec.sections import ObjectiveSpec
 from workers.measure.interval import mean_estimate
 from workers.measure.loop import STOP, Window, next_window

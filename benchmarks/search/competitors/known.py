@@ -8,7 +8,7 @@ from functools import partial
 from benchmarks.search.competitors import of_optuna
 from benchmarks.search.competitors.autotuner import autotuner
 from benchmarks.search.competitors.base import AbstractCompetitor, ByStrategy
-from benchmarks.search.competitors.by_hand import largest_micro_batch
+from benchmarks.search.competitors.layout import largest_micro_batch
 from benchmarks.search.competitors.ours import (
     Plimsoll,
     memory_times,

@@ -14,9 +14,8 @@ import pytest
 
 from benchmarks.gpu import honesty, judge
 from benchmarks.gpu.__main__ import PARTS
-from benchmarks.gpu.cases import LLAMA_1B
+from benchmarks.gpu.cases import LLAMA_1B, space_of
 from benchmarks.gpu.ceilings import device_of, measure, shapes_of_models
-from benchmarks.gpu.choosing import space_of
 from benchmarks.gpu.plain import rate_of
 from benchmarks.gpu.task import Task, run_part
 from search_spaces.errors import ClusterError, UserError

@@ -13,11 +13,10 @@ import pytest
 
 from benchmarks.published.__main__ import main
 from benchmarks.published.baseline import ConstantMfu, sample_flops
-from benchmarks.published.evaluate import evaluate
+from benchmarks.published.evaluate import draws, evaluate, noise_of
 from benchmarks.published.forecaster import Forecaster, RunForecasts
 from benchmarks.published.reader import read
 from benchmarks.published.report import report
-from benchmarks.published.sets import draws, noise_of
 from benchmarks.published.values import Run, Tables
 from tests.benchmarks.published.rows import read_one, write_table
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.record.model_shape import ModelShape, shape_of
+from benchmarks.record.rows import ModelShape, shape_of
 from search_spaces.spec.schema import ModelSpec
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.record.model_shape import ModelShape
-from benchmarks.record.rows import Cells, Subject, row_of
+from benchmarks.record.rows import Cells, ModelShape, Subject, row_of
 from benchmarks.record.table import set_id
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec

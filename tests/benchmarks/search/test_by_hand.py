@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.search.competitors.base import ByStrategy
-from benchmarks.search.competitors.by_hand import largest_micro_batch
-from benchmarks.search.competitors.layout import Layout, stage_of
+from benchmarks.search.competitors.layout import Layout, largest_micro_batch, stage_of
 from tests.benchmarks.search.toys import order_of, toy_surface
 
 

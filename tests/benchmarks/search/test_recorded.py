@@ -59,7 +59,7 @@ def test_a_specification_that_is_none_is_passed_over(
     (surface,) = surfaces_in(tmp_path, lambda _: ConstantMfu(), least=2)
 
     assert surface.told_by == "nothing"
-    assert "small has no forecast by its specification" in capsys.readouterr().err
+    assert "small has no forecast: " in capsys.readouterr().err
 
 
 def test_a_row_is_the_plan_with_its_knobs() -> None:
