@@ -1,6 +1,6 @@
 """Judges the forecast on training measurements that others published.
 
-    python -m benchmarks.published DIR [--json]
+    python -m benchmarks.published DIR [--out FILE]
 
 DIR holds tables in the columns of `cells.COLUMNS`. Each source (a file) is forecast with
 coefficients that were fitted without it.
@@ -9,13 +9,13 @@ coefficients that were fitted without it.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.output import write
 from benchmarks.published.baseline import ConstantMfu
 from benchmarks.published.evaluate import evaluate
 from benchmarks.published.forecaster import ForecasterWithout
@@ -29,7 +29,9 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
     """Judges a forecaster on the tables of a folder; the exit status, 2 for what a user caused."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of tables (.csv)")
-    parser.add_argument("--json", action="store_true", help="print one object of JSON")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to keep the figures (.json)"
+    )
     options = parser.parse_args(arguments)
     try:
         tables = read(options.folder)
@@ -38,10 +40,8 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
         print(error, file=sys.stderr)
         return 2
     figures = report(tables, judged, evaluate(tables, lambda _: ConstantMfu()))
-    if options.json:
-        print(json.dumps(figures, indent=2, allow_nan=False))
-    else:
-        Console().print(table_of(figures))
+    write(figures, options.out)
+    Console().print(table_of(figures))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,7 +83,7 @@ def record_plans(request: Request) -> int:
     return len(table.rows)
 
 
-def chosen(candidates: tuple[Plan, ...], limit: int | None) -> tuple[Plan, ...]:
+def chosen(candidates: Sequence[Plan], limit: int | None) -> tuple[Plan, ...]:
     """The plans of a space that are measured: all, or a sample.
 
     Raises:

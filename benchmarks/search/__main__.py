@@ -1,6 +1,6 @@
 """Races samplers over complete surfaces.
 
-    python -m benchmarks.search DIR [--json] [--seeds N] [--samplers A,B] [--wrong]
+    python -m benchmarks.search DIR [--out FILE] [--seeds N] [--samplers A B] [--wrong]
 
 DIR holds tables in the columns that `benchmarks.published` reads; rows that share an id in the
 column `ranking_sets` are one surface, or a whole table that has none. Columns named as a plan's
@@ -11,7 +11,6 @@ knobs are knobs (`benchmarks.search.columns`). Where a specification lies beside
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -44,19 +43,16 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
     """Races competitors over a directory; the exit status, 2 for what a user caused."""
     options = _parser().parse_args(arguments)
     try:
-        competitors = _competitors(options.samplers, wrong=options.wrong)
         surfaces = surfaces_in(options.folder, without, least=options.least)
         if not surfaces:
             raise UserError(f"{options.folder} has no rows that form a surface")
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    found = run(surfaces, competitors, options.seeds, options.jobs)
+    competitors = (*options.samplers, *(WRONG if options.wrong else ()))
+    found = run(surfaces, tuple(dict.fromkeys(competitors)), options.seeds, options.jobs)
     write(found, options.out)
-    if options.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-    else:
-        _show(found)
+    _show(found)
     return 0
 
 
@@ -64,9 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help="folder of tables (.csv), or one table")
-    add("--json", action="store_true", help="print one object of JSON")
     add("--seeds", type=int, default=50, help="races of each sampler (50)")
-    add("--samplers", help="which, by their names with commas between; all if left out")
+    known = [*COMPETITORS, *WRONG]
+    add("--samplers", nargs="+", choices=known, default=[*COMPETITORS], help="which; else all")
     add("--wrong", action="store_true", help="Plimsoll with spoilt forecasts too")
     add("--least", type=int, default=9, help="candidates that a surface must have (9)")
     add("--jobs", type=int, default=_cores(), help="processes (one for each core)")
@@ -76,27 +72,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _competitors(named: str | None, *, wrong: bool) -> tuple[str, ...]:
-    """The samplers that were asked for.
-
-    A name may have a comma itself, so that the longest known name counts.
-
-    Raises:
-        UserError: If one is not known.
-    """
-    known = (*COMPETITORS, *WRONG)
-    if named is None:
-        return (*COMPETITORS, *(WRONG if wrong else ()))
-    found, left = [], named.strip()
-    while left:
-        fitting = [name for name in known if left == name or left.startswith(f"{name},")]
-        if not fitting:
-            raise UserError(f"no sampler is called {left!r}; there are: {'; '.join(known)}")
-        found.append(max(fitting, key=len))
-        left = left[len(found[-1]) :].lstrip(", ")
-    return tuple(dict.fromkeys((*found, *(WRONG if wrong else ()))))
 
 
 def _show(found: dict[str, Any]) -> None:

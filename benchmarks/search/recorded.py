@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,6 @@ from search_spaces.spec.schema import GIB
 from workers.models.load import describe
 
 Numbers = NDArray[np.float64]
-# where a table tells of a knob in the columns that all tables have
-_ALSO = {
-    "tensor": "tp",
-    "pipeline": "pp",
-    "data": "dp",
-    "accumulation": "grad_accum",
-    "attention": "attn_impl",
-}
 _CPU = "cpu"
 
 
@@ -86,26 +78,20 @@ def _question(spec_file: Path, row: Row) -> PlanningRequest:
 
 def _plans_of(rows: Sequence[Row], table: PlanTable) -> list[Plan | None]:
     """The plan of each row: the one that has its knobs; None if there is none, or several."""
-    columns = {
-        name: told
+    columns = [
+        name
         for name in KNOB_NAMES
-        if len(table.values[name]) > 1
-        for told in (_ALSO.get(name, name), name)  # its own column counts, where there is one
-        if any(row.text(told) for row in rows)
-    }
-    for name, told in columns.items():
-        words = {value_of(row, told) for row in rows}
+        if len(table.values[name]) > 1 and any(row.text(name) for row in rows)
+    ]
+    for name in columns:
+        words = {value_of(row, name) for row in rows}
         kept = np.array([_word(value) in words for value in table.values[name]])
         table = table.take(kept[table.codes[name]])
     plans: dict[tuple[str, ...], Plan | None] = {}
     for plan in table:
         key = tuple(_word(getattr(plan, name)) for name in columns)
         plans[key] = None if key in plans else plan
-    return [plans.get(_key(row, columns)) for row in rows]
-
-
-def _key(row: Row, columns: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(value_of(row, told) for told in columns.values())
+    return [plans.get(tuple(value_of(row, name) for name in columns)) for row in rows]
 
 
 def _word(value: Any) -> str:

@@ -10,8 +10,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from benchmarks.published.metrics import kendall_tau
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
@@ -53,7 +51,7 @@ def run(
         for first in range(0, seeds, _AT_A_TIME)
     ]
     races: dict[tuple[str, str], list[tuple[int, Race]]] = defaultdict(list)
-    for part, found in _shown(_done(parts, surfaces, processes), len(parts)):
+    for part, found in _done(parts, surfaces, processes):
         key = surfaces[part.surface].name, part.competitor
         races[key] += zip(part.seeds, found, strict=True)
     by_surface = {
@@ -74,13 +72,6 @@ def run(
         "facts": {surface.name: _facts(surface) for surface in surfaces},
         "seeds": seeds,
     }
-
-
-def _shown(done: Iterable[Done], total: int) -> Iterator[Done]:
-    """The same, with a bar on a terminal's standard error."""
-    console = Console(stderr=True)
-    silent = not console.is_terminal
-    return iter(track(done, "races", total=total, console=console, disable=silent))
 
 
 def _done(parts: Sequence[Part], surfaces: Sequence[Surface], processes: int) -> Iterator[Done]:

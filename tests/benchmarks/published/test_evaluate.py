@@ -143,12 +143,15 @@ def test_flops_of_the_baseline_are_those_published(tmp_path: Path) -> None:
     assert sample_flops(run) / 2048 - attention == pytest.approx(6 * 1.32e9, rel=0.02)
 
 
-def test_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_table(tmp_path, "table", [{}, {"gpu": ""}])
+    out = tmp_path / "figures.json"
 
-    assert main([str(tmp_path), "--json"], lambda _: ConstantMfu()) == 0
-    figures = json.loads(capsys.readouterr().out)
+    assert main([str(tmp_path), "--out", str(out)], lambda _: ConstantMfu()) == 0
+    figures = json.loads(out.read_text())
     assert figures["skipped"] == {"no GPU": 1}
+    assert "commit" in figures
+    assert "overall" in capsys.readouterr().out
 
 
 def test_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

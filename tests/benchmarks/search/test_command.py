@@ -1,9 +1,10 @@
-"""The command: one object of JSON, a table, and sentences for what is wrong."""
+"""The command: figures, a table, and sentences for what is wrong."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,62 +17,43 @@ from tests.benchmarks.search.test_races import KEYS
 from tests.benchmarks.search.test_surfaces import few, rows
 from tests.benchmarks.search.toys import write_csv
 
-QUICK = ["--seeds", "2", "--jobs", "1", "--samplers", "plimsoll,random"]
-
 
 def without(_: str) -> Forecaster:
     return ConstantMfu()
 
 
-def test_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_table(tmp_path, "table", rows())
-    status = main([str(tmp_path), "--json", "--seeds", "1", "--jobs", "1"], without)
-    told = json.loads(capsys.readouterr().out)
+def raced(place: Path, *options: str) -> dict[str, Any]:
+    """Returns the figures of a race."""
+    out = place.with_suffix(".json")
+    assert main([str(place), "--out", str(out), "--jobs", "1", *options], without) == 0
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
 
-    assert status == 0
+
+def test_all_competitors_race_unless_some_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_table(tmp_path, "table", rows())
+    told = raced(tmp_path, "--seeds", "1")
+
     assert list(told["surfaces"]) == list(told["facts"]) == ["table"]
     assert set(told["surfaces"]["table"]) == set(told["overall"]) == set(COMPETITORS)
     assert all(set(figures) == KEYS for figures in told["surfaces"]["table"].values())
     assert all(set(figures) == KEYS for figures in told["overall"].values())
     assert told["facts"]["table"]["candidates"] == 12
     assert told["facts"]["table"]["infeasible"] == 2
+    assert "commit" in told
+    assert "deepspeed autotuner" in capsys.readouterr().out
 
 
-def test_a_lone_table_will_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lone_table_and_wrong_forecasts(tmp_path: Path) -> None:
     lone = write_csv(tmp_path / "lone.csv", few())
 
-    assert main([str(lone), "--json", *QUICK], without) == 0
-    assert list(json.loads(capsys.readouterr().out)["surfaces"]) == ["lone"]
+    told = raced(lone, "--wrong", "--seeds", "2", "--samplers", "plimsoll", "random")
 
-
-def test_samplers_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lone = str(write_csv(tmp_path / "lone.csv", few()))
-    named = ["--samplers", "random, plimsoll, times shuffled,gp", "--seeds", "1", "--jobs", "1"]
-
-    assert main([lone, "--json", *named], without) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert list(told["overall"]) == ["random", "plimsoll, times shuffled", "gp"]
-    assert main([lone, "--samplers", "randon"], without) == 2
-    assert "no sampler is called 'randon'" in capsys.readouterr().err
-
-
-def test_wrong_forecasts_are_more_samplers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lone = str(write_csv(tmp_path / "lone.csv", few()))
-
-    assert main([lone, "--json", "--wrong", *QUICK], without) == 0
-    told = json.loads(capsys.readouterr().out)
+    assert list(told["surfaces"]) == ["lone"]
+    assert told["seeds"] == 2
     assert list(told["overall"]) == ["plimsoll", "random", *WRONG]
-
-
-def test_table_and_kept_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lone = str(write_csv(tmp_path / "lone.csv", few()))
-    kept = tmp_path / "figures.json"
-
-    assert main([lone, "--out", str(kept), *QUICK], without) == 0
-    assert "plimsoll" in capsys.readouterr().out
-    assert json.loads(kept.read_text("utf-8"))["seeds"] == 2
 
 
 def test_nothing_to_race_on_is_a_sentence(

@@ -82,11 +82,11 @@ def test_a_row_is_the_plan_with_its_knobs() -> None:
     ]
     table = PlanTable.of(plans)
     told = [
-        Row({"tp": str(plan.tensor), "micro_batch": f"{plan.micro_batch}.0", "compile": "True"})
+        Row({"tensor": str(plan.tensor), "micro_batch": f"{plan.micro_batch}.0", "compile": "True"})
         for plan in plans
     ]
 
     assert [plan and plan.micro_batch for plan in _plans_of(told, table)] == [1, 1, 2, 2] * 2
     assert all(plan is not None and plan.compile for plan in _plans_of(told, table))
-    fewer = [Row({"tp": "1"}), Row({"tp": "4"})]  # says too little, and what is not offered
+    fewer = [Row({"tensor": "1"}), Row({"tensor": "4"})]  # says too little, and what is not offered
     assert _plans_of(fewer, table) == [None, None]
