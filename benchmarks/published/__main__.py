@@ -13,15 +13,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.output import write
 from benchmarks.published.baseline import ConstantMfu
 from benchmarks.published.evaluate import evaluate
 from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.published.product import forecaster_without
 from benchmarks.published.reader import read
-from benchmarks.published.report import report, table_of
+from benchmarks.published.report import report
 from search_spaces.errors import UserError
 
 
@@ -29,9 +27,7 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
     """Judges a forecaster on the tables of a folder; the exit status, 2 for what a user caused."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of tables (.csv)")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="where to keep the figures (.json)"
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to keep the figures")
     options = parser.parse_args(arguments)
     try:
         tables = read(options.folder)
@@ -41,7 +37,10 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
         return 2
     figures = report(tables, judged, evaluate(tables, lambda _: ConstantMfu()))
     write(figures, options.out)
-    Console().print(table_of(figures))
+    for label, of in (("forecast", figures), ("constant 40 % MFU", figures["baseline"])):
+        print(label)
+        for name, value in of["overall"].items():
+            print(f"  {name:28} {'-' if value is None else f'{value:.4g}'}")
     return 0
 
 

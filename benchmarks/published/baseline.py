@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Self
 
 import numpy as np
 
 from benchmarks.published.families import matmul_weights
 from benchmarks.published.forecaster import RunForecasts
-from benchmarks.published.values import Kind, Run
+from benchmarks.published.values import Run
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.names import DeviceError
 
@@ -60,13 +59,9 @@ class ConstantMfu:
 
 def peak_flops(run: Run) -> float | None:
     """Dense FLOP/s of one device in the run's number format; None if nobody knows the device."""
-    return _peak(run.device, run.states.kind)
-
-
-@cache
-def _peak(name: str, kind: Kind) -> float | None:
+    kind = run.states.kind
     try:
-        device = known_device(name)
+        device = known_device(run.device)
     except DeviceError:
         return None
     stated = device.peak_flops_per_second("fp8" if kind == "nvfp4" else kind)

@@ -1,12 +1,10 @@
-"""Results as one object of JSON, and as a short table."""
+"""Results as one object of JSON."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from rich.table import Table
 
 from benchmarks.published.evaluate import RECORDS, Results, RunResult, SetResult
 from benchmarks.published.metrics import WITHIN, mean, median, oom_scores
@@ -75,29 +73,3 @@ def summary(runs: Sequence[RunResult], sets: Sequence[SetResult]) -> Figures:
         "oom_precision": precision,
         "oom_recall": recall,
     }
-
-
-def table_of(figures: Mapping[str, Any]) -> Table:
-    """A line for all, for the sources' mean, for the baseline and for each source."""
-    table = Table(title="Forecast against published measurements (each source left out in turn)")
-    table.add_column("source")
-    shown = [name for name in figures["overall"] if "mean" not in name and "regret" not in name]
-    for name in shown:
-        table.add_column(name.replace("_", " "), justify="right")
-    lines = {
-        "overall": figures["overall"],
-        "mean over sources": figures["mean_over_sources"],
-        "baseline, overall": figures["baseline"]["overall"],
-        **figures["sources"],
-    }
-    for label, line in lines.items():
-        table.add_row(label, *(_shown(name, line[name]) for name in shown))
-    return table
-
-
-def _shown(name: str, value: float | int | None) -> str:
-    if value is None:
-        return "–"
-    if name == "n":
-        return str(value)
-    return f"{value:.2f}" if name.startswith("kendall") else f"{100 * value:.1f} %"

@@ -1,6 +1,6 @@
 """Decides on all that happened in a past sweep again, and compares the decisions.
 
-    python -m benchmarks.simulation.replay RUN_FOLDER [--differences]
+    python -m benchmarks.simulation.replay RUN_FOLDER
 
 RUN_FOLDER is a study's folder, with the `decisions.jsonl` that drivers write. Ends with 1 if
 today's code decides otherwise; the first difference is what matters.
@@ -91,14 +91,9 @@ def replay(path: Path) -> Iterator[ReplayedStep]:
         )
 
 
-def replay_lines(shown: Sequence[ReplayedStep], steps: int) -> Iterator[str]:
-    """Yields one line per input with what was decided on it, then a summary.
-
-    Args:
-        shown: The inputs to show.
-        steps: Number of all inputs.
-    """
-    for step in shown:
+def replay_lines(steps: Sequence[ReplayedStep]) -> Iterator[str]:
+    """Yields one line per input with what was decided on it, then a summary."""
+    for step in steps:
         decided = [_instruction(one) for one in step.recorded if one["kind"] not in _SILENT]
         if decided or step.differs:
             time = datetime.fromtimestamp(step.at, UTC).strftime("%H:%M:%S")
@@ -106,10 +101,10 @@ def replay_lines(shown: Sequence[ReplayedStep], steps: int) -> Iterator[str]:
         if step.differs:
             today = ", ".join(map(_instruction, step.today)) or "nothing"
             yield f"          today: {today}"
-    if differing := sum(step.differs for step in shown):
-        yield f"{steps} inputs; today's code decides otherwise on {differing}"
+    if differing := sum(step.differs for step in steps):
+        yield f"{len(steps)} inputs; today's code decides otherwise on {differing}"
     else:
-        yield f"{steps} inputs; today's code decides the same on all of them"
+        yield f"{len(steps)} inputs; today's code decides the same on all of them"
 
 
 def _instruction(instruction: Json) -> str:
@@ -171,15 +166,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Replays a sweep; returns 1 if today's code decides otherwise, 2 if there is no log."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER")
-    parser.add_argument("--differences", action="store_true", help="show only what differs")
     asked = parser.parse_args(arguments)
     try:
         steps = list(replay(asked.folder / FILE))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    shown = [step for step in steps if step.differs or not asked.differences]
-    print("\n".join(replay_lines(shown, len(steps))))
+    print("\n".join(replay_lines(steps)))
     return int(any(step.differs for step in steps))
 
 

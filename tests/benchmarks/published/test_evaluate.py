@@ -151,7 +151,7 @@ def test_command_writes_figures(tmp_path: Path, capsys: pytest.CaptureFixture[st
     figures = json.loads(out.read_text())
     assert figures["skipped"] == {"no GPU": 1}
     assert "commit" in figures
-    assert "overall" in capsys.readouterr().out
+    assert "throughput_median_ape" in capsys.readouterr().out
 
 
 def test_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,11 +71,11 @@ def test_other_decisions_are_shown(
     assert first.kind == "TrialFinished"
     assert "Abandon" in [one["kind"] for one in first.recorded]
     assert "Store" in [one["kind"] for one in first.today]
-    shown = list(replay_lines([first], len(steps)))
+    shown = list(replay_lines([first]))
     assert "abandon trial" in shown[0]
     assert shown[1].strip().startswith("today: ")
     assert "decides otherwise on 1" in shown[-1]
-    assert main([str(log.parent), "--differences"]) == 1
+    assert main([str(log.parent)]) == 1
     assert "abandon trial" in capsys.readouterr().out
 
 
