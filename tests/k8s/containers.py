@@ -47,15 +47,7 @@ def submitter_script(job: dict[str, Any], *, address: str, submission: str) -> s
     Source: `BuildJobSubmitCommand` in `ray-operator/controllers/ray/common/job.go` of KubeRay; what
     is quoted there, and what is not, is here too.
     """
-    words = [
-        "if",
-        "!",
-        "ray job status --address",
-        address,
-        submission,
-        ">/dev/null 2>&1 ;",
-        "then",
-    ]
+    words = ["if ! ray job status --address", address, submission, ">/dev/null 2>&1 ; then"]
     words += ["ray job submit --address", address, "--no-wait"]
     if runtime := yaml.safe_load(job.get("runtimeEnvYAML", "")):
         words += ["--runtime-env-json", _go_quoted(json.dumps(runtime, separators=(",", ":")))]

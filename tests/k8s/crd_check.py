@@ -44,29 +44,14 @@ def definition(kind: str) -> dict[str, Any]:
     crd = yaml.load((CRDS / FILES[kind]).read_text(encoding="utf-8"), yaml.CSafeLoader)
     versions = {version["name"]: version for version in crd["spec"]["versions"]}
     schema: dict[str, Any] = versions["v1"]["schema"]["openAPIV3Schema"]
-    # what is true of every object's metadata stands in no definition
-    schema["properties"]["metadata"] = {
-        "type": "object",
-        "required": ["name"],
-        "properties": {
-            "name": {
-                "type": "string",
-                "maxLength": 253,
-                "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-            },
-            "namespace": {"type": "string", "maxLength": 63},
-            "labels": {"type": "object", "additionalProperties": _LABEL},
-            "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
-        },
-    }
+    # what holds for the metadata of every object is written in no definition
+    labels = {"type": "object", "additionalProperties": {"type": "string", "pattern": _LABEL}}
+    fields = {"name": {"type": "string"}, "namespace": {"type": "string"}, "labels": labels}
+    schema["properties"]["metadata"] = {"type": "object", "properties": fields}
     return schema
 
 
-_LABEL = {
-    "type": "string",
-    "maxLength": 63,
-    "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
-}
+_LABEL = "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
 
 
 @functools.cache

@@ -9,6 +9,8 @@ from typing import Any
 
 from tests.k8s.rendering import Resource
 
+COMPONENT = "app.kubernetes.io/component"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
@@ -30,52 +32,43 @@ def pods(resources: list[Resource]) -> tuple[Pod, ...]:
     return tuple(pod for resource in resources for pod in _pods_of(resource))
 
 
-def ray_clusters(resource: Resource) -> list[dict[str, Any]]:
-    """The cluster that a RayCluster is, or that a RayJob makes."""
-    if resource["kind"] == "RayCluster":
-        return [resource["spec"]]
-    if resource["kind"] == "RayJob" and "rayClusterSpec" in resource["spec"]:
-        return [resource["spec"]["rayClusterSpec"]]
-    return []
+def ray_clusters(resources: list[Resource]) -> list[dict[str, Any]]:
+    """Specifications of the RayClusters, and of those that RayJobs make."""
+    specs = [one["spec"] for one in resources if one["kind"] == "RayCluster"]
+    jobs = [one["spec"] for one in resources if one["kind"] == "RayJob"]
+    return specs + [job["rayClusterSpec"] for job in jobs if "rayClusterSpec" in job]
 
 
 def _pods_of(resource: Resource) -> Iterator[Pod]:
-    kind, name, spec = resource["kind"], resource["metadata"]["name"], resource.get("spec", {})
+    kind, spec = resource["kind"], resource.get("spec", {})
     if kind in ("Deployment", "StatefulSet"):
-        yield _pod(f"{kind} {name}", kind, spec["template"], {}, _claimed(spec))
-    if kind == "RayJob" and "submitterPodTemplate" in spec:
-        yield _pod(f"{kind} {name} submitter", kind, spec["submitterPodTemplate"], {})
-    for cluster in ray_clusters(resource):
-        yield _head(f"{kind} {name} head", kind, cluster)
-        for group in cluster.get("workerGroupSpecs", ()):
+        yield _pod(resource, "", spec["template"], {})
+    if kind == "RayJob":
+        yield _pod(resource, "submitter", spec["submitterPodTemplate"], {})
+    for cluster in ray_clusters([resource]):
+        yield _pod(resource, "head", _head(cluster), {"ray.io/node-type": "head"})
+        for group in cluster["workerGroupSpecs"]:
             added = {"ray.io/node-type": "worker", "ray.io/group": group["groupName"]}
-            yield _pod(f"{kind} {name} {group['groupName']}", kind, group["template"], added)
+            yield _pod(resource, group["groupName"], group["template"], added)
 
 
-def _head(name: str, kind: str, cluster: dict[str, Any]) -> Pod:
-    template = copy.deepcopy(cluster["headGroupSpec"]["template"])
-    if cluster.get("enableInTreeAutoscaling"):  # as the operator puts it beside Ray
-        options = cluster.get("autoscalerOptions", {})
-        beside = {"name": "autoscaler", "image": template["spec"]["containers"][0].get("image")}
-        for field in ("resources", "env", "envFrom", "securityContext", "volumeMounts"):
-            beside[field] = options.get(field, {} if field == "resources" else [])
-        template["spec"]["containers"].append(beside)
-    return _pod(name, kind, template, {"ray.io/node-type": "head", "ray.io/group": "headgroup"})
+def _head(cluster: dict[str, Any]) -> dict[str, Any]:
+    """The head's template, with the autoscaler as the operator puts it beside Ray."""
+    template: dict[str, Any] = copy.deepcopy(cluster["headGroupSpec"]["template"])
+    containers = template["spec"]["containers"]
+    if cluster.get("enableInTreeAutoscaling"):
+        added = {"name": "autoscaler", "image": containers[0]["image"]}
+        containers.append({**cluster["autoscalerOptions"], **added})
+    return template
 
 
-def _claimed(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """Volumes that a StatefulSet's templates of claims become."""
-    claims = spec.get("volumeClaimTemplates", ())
-    return [{"name": claim["metadata"]["name"], "claimTemplate": True} for claim in claims]
-
-
-def _pod(
-    name: str,
-    kind: str,
-    template: dict[str, Any],
-    added: dict[str, str],
-    volumes: list[dict[str, Any]] | None = None,
-) -> Pod:
-    labels = {**added, **template.get("metadata", {}).get("labels", {})}
-    spec = {**template["spec"], "volumes": [*template["spec"].get("volumes", []), *(volumes or [])]}
-    return Pod(name=name, owner=kind, labels=labels, spec=spec)
+def _pod(resource: Resource, part: str, template: dict[str, Any], added: dict[str, str]) -> Pod:
+    claims = resource["spec"].get("volumeClaimTemplates", ())
+    claimed = [{"name": one["metadata"]["name"], "claimTemplate": True} for one in claims]
+    volumes = [*template["spec"].get("volumes", ()), *claimed]
+    return Pod(
+        name=f"{resource['kind']} {resource['metadata']['name']} {part}".strip(),
+        owner=resource["kind"],
+        labels={**added, **template["metadata"]["labels"]},
+        spec={**template["spec"], "volumes": volumes},
+    )

@@ -9,20 +9,19 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from tests.k8s.containers import command_line, environment
-from tests.k8s.rendering import Resource, plain_name, the
-from tests.k8s.test_references import secrets
 from tests.rigs.ports import free_port
+from tests.k8s.containers import command_line, environment
+from tests.k8s.rendering import Resource, example_secrets, plain_name, the
 
 BIN = Path(sys.executable).parent
-START_SECONDS = 120
+START_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ def postgres(resources: list[Resource], folder: Path) -> Iterator[Path]:
         sockets = folder / "data"
         container = the(resources, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
         script = next(one for one in resources if plain_name(one) == "postgres-init")
-        environ = {**os.environ, **environment(container, resources, secrets())}
+        environ = {**os.environ, **environment(container, resources, example_secrets())}
         environ |= {"PGHOST": str(sockets), "PATH": f"{server.bin_path}:{os.environ['PATH']}"}
         subprocess.run(["bash", "-c", script["data"]["databases.sh"]], env=environ, check=True)
         rules = "local all postgres trust\nlocal all all scram-sha-256\n"
@@ -78,18 +77,21 @@ def tracking(resources: list[Resource], sockets: Path, folder: Path) -> Iterator
         assert migrates.wait(START_SECONDS) == 0, (folder / "log").read_text()
         serves = _start(pod["containers"][0], found, folder, log)
         try:
-            wait_until(lambda: asked(found.mlflow_port, "/health") == 200)
+            until = time.monotonic() + START_SECONDS
+            while asked(found.mlflow_port, "/health") != 200:
+                assert time.monotonic() < until, (folder / "log").read_text()
+                time.sleep(0.2)
             yield found
         finally:
             serves.terminate()
-            serves.wait(30)
+            serves.wait(START_SECONDS)
 
 
 def _start(
     container: dict[str, Any], found: Services, folder: Path, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     """A container's process: its command line, on a free port and in a folder of the test's."""
-    variables = found.here(environment(container, found.resources, secrets()))
+    variables = found.here(environment(container, found.resources, example_secrets()))
     variables |= {"HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}"}
     if "MLFLOW_ARTIFACTS_DESTINATION" in variables:
         variables["MLFLOW_ARTIFACTS_DESTINATION"] = str(folder / "artifacts")
@@ -105,18 +107,10 @@ def asked(port: int, path: str, host: str = "localhost") -> int:
     """The status that a request under a Host header gets; 0 if nothing answers."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host})
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
             status: int = answer.status
             return status
     except urllib.error.HTTPError as error:
         return error.code
     except OSError:
         return 0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Asks until it holds."""
-    until = time.monotonic() + START_SECONDS
-    while not holds():
-        assert time.monotonic() < until, "it does not come up"
-        time.sleep(0.2)
