@@ -10,6 +10,13 @@ from tests.rigs import stubborn
 from tests.workers.launch import Group, Groups
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves groups of four ranks to the thorough run: two show each capability."""
+    for item in items:
+        if "four" in getattr(item, "fixturenames", ()):
+            item.add_marker("thorough")
+
+
 @pytest.fixture(scope="session")
 def groups() -> Iterator[Groups]:
     """Warm worker groups, one of each size."""
@@ -43,9 +50,3 @@ def peers(groups: Groups, request: pytest.FixtureRequest) -> Group:
 def four(groups: Groups) -> Group:
     """Four warm ranks over gloo."""
     return groups.of(4)
-
-
-@pytest.fixture
-def eight(groups: Groups) -> Group:
-    """Eight warm ranks over gloo."""
-    return groups.of(8)

@@ -20,15 +20,14 @@ from typing import Any, Literal
 import pytest
 import torch.distributed as dist
 
+from tests.rigs import stubborn
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest
-from tests.rigs import stubborn
-from tests.workers.values import a_short_request, a_spec
+from tests.workers.values import CALL_SECONDS, a_short_request, a_spec
 from workers.entry import run_trial, warm_up
 from workers.worker import Worker
 
-START_SECONDS = 250.0
-CALL_SECONDS = 120.0
+START_SECONDS = 600.0
 _HOST = "127.0.0.1"
 _PRELOAD = "tests.workers.preload"  # in the process that ranks are forked from
 _ROOT = str(Path(__file__).parents[2])
@@ -133,14 +132,16 @@ class Group:
 class Groups:
     """One group of each size and backend, replaced after a test broke it."""
 
-    def __init__(self) -> None:
+    def __init__(self, spec: SweepSpec | None = None) -> None:
+        """Starts no ranks yet; `spec` sets their memory limit, by default that of `a_spec`."""
+        self._spec = spec or a_spec()
         self._groups: dict[tuple[int, str], Group] = {}
 
     def of(self, size: int, backend: str = "gloo") -> Group:
         """Returns the group with `size` ranks, started if there is none."""
         group = self._groups.get((size, backend))
         if group is None or not group.alive:
-            group = self._groups[size, backend] = Group(size, a_spec(), backend)
+            group = self._groups[size, backend] = Group(size, self._spec, backend)
         return group
 
     def stop(self) -> None:

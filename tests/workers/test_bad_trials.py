@@ -10,15 +10,14 @@ from torch.distributed.tensor import DTensor
 
 from search_spaces.trial import Crashed, Diverged, Measured, Outcome, TrialRequest
 from tests.covering import every_pair, every_value
-from tests.workers.launch import CALL_SECONDS, Group
+from tests.workers.launch import Group
 from tests.workers.odd_models import SAID
-from tests.workers.values import a_request, a_spec, odd_model
+from tests.workers.values import CALL_SECONDS, a_request, a_spec, odd_model
 from workers.engines.torch import TorchTraining
 from workers.prepare import prepare
 from workers.trial import _build
 from workers.worker import Worker
 
-COLLECTIVE_SECONDS = 10 * CALL_SECONDS  # who waits for the end of one does not answer in time
 IN_A_SENTENCE = f"LookupError: {SAID}"
 
 
@@ -28,7 +27,6 @@ def run_odd(peers: Group, fault: str, *, zero_stage: int = 0, **config: object) 
         a_spec(model=odd_model(fault, **config)),
         zero_stage=zero_stage,
         micro_batch=4,
-        collective_seconds=COLLECTIVE_SECONDS,
     )
     outcome = peers.run(request)
     peers.assert_trains(zero_stage=zero_stage)
@@ -117,7 +115,7 @@ def test_weights_that_each_rank_draws_for_itself_are_the_first_ranks(
 
 
 def _first_weight(worker: Worker, request: TrialRequest) -> list[float]:
-    mesh = worker.group.acquire(30.0, request.plan)
+    mesh = worker.group.acquire(CALL_SECONDS, request.plan)
     training, _ = _build(request, prepare(request.spec), mesh, worker.device)
     assert isinstance(training, TorchTraining)
     weight = next(training.module.parameters())

@@ -17,7 +17,7 @@ import torch
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.covering import every_value
-from tests.workers.launch import CALL_SECONDS, Group
+from tests.workers.launch import Group
 from tests.workers.odd_models import HUGE_BYTES
 from tests.workers.values import LLAMA, MEMORY_GIB, a_request, a_spec, odd_model
 from workers.entry import _ending_of
@@ -39,7 +39,6 @@ MANY_TENSORS = a_spec(
 # What glibc may keep after an allocation failed: it tries another arena, whose free end it does
 # not give back (malloc_trim(3) trims the main arena's alone; HEAP_MAX_SIZE).
 ARENA_BYTES = 64 * MIB
-COLLECTIVE_SECONDS = 10 * CALL_SECONDS  # who waits for the end of one does not answer in time
 
 
 def large_request(spec: SweepSpec = ONE_TENSOR, zero_stage: int = 0) -> TrialRequest:
@@ -145,9 +144,7 @@ def test_when_one_rank_runs_out_the_others_learn_it_at_once(
 ) -> None:
     spec = a_spec(model=odd_model("allocates", where=where, rank=1, call=call))
 
-    outcomes = peers.run_on_all(
-        a_request(spec, zero_stage=zero_stage, micro_batch=4, collective_seconds=COLLECTIVE_SECONDS)
-    )
+    outcomes = peers.run_on_all(a_request(spec, zero_stage=zero_stage, micro_batch=4))
 
     first, other = outcomes
     assert first == other

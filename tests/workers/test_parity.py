@@ -1,17 +1,80 @@
-"""Part of `make parity`: plans of some architectures, one of each kind, train as a plain loop."""
+"""Plans train as a plain loop does: the change of each weight by two steps, one of them clipped.
+
+Every layout of the engines and techniques on one model, and part of `make parity`: plans of some
+architectures, one of each kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.workers.parity.architectures import function_spec
+from search_spaces.spec.schema import SweepSpec
+from tests.workers.launch import Groups
+from tests.workers.parity.architectures import function_spec, spec_of
 from tests.workers.parity.comparison import Expected, Parity
-from tests.workers.parity.layouts import COMMON
+from tests.workers.parity.layouts import COMMON, Knobs
+from tests.workers.values import LLAMA
 
-pytestmark = pytest.mark.thorough
+PIPELINE: Knobs = {"pipeline": 2, "data": 1}
+TENSOR: Knobs = {"tensor": 2, "data": 1}
+SEQUENCE: Knobs = {**TENSOR, "sequence_parallel": True}
+DEEPSPEED: Knobs = {"engine": "deepspeed"}
+WIDE: Knobs = {"data": 4, "zero_stage": 3, "micro_batch": 1}
+RECOMPUTED: Knobs = {"checkpoint_ratio": 1.0}
+SELECTIVE: Knobs = {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}
+# one of two ranks for each engine and technique
+BY_DEFAULT: dict[str, Knobs] = {
+    "ddp, packed": {"batching": "packed"},
+    "fsdp2, recomputed on the host": {"zero_stage": 3, **RECOMPUTED, "checkpoint_offload": True},
+    "fsdp2, offloaded": {
+        **{"zero_stage": 2, "offload_optimizer": "cpu", "offload_parameters": "cpu"},
+        "optimizer": "adamw_fused",
+    },
+    "tensor, the sequence too": {**SEQUENCE, **SELECTIVE, "batching": "grouped"},
+    "pipeline, interleaved": {**PIPELINE, "pipeline_schedule": "interleaved"},
+    "zero 2": {**DEEPSPEED, "zero_stage": 2},
+}
+MORE: dict[str, Knobs] = {
+    "one rank": {"data": 1, "micro_batch": 8, "attention": "eager"},
+    "ddp, one sample": {"micro_batch": 1, **SELECTIVE},
+    "ddp, buckets of their own": {"bucket_mib": 1, "gradient_as_bucket_view": False},
+    "ddp, static graph": {"micro_batch": 4, "ddp_static_graph": True, **RECOMPUTED},
+    "fsdp2, gathered until backward": {"zero_stage": 2, "micro_batch": 1},
+    "fsdp2, packed": {"zero_stage": 3, "batching": "packed", **SELECTIVE},
+    "fsdp2, gathered ahead": {"zero_stage": 3, "prefetch_blocks": 2, "micro_batch": 4},
+    "hybrid shard, gathered until backward": {**WIDE, "zero_stage": 2, "replicas": 2},
+    "hybrid shard": {**WIDE, "replicas": 2},
+    "weights kept by two ranks": {**WIDE, "reshard_ranks": 2},
+    "tensor": {**TENSOR, "batching": "packed", "attention": "eager"},
+    "tensor, ddp": {"tensor": 2, "data": 2},
+    "tensor, zero 2": {"tensor": 2, "data": 2, "zero_stage": 2},
+    "sequence, zero 3": {"tensor": 2, "data": 2, "zero_stage": 3, "sequence_parallel": True},
+    "gpipe": {**PIPELINE, "pipeline_schedule": "gpipe", "micro_batch": 8},
+    "1f1b": {**PIPELINE, "batching": "packed", **RECOMPUTED},
+    "zero bubble": {**PIPELINE, "pipeline_schedule": "interleaved_zero_bubble"},
+    "zbv": {**PIPELINE, "pipeline_schedule": "zbv", "batching": "packed"},
+    "dualpipev": {**PIPELINE, "pipeline_schedule": "dualpipev"},
+    "pipeline, ddp": {"pipeline": 2, "micro_batch": 1, "bucket_mib": 1},
+    "interleaved, zero 2": {
+        **{"pipeline": 2, "pipeline_schedule": "interleaved", "micro_batch": 1, "zero_stage": 2}
+    },
+    "pipeline, zero 3": {"pipeline": 2, "micro_batch": 1, "zero_stage": 3, **RECOMPUTED},
+    "dualpipev, ddp": {"pipeline": 2, "pipeline_schedule": "dualpipev", "micro_batch": 1},
+    "pipeline, sequence": {"pipeline": 2, **SEQUENCE, "micro_batch": 1},
+    "zbv, sequence": {"pipeline": 2, **SEQUENCE, "micro_batch": 1, "pipeline_schedule": "zbv"},
+    "tensor, pipeline, zero 2": {"pipeline": 2, "tensor": 2, "micro_batch": 1, "zero_stage": 2},
+    "zero 0": {**DEEPSPEED, "checkpoint_ratio": 0.5},
+    "zero 1": {**DEEPSPEED, "zero_stage": 1, "micro_batch": 1, "overlap": False},
+    "zero 2, scattered gradients": {
+        **{**DEEPSPEED, "zero_stage": 2, "micro_batch": 1, "bucket_mib": 1},
+        "contiguous_gradients": False,
+    },
+    "zero 3": {**DEEPSPEED, "zero_stage": 3, "prefetch_mib": 1, "batching": "grouped"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +84,30 @@ def parity() -> Iterator[Parity]:
     made.stop()
 
 
+@pytest.fixture(scope="module")
+def expected() -> Expected:
+    """A Llama whose head is tied to its embedding, and whose stages are of unequal depth."""
+    model = LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": 5}}
+    spec = spec_of("causal-lm", Path("none")).model_dump() | {"model": model}
+    return Expected(SweepSpec.model_validate(spec))
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        *(pytest.param(knobs, id=name) for name, knobs in BY_DEFAULT.items()),
+        *(pytest.param(knobs, id=name, marks=pytest.mark.thorough) for name, knobs in MORE.items()),
+    ],
+)
+def test_a_layout_trains_as_the_plain_loop(
+    groups: Groups, expected: Expected, knobs: Knobs
+) -> None:
+    (row,) = Parity(groups).of_layouts("llama", expected, {"": knobs})
+
+    assert (row.ending, row.detail) == ("same", "")
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("task", "model"),
     [
@@ -32,7 +119,7 @@ def parity() -> Iterator[Parity]:
         ("sequence-classification", "llama"),
     ],
 )
-def test_a_plan_trains_as_the_plain_loop_or_is_refused(
+def test_an_architecture_trains_as_the_plain_loop_or_is_refused(
     parity: Parity, task: str, model: str
 ) -> None:
     found = list(parity.of_model(task, model, COMMON))
@@ -42,6 +129,7 @@ def test_a_plan_trains_as_the_plain_loop_or_is_refused(
     assert any(each.ending == "same" for each in found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", [{}, {"says_targets": True}], ids=["labels", "targets"])
 def test_plans_of_a_function_weigh_its_micro_batches_by_their_labels(
     parity: Parity, config: dict[str, Any]

@@ -9,7 +9,7 @@ from torch.distributed import distributed_c10d
 
 from search_spaces.plan import Plan
 from tests.workers.launch import Group
-from tests.workers.values import a_plan
+from tests.workers.values import CALL_SECONDS, a_plan
 from workers.process_groups import TrialGroup
 from workers.worker import Worker
 
@@ -21,7 +21,7 @@ def _open_groups(worker: Worker, plans: list[Plan], keeps_shapes: bool) -> list[
     group = TrialGroup(worker.ranks, worker.device, keeps_shapes=keeps_shapes)
     counts = []
     for plan in plans:
-        mesh = group.acquire(30.0, plan)
+        mesh = group.acquire(CALL_SECONDS, plan)
         assert mesh is not None
         ones = torch.ones(1)
         dist.all_reduce(ones, group=mesh.devices.get_group("tensor"))

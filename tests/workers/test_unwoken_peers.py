@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.trial import Crashed, Diverged, OutOfMemory
 from tests.rigs import stubborn
-from tests.workers.launch import CALL_SECONDS, Group, Groups
+from search_spaces.trial import Crashed, Diverged, OutOfMemory
+from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
 from tests.workers.values import a_request, a_spec, odd_model
 
@@ -22,14 +22,14 @@ def test_the_alarm_wakes_them_and_the_same_workers_go_on(unwoken: Group, zero_st
     """Nothing else wakes them: each would wait for its time-out, and end its process."""
     out_of_memory = a_spec(model=odd_model("allocates", where="backward", rank=1, call=3))
     raises = a_spec(model=odd_model("raises", where="forward", rank=0, call=2))
-    seconds, knobs = 10 * CALL_SECONDS, {"zero_stage": zero_stage, "micro_batch": 4}
+    knobs = {"zero_stage": zero_stage, "micro_batch": 4}
 
-    outcome = unwoken.run(a_request(out_of_memory, collective_seconds=seconds, **knobs))
+    outcome = unwoken.run(a_request(out_of_memory, **knobs))
     assert isinstance(outcome, OutOfMemory)
     assert (outcome.rank, outcome.phase) == (1, "backward")
     unwoken.assert_trains(zero_stage=zero_stage)
 
-    outcome = unwoken.run(a_request(raises, collective_seconds=seconds, **knobs))
+    outcome = unwoken.run(a_request(raises, **knobs))
     assert isinstance(outcome, Crashed)
     assert (outcome.cause, outcome.rank) == ("exception", 0)
     assert SAID in outcome.detail

@@ -49,7 +49,6 @@ thorough = pytest.mark.thorough
 WEIGHTS_BYTES = 424_192  # of the tiny Llama, see test_anatomy
 ADAM = 3  # times the weights: they and the two states
 LOSSY_TOLERANCE = 0.02
-COLLECTIVE_SECONDS = 1200.0  # who waits for the end of one does not answer in time
 PLANS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "tensor": {"tensor": 2, "data": 1},
@@ -108,7 +107,7 @@ def a_validation(spec: SweepSpec, folder: Path, **knobs: Any) -> TrialRequest:
     """A spec whose validation is 1.5 times as long as a trial, with checkpoints in the folder."""
     validation = spec.validation.model_copy(update={"longer": 1.5, "folder": str(folder)})
     spec = spec.model_copy(update={"validation": validation})
-    request = a_request(spec, collective_seconds=COLLECTIVE_SECONDS, **knobs)
+    request = a_request(spec, **knobs)
     return dataclasses.replace(request, validation=True)
 
 

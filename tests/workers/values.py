@@ -10,6 +10,7 @@ from search_spaces.trial import TrialRequest
 from tests.plans import ddp_plan
 
 GLOBAL_BATCH = 8
+CALL_SECONDS = 600.0  # for all ranks to answer, on a busy machine
 SHORT = {"max_seconds": 0.001}  # an objective that ends a trial after a step or two
 STEPS = 6  # of a trial; the fewest that may be asked for
 MEMORY_GIB = 0.25  # what a rank may use: plenty for the tiny models, little for the large plans
@@ -63,13 +64,11 @@ def a_short_request(**knobs: Any) -> TrialRequest:
     return a_request(a_spec(objective=SHORT), **knobs)
 
 
-def a_request(
-    spec: SweepSpec | None = None, *, collective_seconds: float = 60.0, **knobs: Any
-) -> TrialRequest:
-    """Returns a request for `a_plan(**knobs)`."""
+def a_request(spec: SweepSpec | None = None, **knobs: Any) -> TrialRequest:
+    """Returns a request for `a_plan(**knobs)`; a rank that waits for its end answers too late."""
     return TrialRequest(
         number=0,
         plan=a_plan(**knobs),
         spec=spec or a_spec(),
-        collective_seconds=collective_seconds,
+        collective_seconds=10 * CALL_SECONDS,
     )

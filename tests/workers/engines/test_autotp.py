@@ -11,16 +11,13 @@ import torch
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.workers.engines.test_deepspeed import _left_behind
-from tests.workers.launch import CALL_SECONDS, Group
+from tests.workers.launch import Group
+from tests.workers.one_step import built, sgd
 from tests.workers.parallel.split_models import split_spec
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
 from tests.workers.values import a_request, a_spec
-from workers.data.batches import batch_source
-from workers.engines.build import load_engine
-from workers.engines.stopwatch import stopwatch_for
 from workers.models.load import build
 from workers.models.tensor_plan import autotp_refusal
-from workers.prepare import prepare
 from workers.worker import Worker
 
 pytestmark = pytest.mark.thorough
@@ -52,32 +49,16 @@ ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def steps(worker: Worker, request: TrialRequest) -> tuple[list[float], dict[str, Any]]:
     """Runs clipped SGD; returns this rank's parts of the losses, and its unsplit weights."""
-    plan, spec = request.plan, request.spec
-    load_engine(plan, worker.device)
-    from search_spaces.settings.deepspeed_config import render_deepspeed
-    from workers.engines.deepspeed import start_deepspeed
-
-    mesh = worker.group.acquire(30.0, plan)
-    model = build(spec.model, spec.train, attention=plan.attention)
-    source = batch_source(model, spec)
-    shapes = {name: weight.shape for name, weight in model.module.named_parameters()}
-    training = start_deepspeed(
-        model,
-        render_deepspeed(plan, prepare(spec), spec, "cpu"),
-        mesh,
-        worker.device,
-        spec.train,
-        lambda module: torch.optim.SGD(module.parameters(), lr=RATE),
-    )
-    watch = stopwatch_for(worker.device)
-    given = [source.step(plan, mesh.place.data if mesh else 0, step) for step in range(STEPS)]
-    losses = [training.step(one.batches, one.targets, watch).item() for one in given]
+    ours = built(worker, request, sgd(RATE))
+    losses = [ours.step(number).item() for number in range(STEPS)]
+    spec = request.spec
+    unsplit = dict(build(spec.model, spec.train, attention="sdpa").module.named_parameters())
     whole = {
         name: weight.detach().numpy().copy()
-        for name, weight in training.module.named_parameters()
-        if weight.shape == shapes[name]
+        for name, weight in ours.module.named_parameters()
+        if weight.shape == unsplit[name].shape
     }
-    training.close()
+    ours.training.close()
     return losses, whole
 
 
@@ -147,7 +128,7 @@ def test_when_one_rank_runs_out_its_tensor_peer_learns_it_at_once(pair: Group, w
         }
     )
 
-    first, other = pair.run_on_all(a_request(spec, **TWO, collective_seconds=10 * CALL_SECONDS))
+    first, other = pair.run_on_all(a_request(spec, **TWO))
 
     assert first == other
     assert isinstance(first, OutOfMemory), first

@@ -12,20 +12,18 @@ from transformers import get_scheduler
 
 from search_spaces.trial import Crashed, Measured, TrialRequest
 from tests.workers.launch import Group
+from tests.workers.one_step import built
 from tests.workers.test_same_training import (
     LOSS_TOLERANCE,
+    MORE,
     WORST_STEP,
     _accumulate,
     reference_losses,
 )
 from tests.workers.values import STEPS, a_plan, a_request, a_spec, odd_model
-from workers.data.batches import batch_source
 from workers.engines.base import require_loss
-from workers.engines.build import build_training
-from workers.engines.stopwatch import stopwatch_for
-from workers.engines.torch import TorchTraining, autocast
-from workers.models.load import build, build_whole
-from workers.prepare import prepare
+from workers.engines.torch import autocast
+from workers.models.load import build_whole
 from workers.worker import Worker
 
 MAX_NORM, WARMUP, TOTAL = 0.5, 2, 9
@@ -59,8 +57,9 @@ def clipped_losses() -> list[float]:
     return losses[1:]
 
 
-@pytest.mark.cases_by_default(1)
-@pytest.mark.parametrize("zero_stage", [0, 2, 3])
+@pytest.mark.parametrize(
+    "zero_stage", [pytest.param(0, marks=MORE), pytest.param(2, marks=MORE), 3]
+)
 def test_losses_are_those_of_the_plain_loop_with_clipping_and_schedule(
     pair: Group, zero_stage: int
 ) -> None:
@@ -76,7 +75,7 @@ def test_without_clipping_and_schedule_the_losses_are_others() -> None:
     assert abs(last - reference_losses()[-1]) > 100 * LOSS_TOLERANCE * last
 
 
-@pytest.mark.parametrize("zero_stage", [0, 3])
+@pytest.mark.parametrize("zero_stage", [pytest.param(0, marks=MORE), 3])
 def test_fp16_trains_as_fp32_does(pair: Group, zero_stage: int) -> None:
     outcome = pair.run(a_request(zero_stage=zero_stage, precision="fp16"))
 
@@ -85,6 +84,7 @@ def test_fp16_trains_as_fp32_does(pair: Group, zero_stage: int) -> None:
     assert outcome.losses != pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
 
 
+@MORE
 def test_fp16_trains_on_one_rank_alone(alone: Group) -> None:
     outcome = alone.run(a_request(data=1, micro_batch=4, precision="fp16"))
 
@@ -107,38 +107,32 @@ def test_a_rank_that_fails_wakes_its_peer_though_the_scaler_talked_in_the_group(
 
 def _overflow(worker: Worker, request: TrialRequest) -> dict[str, Any]:
     """A step in which one number of rank 1's gradient is infinite, then one without."""
-    mesh = worker.group.acquire(30.0, request.plan)
-    assert mesh is not None
-    model = build(request.spec.model, request.spec.train, attention="sdpa")
-    source = batch_source(model, request.spec)
-    training = build_training(request, model, prepare(request.spec), mesh, worker.device)
-    assert isinstance(training, TorchTraining)
-    assert training.update.scaler is not None
-    scaler, optimizer = training.update.scaler, training.update.optimizer
-    given = source.step(request.plan, mesh.place.data, 0)
-    before = _weights(training.module)
+    ours = built(worker, request)
+    training, update = ours.training, ours.training.update
+    given = ours.batches()
+    before = _weights(ours.module)
 
     inputs = given.batches[0].on(worker.device)
     with autocast(training.settings, worker.device):
         loss = require_loss(training.module(**inputs))
-    training.update.scale(loss).backward()
+    update.scale(loss).backward()
     if worker.ranks.rank == 1:
         gradient = next(training.module.parameters()).grad
         assert gradient is not None
         local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
         local.view(-1)[0] = float("inf")
-    rate = optimizer.param_groups[0]["lr"]
-    training.update.step()
+    rate = update.optimizer.param_groups[0]["lr"]
+    update.step()
     skipped = _weights(training.module)
     told = {
         "moved": [(before[name] - skipped[name]).abs().max().item() for name in before],
-        "states": len(optimizer.state),
-        "rates": (rate, optimizer.param_groups[0]["lr"]),
-        "scale": scaler.get_scale(),
+        "states": len(update.optimizer.state),
+        "rates": (rate, update.optimizer.param_groups[0]["lr"]),
+        "scale": update.scaler.get_scale(),
     }
-    training.step(given.batches, given.targets, stopwatch_for(worker.device))
+    ours.step()
     after = {name: weight.numpy() for name, weight in _weights(training.module).items()}
-    return told | {"after": after, "rate after": optimizer.param_groups[0]["lr"]}
+    return told | {"after": after, "rate after": update.optimizer.param_groups[0]["lr"]}
 
 
 def _weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -148,7 +142,9 @@ def _weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("zero_stage", [0, 2, 3])
+@pytest.mark.parametrize(
+    "zero_stage", [pytest.param(0, marks=MORE), 2, pytest.param(3, marks=MORE)]
+)
 def test_an_overflow_on_one_rank_skips_the_step_on_all(pair: Group, zero_stage: int) -> None:
     plan = a_plan(zero_stage=zero_stage, precision="fp16", micro_batch=4)
 

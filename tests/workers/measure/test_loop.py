@@ -19,7 +19,7 @@ from search_spaces.trial import Diverged, Estimate, Measured, Phases
 from tests.search_spaces.values import a_model
 from tests.workers.launch import Group
 from tests.workers.memory.model_device import ModelDevice, cuda_on_model
-from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
+from tests.workers.values import CALL_SECONDS, GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
 from workers.data.batches import StepBatches
 from workers.data.collate import MicroBatch
 from workers.engines.stopwatch import Stopwatch
@@ -368,7 +368,7 @@ def test_a_loss_that_is_no_number_ends_it_at_its_step() -> None:
 def _steps_of(worker: Worker, slow_rank: int) -> tuple[int, tuple[int, ...], tuple[float, ...]]:
     """Measures with slow input on one rank; returns steps, windows and losses of this rank."""
     takes = growing(1 / 64 if worker.ranks.rank == slow_rank else 1 / 512)
-    mesh = worker.group.acquire(30.0, a_plan())
+    mesh = worker.group.acquire(CALL_SECONDS, a_plan())
     assert mesh is not None
     series = measure(takes, mesh.group, interval=NEVER_TIGHT, max_steps=1000, max_seconds=0.5)
     windows = tuple(window.steps for window in series.windows)

@@ -27,7 +27,7 @@ from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from tests.workers.launch import Group, Groups
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
-from tests.workers.values import a_plan
+from tests.workers.values import CALL_SECONDS, a_plan
 from workers.models.built import BuiltModel, seeded
 from workers.models.deferred_init import InitialValues, Piece, name_source
 from workers.models.load import build, build_whole
@@ -208,7 +208,7 @@ def _sharded(worker: Worker, tensor: int) -> dict[str, Any]:
     """Weights of a model that is split over all ranks, gathered after a forward pass."""
     built = build(ODD_LLAMA, TRAIN, attention="eager")
     plan = a_plan(data=2, tensor=tensor, zero_stage=3)
-    mesh = worker.group.acquire(30.0, plan)
+    mesh = worker.group.acquire(CALL_SECONDS, plan)
     assert mesh is not None
     for block in built.blocks:
         if tensor > 1:
@@ -259,7 +259,7 @@ CHUNKS_MIB = 4 * 4  # the one that is drawn, its copy, and what the allocator ke
 def _grown(worker: Worker) -> tuple[float, float]:
     """MiB that this rank holds of the model, and the most that its memory grew."""
     built = build(LARGE, TRAIN, attention="eager")  # for imports and caches
-    mesh = worker.group.acquire(30.0, a_plan(zero_stage=3))
+    mesh = worker.group.acquire(CALL_SECONDS, a_plan(zero_stage=3))
     assert mesh is not None
     before = _status_mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")

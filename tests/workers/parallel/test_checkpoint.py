@@ -14,13 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.plan import CheckpointMode
 from search_spaces.settings.blocks import BlockSettings, render_blocks
-from search_spaces.trial import Measured
-from tests.covering import every_value
 from tests.workers import fuzz
 from tests.workers.fuzz import GLOBAL_BATCH, run_plan
 from tests.workers.launch import Group
-from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
-from tests.workers.values import a_plan, a_request
+from tests.workers.values import a_plan
 from workers.parallel.apply import wrap_blocks
 from workers.plain_torch.selective import (
     Contexts,
@@ -263,26 +260,6 @@ def test_a_block_that_works_in_place_is_recomputed_right(offload: bool) -> None:
         assert plain is not None
         assert recomputed is not None
         assert torch.equal(plain, recomputed)
-
-
-@pytest.mark.cases_by_default(1)
-@pytest.mark.parametrize(**every_value(kind=KINDS[1:], zero_stage=(0, 3)))
-def test_ranks_that_recompute_train_the_same(
-    pair: Group, zero_stage: int, kind: tuple[CheckpointMode, bool]
-) -> None:
-    mode, offload = kind
-    request = a_request(
-        SPEC,
-        zero_stage=zero_stage,
-        checkpoint_ratio=1.0,
-        checkpoint_mode=mode,
-        checkpoint_offload=offload,
-    )
-
-    outcome = pair.run(request)
-
-    assert isinstance(outcome, Measured)
-    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
 
 
 @pytest.mark.thorough

@@ -17,21 +17,16 @@ from search_spaces.plan import CompileMode
 from search_spaces.settings.blocks import render_blocks
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.launch import Group
+from tests.workers.one_step import built
 from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec
-from workers.data.batches import batch_source
-from workers.engines.build import build_training
-from workers.engines.stopwatch import stopwatch_for
-from workers.engines.torch import TorchTraining
 from workers.entry import run_trial
-from workers.models.load import build
 from workers.parallel.apply import wrap_blocks
 from workers.parallel.compile import load_compiler, missing_for_compile
 from workers.plain_torch.data_parallel import without_ddp_splits
-from workers.prepare import prepare
 from workers.worker import Worker
 
-COMPILE_SECONDS = 350.0  # longest wait: a C++ compiler is at work, on a busy machine
+COMPILE_SECONDS = 1700.0  # longest wait: a C++ compiler is at work, on a busy machine
 CPU = torch.device("cpu")
 FIXED = a_spec(data={"lengths": {32: 1}}, objective={"max_steps": 6, "max_seconds": 30})
 
@@ -44,18 +39,13 @@ def _run(worker: Worker, request: TrialRequest, cache: str) -> Outcome:
 def _left(worker: Worker, request: TrialRequest) -> bool:
     """Returns True if a compiled model is alive after it was closed and dropped."""
     load_compiler(worker.device)
-    mesh = worker.group.acquire(30.0, request.plan)
-    spec = request.spec
-    model = build(spec.model, spec.train, attention="sdpa")
-    given = batch_source(model, spec).step(request.plan, mesh.place.data if mesh else 0, 0)
-    training = build_training(request, model, prepare(spec), mesh, worker.device)
-    assert isinstance(training, TorchTraining)
-    training.step(given.batches, given.targets, stopwatch_for(worker.device))
-    left = weakref.ref(training.module)
-    training.close()
-    del training, model
+    ours = built(worker, request)
+    ours.step()
+    module = weakref.ref(ours.module)
+    ours.training.close()
+    del ours
     gc.collect()
-    return left() is not None
+    return module() is not None
 
 
 class AskedBlock(nn.Module):

@@ -7,28 +7,17 @@ import weakref
 from typing import Any
 
 import pytest
-import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.plan import Compression
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group
-from tests.workers.test_same_training import (
-    LOSS_TOLERANCE,
-    SPEC,
-    _moved,
-    reference_gradients,
-    reference_losses,
-)
-from tests.workers.values import a_plan, a_request, a_spec
-from workers.data.batches import batch_source
-from workers.engines.build import build_training
-from workers.engines.stopwatch import stopwatch_for
-from workers.engines.torch import TorchTraining
-from workers.models.load import build
-from workers.prepare import prepare
+from tests.workers.one_step import built, sgd, whole_weights
+from tests.workers.test_same_training import LOSS_TOLERANCE
+from tests.workers.values import a_request, a_spec
 from workers.worker import Worker
 
+MORE = pytest.mark.thorough
 FP16_TOLERANCE = 1e-3  # relative: fp16 has a mantissa of 11 bits
 LONG = a_spec(
     objective={"max_steps": 20, "min_steps": 20, "max_seconds": 30},
@@ -38,93 +27,66 @@ LONG = a_spec(
 
 def _in_buckets(worker: Worker, request: TrialRequest) -> tuple[int, int]:
     """Counts gradients that share a storage with another one before the optimizer, and all."""
-    mesh = worker.group.acquire(30.0, request.plan)
-    model = build(SPEC.model, SPEC.train, attention="sdpa")
-    source = batch_source(model, SPEC)
-    training = build_training(request, model, prepare(SPEC), mesh, worker.device)
-    assert isinstance(training, TorchTraining)
+    ours = built(worker, request)
     places: list[int] = []
 
     def look(*_: Any) -> None:
         places.extend(
             weight.grad.untyped_storage().data_ptr()
-            for weight in training.module.parameters()
+            for weight in ours.module.parameters()
             if weight.grad is not None
         )
 
-    training.update.optimizer.register_step_pre_hook(look)
+    ours.training.update.optimizer.register_step_pre_hook(look)
     for step in range(2):
         places.clear()
-        given = source.step(request.plan, mesh.place.data if mesh else 0, step)
-        training.step(given.batches, given.targets, stopwatch_for(worker.device))
-    training.close()
+        ours.step(step)
+    ours.training.close()
     return len(set(places)), len(places)
 
 
 @pytest.mark.parametrize("view", [False, True])
 def test_gradients_are_views_of_the_buckets_if_the_plan_says_so(pair: Group, view: bool) -> None:
-    request = a_request(SPEC, gradient_as_bucket_view=view)
+    request = a_request(gradient_as_bucket_view=view)
 
     for storages, gradients in pair.call(_in_buckets, request):
         assert storages == (1 if view else gradients)  # the tiny model is one bucket
 
 
-@pytest.mark.parametrize("view", [False, True])
-@pytest.mark.parametrize("bucket_mib", [1, 25])
-def test_buckets_change_no_loss(pair: Group, bucket_mib: int, view: bool) -> None:
-    request = a_request(SPEC, bucket_mib=bucket_mib, gradient_as_bucket_view=view)
-
-    outcome = pair.run(request)
-
-    assert isinstance(outcome, Measured)
-    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
-
-
 def _knows_its_graph(worker: Worker, request: TrialRequest) -> bool:
     """Takes two steps; returns whether DDP was told that the graph is always the same."""
-    mesh = worker.group.acquire(30.0, request.plan)
-    assert mesh is not None
-    model = build(SPEC.model, SPEC.train, attention="sdpa")
-    source = batch_source(model, SPEC)
-    training = build_training(request, model, prepare(SPEC), mesh, worker.device)
-    assert isinstance(training, TorchTraining)
+    ours = built(worker, request)
     for step in range(2):
-        given = source.step(request.plan, mesh.place.data, step)
-        training.step(given.batches, given.targets, stopwatch_for(worker.device))
-    replicas = training.module
-    assert isinstance(replicas, DistributedDataParallel)
-    training.close()
-    return bool(replicas.static_graph)
+        ours.step(step)
+    assert isinstance(ours.module, DistributedDataParallel)
+    ours.training.close()
+    return bool(ours.module.static_graph)
 
 
-@pytest.mark.parametrize("checkpoint_ratio", [0.0, 1.0])
-def test_a_graph_that_is_declared_static_changes_no_loss(
-    pair: Group, checkpoint_ratio: float
-) -> None:
-    micro_batch = SPEC.train.global_batch // 2
-    knobs = {"micro_batch": micro_batch, "checkpoint_ratio": checkpoint_ratio}
-    request = a_request(SPEC, **knobs, ddp_static_graph=True)
+def test_ddp_knows_a_graph_that_is_declared_static(pair: Group) -> None:
+    assert all(pair.call(_knows_its_graph, a_request(ddp_static_graph=True, micro_batch=4)))
 
-    outcome = pair.run(request)
 
-    assert isinstance(outcome, Measured)
-    assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
-    assert all(pair.call(_knows_its_graph, request))
+def _gradients(worker: Worker, request: TrialRequest) -> list[Any]:
+    ours = built(worker, request, sgd(1.0))
+    before = whole_weights(ours.module)
+    ours.step()
+    after = whole_weights(ours.module)
+    ours.training.close()
+    return [(before[name] - weight).numpy() for name, weight in after.items()]
 
 
 def test_gradients_sent_in_half_are_rounded_and_no_more(pair: Group) -> None:
-    plan = a_plan(compression="fp16")  # torch has no bf16 hook for gloo
-    expected = reference_gradients()
+    (exact, _), (rounded, _) = (
+        pair.call(_gradients, a_request(compression=compression))
+        for compression in ("none", "fp16")  # torch has no bf16 hook for gloo
+    )
 
-    for moved in pair.call(_moved, TrialRequest(number=0, plan=plan, spec=SPEC)):
-        apart = 0.0
-        for name, gradient in expected.items():
-            difference = (torch.from_numpy(moved[name]) - gradient).norm().item()
-            assert difference < FP16_TOLERANCE * gradient.norm().item(), name
-            apart = max(apart, difference / gradient.norm().item())
-        assert apart > FP16_TOLERANCE / 100  # they were rounded indeed
+    apart = [abs(a - b).max() / abs(b).max() for a, b in zip(rounded, exact, strict=True)]
+    assert FP16_TOLERANCE / 100 < max(apart) < 3 * FP16_TOLERANCE
 
 
+@MORE
 def test_powersgd_still_trains(pair: Group) -> None:
     outcome = pair.run(a_request(LONG, compression="powersgd"))
     exact = pair.run(a_request(LONG))
@@ -139,22 +101,16 @@ def test_powersgd_still_trains(pair: Group) -> None:
 
 def _left(worker: Worker, request: TrialRequest) -> bool:
     """Returns True if a model is alive after some steps, once nothing uses it."""
-    mesh = worker.group.acquire(30.0, request.plan)
-    model = build(SPEC.model, SPEC.train, attention="sdpa")
-    source = batch_source(model, SPEC)
-    training = build_training(request, model, prepare(SPEC), mesh, worker.device)
-    assert isinstance(training, TorchTraining)
-    assert isinstance(training.module, DistributedDataParallel)
+    ours = built(worker, request)
     for step in range(4):
-        given = source.step(request.plan, mesh.place.data if mesh else 0, step)
-        training.step(given.batches, given.targets, stopwatch_for(worker.device))
-    left = weakref.ref(training.module)
-    training.close()
-    del training, model, source
+        ours.step(step)
+    module = weakref.ref(ours.module)
+    ours.training.close()
+    del ours
     gc.collect()
-    return left() is not None
+    return module() is not None
 
 
-@pytest.mark.parametrize("compression", ["fp16", "powersgd"])
+@pytest.mark.parametrize("compression", ["fp16", pytest.param("powersgd", marks=MORE)])
 def test_compression_keeps_nothing(pair: Group, compression: Compression) -> None:
-    assert pair.call(_left, a_request(SPEC, compression=compression)) == [False, False]
+    assert pair.call(_left, a_request(compression=compression)) == [False, False]

@@ -12,12 +12,9 @@ from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group, Groups
+from tests.workers.one_step import built
 from tests.workers.values import STEPS, a_plan, a_spec
-from workers.data.batches import batch_source
-from workers.engines.build import build_training, load_engine
 from workers.engines.stopwatch import stopwatch_for
-from workers.models.load import build
-from workers.prepare import prepare
 from workers.worker import Worker
 
 MORE = pytest.mark.thorough
@@ -50,13 +47,12 @@ def losses_of(group: Group, seed: int = 0, **knobs: Any) -> tuple[float, ...]:
     return outcome.losses
 
 
-@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("ranks", "knobs"),
     [
         pytest.param(1, {"data": 1}, id="one rank"),
-        pytest.param(2, {}, id="ddp"),
-        pytest.param(2, TOKENS, id="sequence"),
+        pytest.param(2, {}, id="ddp", marks=MORE),
+        pytest.param(2, TOKENS, id="sequence", marks=MORE),
         pytest.param(2, {"zero_stage": 3, "checkpoint_ratio": 1.0}, id="fsdp2", marks=MORE),
         pytest.param(2, {"pipeline": 2, "data": 1}, id="pipeline", marks=MORE),
         pytest.param(2, {"engine": "deepspeed", "zero_stage": 2}, id="zero 2", marks=MORE),
@@ -72,6 +68,7 @@ def test_the_same_trial_twice_draws_the_same(
     assert losses_of(group, **knobs) == pytest.approx(first, rel=SAME)
 
 
+@MORE
 def test_plans_that_lay_samples_out_alike_draw_alike(pair: Group) -> None:
     ddp = losses_of(pair)
 
@@ -79,7 +76,8 @@ def test_plans_that_lay_samples_out_alike_draw_alike(pair: Group) -> None:
         assert losses_of(pair, **knobs) == pytest.approx(ddp, rel=SAME)
 
 
-@pytest.mark.parametrize("mode", ["full", pytest.param("selective", marks=MORE)])
+@MORE
+@pytest.mark.parametrize("mode", ["full", "selective"])
 def test_recomputed_blocks_of_a_split_sequence_draw_what_they_drew(pair: Group, mode: str) -> None:
     kept = losses_of(pair, **TOKENS)
     recomputed = losses_of(pair, **TOKENS, checkpoint_ratio=1.0, checkpoint_mode=mode)
@@ -89,10 +87,7 @@ def test_recomputed_blocks_of_a_split_sequence_draw_what_they_drew(pair: Group, 
 
 def _masks(worker: Worker, plan: Plan, seed: int) -> dict[str, list[torch.Tensor]]:
     """Returns what each dropout of the model left out in two steps on this rank."""
-    spec = spec_with(seed)
-    load_engine(plan, worker.device)
-    mesh = worker.group.acquire(30.0, plan)
-    model = build(spec.model, spec.train, attention=plan.attention)
+    ours = built(worker, TrialRequest(number=0, plan=plan, spec=spec_with(seed)))
     masks: dict[str, list[torch.Tensor]] = {}
 
     def record(name: str) -> Any:
@@ -101,17 +96,13 @@ def _masks(worker: Worker, plan: Plan, seed: int) -> dict[str, list[torch.Tensor
 
         return hook
 
-    for name, part in model.module.named_modules():
+    for name, part in ours.module.named_modules():
         if isinstance(part, nn.Dropout):
-            part.register_forward_hook(record(name))
-    source = batch_source(model, spec)
-    request = TrialRequest(number=0, plan=plan, spec=spec)
-    training = build_training(request, model, prepare(spec), mesh, worker.device)
+            part.register_forward_hook(record(name.removeprefix("module.")))
+    given = ours.source.step(plan, 0, 0)  # the same samples on all data ranks and in both steps
     for _ in range(2):
-        # the same samples on all data ranks and in both steps
-        given = source.step(plan, 0, 0)
-        training.step(given.batches, given.targets, stopwatch_for(worker.device))
-    training.close()
+        ours.training.step(given.batches, given.targets, stopwatch_for(worker.device))
+    ours.training.close()
     return masks
 
 

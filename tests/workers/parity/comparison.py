@@ -20,7 +20,7 @@ from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
 from tests.orchestrator.export.folders import taken_of
-from tests.workers.launch import Group
+from tests.workers.launch import Groups
 from tests.workers.parity.architectures import clipped, model_folder, spec_of
 from tests.workers.parity.exported import first_steps
 from tests.workers.parity.layouts import EXPORTS, Knobs, layouts_of, plan_of
@@ -102,14 +102,13 @@ class Expected:
 class Parity:
     """Comparisons of plans with the plain loop, on groups of ranks that stay."""
 
-    def __init__(self) -> None:
-        """Starts no ranks yet."""
-        self._groups: dict[int, Group] = {}
+    def __init__(self, groups: Groups | None = None) -> None:
+        """Starts no ranks yet; without groups given, its own have no memory limit."""
+        self._groups = groups or Groups(spec_of("causal-lm", Path("gpt2")))
 
     def stop(self) -> None:
         """Stops all ranks."""
-        for group in self._groups.values():
-            group.stop()
+        self._groups.stop()
 
     def of_model(
         self, task: str, model: str, layouts: Mapping[str, Knobs] | None = None
@@ -159,7 +158,7 @@ class Parity:
             return replace(row, ending="failed", detail=str(error).strip().splitlines()[-1])
 
     def _by_changes(self, request: TrialRequest, expected: Reference, row: Compared) -> Compared:
-        group = self._group(request.plan.world_size)
+        group = self._groups.of(request.plan.world_size)
         moved = group.call(changes, request, expected.rate, seconds=_CALL_SECONDS)
         failures = [each for each in moved if isinstance(each, str)]
         if failures:
@@ -180,18 +179,12 @@ class Parity:
         return _judged(row, expected.largest_difference(moved.changes))
 
     def _by_losses(self, request: TrialRequest, losses: Sequence[float], row: Compared) -> Compared:
-        group = self._group(request.plan.world_size)
+        group = self._groups.of(request.plan.world_size)
         outcome = group.call(trial, request, seconds=_CALL_SECONDS)[0]
         if not isinstance(outcome, Measured):
             return replace(row, ending="failed", detail=outcome_sentence(outcome))
         pairs = zip(outcome.losses, losses, strict=True)
         return _judged(row, max(abs(mine - theirs) / abs(theirs) for mine, theirs in pairs))
-
-    def _group(self, ranks: int) -> Group:
-        group = self._groups.get(ranks)
-        if group is None or not group.alive:
-            group = self._groups[ranks] = Group(ranks, spec_of("causal-lm", Path("gpt2")))
-        return group
 
 
 def _judged(row: Compared, apart: float) -> Compared:

@@ -30,8 +30,9 @@ from orchestrator.export.formats import export_bundle
 from orchestrator.export.source import ExportSource
 from search_spaces.settings.export_manifest import ExportManifest
 from tests.workers.launch import rank_processes
+from tests.workers.one_step import whole_weights
 from tests.workers.parity.plain_loop import FP16_SCALE
-from tests.workers.parity.ranks import TOO_LARGE, whole_weights
+from tests.workers.parity.ranks import TOO_LARGE
 from workers.run_recorder.module_hooks import root_modules
 
 _SECONDS = 240.0

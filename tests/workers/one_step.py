@@ -1,0 +1,112 @@
+"""A plan's training on a rank, as a trial builds it, for tests that look inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from search_spaces.settings.deepspeed_config import render_deepspeed
+from search_spaces.trial import TrialRequest
+from workers.data.batches import BatchSource, StepBatches, batch_source
+from workers.engines.build import build_training, load_engine
+from workers.engines.stopwatch import stopwatch_for
+from workers.models.load import build
+from workers.parallel.tensor import original_order
+from workers.plain_torch.slices import as_distributed
+from workers.prepare import prepare
+from workers.process_groups import Mesh
+from workers.worker import Worker
+
+_SECONDS = 600.0  # for a group of ranks to form, on a busy machine
+
+OptimizerOf = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """The training of a plan on this rank, with the batches of its data."""
+
+    request: TrialRequest
+    training: Any  # of the plan's engine
+    mesh: Mesh | None
+    source: BatchSource
+    device: torch.device
+
+    @property
+    def module(self) -> nn.Module:
+        """The model, as the engine wrapped it."""
+        module: nn.Module = self.training.module
+        return module
+
+    def batches(self, number: int = 0) -> StepBatches:
+        """Returns this rank's batches of a step."""
+        plan, mesh = self.request.plan, self.mesh
+        step = self.source.step(plan, mesh.place.data if mesh else 0, number)
+        return step.counted_over(plan, mesh.group if mesh else None, self.device)
+
+    def step(self, number: int = 0) -> torch.Tensor:
+        """Trains on the samples of a step; returns this rank's part of the loss."""
+        given = self.batches(number)
+        loss: torch.Tensor = self.training.step(
+            given.batches, given.targets, stopwatch_for(self.device)
+        )
+        return loss
+
+
+def built(worker: Worker, request: TrialRequest, optimizer_of: OptimizerOf | None = None) -> Built:
+    """Builds the training of a plan, with another optimizer where one is given."""
+    plan, spec = request.plan, request.spec
+    load_engine(plan, worker.device)
+    mesh = worker.group.acquire(_SECONDS, plan)
+    source = batch_source(build(spec.model, spec.train, attention=plan.attention), spec)
+    training = _training(request, mesh, worker.device, optimizer_of)
+    return Built(request=request, training=training, mesh=mesh, source=source, device=worker.device)
+
+
+def _training(
+    request: TrialRequest,
+    mesh: Mesh | None,
+    device: torch.device,
+    optimizer_of: OptimizerOf | None,
+) -> Any:
+    plan, spec, facts = request.plan, request.spec, prepare(request.spec)
+    model = build(spec.model, spec.train, attention=plan.attention)
+    if optimizer_of is None or plan.engine == "torch":
+        training: Any = build_training(request, model, facts, mesh, device)
+        if optimizer_of is None:
+            return training
+        update = replace(training.update, optimizer=optimizer_of(training.module))
+        return replace(training, update=update)
+    from workers.engines.deepspeed import start_deepspeed
+
+    settings = render_deepspeed(plan, facts, spec, device.type)
+    return start_deepspeed(model, settings, mesh, device, spec.train, optimizer_of)
+
+
+def sgd(rate: float) -> OptimizerOf:
+    """Returns SGD, which moves weights by their gradients, whose scale AdamW hides."""
+    return lambda module: torch.optim.SGD(module.parameters(), lr=rate, foreach=False)
+
+
+def whole_weights(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Gathers the weights of a module from all ranks, in the order of the unsplit model."""
+    gathered = {}
+    for name, weight in module.named_parameters():
+        owner = module.get_submodule(name.rpartition(".")[0])
+        gathered[name] = original_order(owner, _whole(weight).detach()).clone()
+    return gathered
+
+
+def _whole(weight: nn.Parameter) -> torch.Tensor:
+    if hasattr(weight, "ds_tensor"):  # of ZeRO-3
+        from deepspeed.runtime.zero import GatheredParameters
+
+        with GatheredParameters([weight]):
+            return weight.detach().clone()
+    slices = as_distributed(weight)
+    return slices.full_tensor() if isinstance(slices, DTensor) else slices
