@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from search_spaces.trial import Anatomy, Measured, TrialRequest
-from tests.workers.launch import Group
+from tests.workers.launch import Group, Groups
 from tests.workers.values import LLAMA, a_request, a_spec
 from workers.models.load import build
 
+thorough = pytest.mark.thorough
 MIB = 2**20
 FP32_BYTES = 4
 # The tiny Llama by hand. Embedding, tied to the head: 500 words of 64. A layer: q and o of 64 x 64,
@@ -40,44 +42,26 @@ def test_the_arithmetic_counts_the_model_that_is_built() -> None:
     assert (len(weights), sum(weight.numel() for weight in weights)) == (TENSORS, PARAMETERS)
 
 
-def test_one_rank_alone_holds_everything_once(alone: Group) -> None:
-    anatomy = anatomy_of(alone, a_request(data=1, micro_batch=4))
-
-    weights = FP32_BYTES * PARAMETERS
-    assert state_of(anatomy) == (weights, weights, 2 * weights + COUNTER_BYTES)
-
-
-def test_ddp_holds_everything_in_each_rank(pair: Group) -> None:
-    anatomy = anatomy_of(pair, a_request(zero_stage=0))
-
-    weights = FP32_BYTES * PARAMETERS
-    assert state_of(anatomy) == (weights, weights, 2 * weights + COUNTER_BYTES)
-
-
-def test_without_bucket_views_ddp_holds_gradients_in_buckets_too(pair: Group) -> None:
-    anatomy = anatomy_of(pair, a_request(zero_stage=0, gradient_as_bucket_view=False))
-
-    weights = FP32_BYTES * PARAMETERS
-    assert state_of(anatomy) == (weights, 2 * weights, 2 * weights + COUNTER_BYTES)
-
-
-@pytest.mark.parametrize("zero_stage", [2, 3])
-def test_sharding_over_two_ranks_halves_the_model_state(pair: Group, zero_stage: int) -> None:
+@pytest.mark.parametrize(
+    ("knobs", "gradients", "shards"),
+    [
+        ({"zero_stage": 0}, 1, 1),
+        ({"zero_stage": 0, "gradient_as_bucket_view": False}, 2, 1),  # in buckets too
+        ({"zero_stage": 3}, 1, 2),
+        pytest.param({"zero_stage": 2}, 1, 2, marks=thorough),
+        pytest.param({"data": 1, "micro_batch": 4}, 1, 1, marks=thorough),
+    ],
+    ids=str,
+)
+def test_the_model_state_is_counted_to_the_byte(
+    groups: Groups, knobs: dict[str, Any], gradients: int, shards: int
+) -> None:
     """Rajbhandari et al. 2020, figure 1: with N ranks each holds 1/N of what is split."""
-    anatomy = anatomy_of(pair, a_request(zero_stage=zero_stage))
+    anatomy = anatomy_of(groups.of(knobs.get("data", 2)), a_request(**knobs))
 
-    half = FP32_BYTES * PARAMETERS // 2
-    assert state_of(anatomy) == (half, half, 2 * half + COUNTER_BYTES)
-
-
-def test_a_tensor_that_does_not_divide_gives_the_first_rank_a_row_more(pair: Group) -> None:
-    odd = {**LLAMA, "config": {**LLAMA["config"], "vocab_size": WORDS + 1}}
-    outcome = pair.run(a_request(a_spec(model=odd), zero_stage=3))
-
-    assert isinstance(outcome, Measured)
-    rest = FP32_BYTES * (PARAMETERS - WORDS * WIDTH) // 2
-    rows = {0: 251, 1: 250}[outcome.memory.rank]
-    assert outcome.memory.anatomy.weights == rest + FP32_BYTES * rows * WIDTH
+    weights = FP32_BYTES * PARAMETERS // shards
+    states = 2 * weights + COUNTER_BYTES
+    assert state_of(anatomy) == (weights, gradients * weights, states)
 
 
 def test_activations_are_the_peak_without_model_state(pair: Group) -> None:
@@ -121,6 +105,7 @@ def activations_of(alone: Group, micro_batch: int, checkpoint_ratio: float = 0.0
     return anatomy_of(alone, request).activations
 
 
+@thorough
 def test_recomputation_takes_activations_away(fresh: Group) -> None:
     none, half, all_of_them = (activations_of(fresh, 8, ratio) for ratio in (0.0, 0.5, 1.0))
 
@@ -128,6 +113,7 @@ def test_recomputation_takes_activations_away(fresh: Group) -> None:
     assert all_of_them < 0.8 * none
 
 
+@thorough
 def test_a_smaller_micro_batch_takes_activations_away(fresh: Group) -> None:
     share = activations_of(fresh, 2) / activations_of(fresh, 8)
 

@@ -42,9 +42,9 @@ def thorough(**knobs: Any) -> Any:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"checkpoint_ratio": 0.5, "batching": "grouped"},
         {"zero_stage": 3, "batching": "packed"},
-        {"tensor": 2, "data": 1},
+        thorough(checkpoint_ratio=0.5, batching="grouped"),
+        thorough(tensor=2, data=1),
         thorough(pipeline=2, data=1, micro_batch=1),
         thorough(engine="deepspeed", zero_stage=1),
         thorough(engine="deepspeed", zero_stage=3),

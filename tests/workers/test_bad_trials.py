@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 from torch.distributed.tensor import DTensor
 
-from search_spaces.trial import Crashed, Diverged, Measured, Outcome, TrialRequest
-from tests.covering import every_pair, every_value
+from search_spaces.trial import Crashed, Diverged, Outcome, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.odd_models import SAID
 from tests.workers.values import CALL_SECONDS, a_request, a_spec, odd_model
@@ -18,6 +17,7 @@ from workers.prepare import prepare
 from workers.trial import _build
 from workers.worker import Worker
 
+thorough = pytest.mark.thorough
 IN_A_SENTENCE = f"LookupError: {SAID}"
 
 
@@ -33,13 +33,19 @@ def run_odd(peers: Group, fault: str, *, zero_stage: int = 0, **config: object) 
     return outcome
 
 
-def test_the_model_without_a_fault_is_measured(peers: Group) -> None:
-    assert isinstance(run_odd(peers, "none"), Measured)
-
-
-@pytest.mark.cases_by_default(5)
 @pytest.mark.parametrize(
-    **every_pair(zero_stage=(0, 3), where=("build", "data", "forward", "backward"), rank=(None, 1))
+    ("zero_stage", "where", "rank"),
+    [
+        (0, "build", None),
+        (3, "backward", 1),
+        *(
+            pytest.param(stage, where, rank, marks=thorough)
+            for stage, where, rank in (
+                *((3, "build", 1), (3, "data", None), (0, "data", 1), (0, "forward", None)),
+                *((3, "forward", 1), (0, "backward", None)),
+            )
+        ),
+    ],
 )
 def test_what_user_code_raises_is_a_crash_that_says_where(
     peers: Group, zero_stage: int, where: str, rank: int | None
@@ -56,6 +62,7 @@ def test_what_user_code_raises_is_a_crash_that_says_where(
     assert outcome.costs is not None
 
 
+@thorough
 def test_what_is_raised_in_a_measured_step_is_a_crash_too(peers: Group) -> None:
     outcome = run_odd(peers, "raises", rank=1, call=4, zero_stage=2)
 
@@ -63,6 +70,7 @@ def test_what_is_raised_in_a_measured_step_is_a_crash_too(peers: Group) -> None:
     assert (outcome.cause, outcome.rank, outcome.phase) == ("exception", 1, "forward")
 
 
+@thorough
 def test_an_error_that_user_code_keeps_does_not_keep_the_model(peers: Group) -> None:
     outcome = run_odd(peers, "keeps", where="backward", call=2)
 
@@ -70,7 +78,7 @@ def test_an_error_that_user_code_keeps_does_not_keep_the_model(peers: Group) -> 
     assert outcome.detail == IN_A_SENTENCE
 
 
-@pytest.mark.parametrize("rank", [None, 1], ids=["on all ranks", "on one rank"])
+@pytest.mark.parametrize("rank", [pytest.param(None, marks=thorough), 1])
 def test_user_code_that_exits_does_not_end_the_worker(peers: Group, rank: int | None) -> None:
     outcome = run_odd(peers, "exits", rank=rank)
 
@@ -79,7 +87,9 @@ def test_user_code_that_exits_does_not_end_the_worker(peers: Group, rank: int | 
     assert outcome.detail == "SystemExit: user code called exit"
 
 
-@pytest.mark.parametrize(**every_value(fault=("nan", "infinite"), rank=(None, 1)))
+@pytest.mark.parametrize(
+    ("fault", "rank"), [("nan", 1), pytest.param("infinite", None, marks=thorough)]
+)
 def test_a_loss_that_is_no_number_has_diverged(peers: Group, fault: str, rank: int | None) -> None:
     outcome = run_odd(peers, fault, rank=rank, call=3)  # the longest samples, step 0, step 1
 
@@ -89,7 +99,9 @@ def test_a_loss_that_is_no_number_has_diverged(peers: Group, fault: str, rank: i
     assert outcome.costs.total_seconds > 0
 
 
-@pytest.mark.parametrize(("fault", "named"), [("tuple", "tuple"), ("vector", "Tensor")])
+@pytest.mark.parametrize(
+    ("fault", "named"), [("tuple", "tuple"), pytest.param("vector", "Tensor", marks=thorough)]
+)
 def test_a_model_without_a_scalar_loss_hears_what_it_returned(
     peers: Group, fault: str, named: str
 ) -> None:
@@ -100,7 +112,7 @@ def test_a_model_without_a_scalar_loss_hears_what_it_returned(
     assert outcome.detail.startswith(f"TypeError: the model's forward returned {named} without")
 
 
-@pytest.mark.parametrize("zero_stage", [0, 3])
+@pytest.mark.parametrize("zero_stage", [pytest.param(0, marks=thorough), 3])
 def test_weights_that_each_rank_draws_for_itself_are_the_first_ranks(
     peers: Group, zero_stage: int
 ) -> None:

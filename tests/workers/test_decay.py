@@ -37,7 +37,6 @@ GPT2 = {
         "attn_pdrop": 0.0,
     },
 }
-MORE = pytest.mark.thorough
 
 
 def spec_with(decay: Decay) -> SweepSpec:
@@ -79,34 +78,36 @@ def plain_losses_with_the_longest(decay: Decay) -> list[float]:
     return losses
 
 
-@pytest.mark.cases_by_default(4)
-@pytest.mark.parametrize("decay", ["all", "stock"])
+PLANS: dict[str, dict[str, Any]] = {
+    "one rank": {"data": 1},
+    "tensor": {"tensor": 2, "data": 1},
+    "fsdp2": {"zero_stage": 3},
+    "pipeline": {"pipeline": 2, "data": 1},
+    "foreach": {"optimizer": "adamw_foreach"},
+    **{f"zero {stage}": {"engine": "deepspeed", "zero_stage": stage} for stage in range(4)},
+    "offloaded": {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"},
+}
+
+
 @pytest.mark.parametrize(
-    ("ranks", "knobs"),
+    ("knobs", "decay"),
     [
-        pytest.param(1, {"data": 1}, id="one rank"),
-        pytest.param(2, {}, id="ddp"),
-        pytest.param(2, {"tensor": 2, "data": 1}, id="tensor"),
-        pytest.param(2, {"engine": "deepspeed", "zero_stage": 2}, id="zero 2"),
-        pytest.param(2, {"zero_stage": 3}, id="fsdp2", marks=MORE),
-        pytest.param(2, {"pipeline": 2, "data": 1}, id="pipeline", marks=MORE),
-        pytest.param(2, {"optimizer": "adamw_foreach"}, id="foreach", marks=MORE),
-        pytest.param(2, {"engine": "deepspeed", "zero_stage": 0}, id="zero 0", marks=MORE),
-        pytest.param(2, {"engine": "deepspeed", "zero_stage": 1}, id="zero 1", marks=MORE),
-        pytest.param(2, {"engine": "deepspeed", "zero_stage": 3}, id="zero 3", marks=MORE),
-        pytest.param(
-            2,
-            {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"},
-            id="offloaded",
-            marks=[MORE, pytest.mark.skipif(missing_for_cpu_adam() is not None, reason="no Adam")],
+        pytest.param({}, "stock", id="ddp, stock"),
+        *(
+            pytest.param(knobs, decay, id=f"{name}, {decay}", marks=pytest.mark.thorough)
+            for name, knobs in PLANS.items()
+            for decay in ("all", "stock")
         ),
     ],
 )
 def test_only_the_weights_of_train_decay_decay(
-    groups: Groups, decay: Decay, ranks: int, knobs: dict[str, Any]
+    groups: Groups, knobs: dict[str, Any], decay: Decay
 ) -> None:
-    request = TrialRequest(number=0, plan=a_plan(**knobs), spec=spec_with(decay))
-    outcome = groups.of(ranks).run(request)
+    if "offload_optimizer" in knobs and (lack := missing_for_cpu_adam()):
+        pytest.skip(lack)
+    plan = a_plan(**knobs)
+    request = TrialRequest(number=0, plan=plan, spec=spec_with(decay))
+    outcome = groups.of(plan.world_size).run(request)
 
     assert isinstance(outcome, Measured), outcome
     assert outcome.losses == pytest.approx(plain_losses(decay), rel=TOLERANCE)

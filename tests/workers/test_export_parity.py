@@ -51,7 +51,7 @@ def stepped(
     ("task", "model", "form", "knobs"),
     [
         # its loss ignores the number of labels that Trainer counts
-        ("seq2seq", "t5", "hf-trainer", {}),
+        thorough("seq2seq", "t5", "hf-trainer", {}),
         thorough("masked-lm", "bert", "hf-trainer", {"data": 1, "batching": "grouped"}),
         thorough("sequence-classification", "gpt2", "hf-trainer", {}),
         thorough("causal-lm", "llama", "hf-trainer", {**DEEPSPEED, "zero_stage": 3}),

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import cross_entropy
 
 from search_spaces.plan import Plan
 from search_spaces.trial import Anatomy, Measured, TrialRequest
 from tests.workers.launch import Group
-from tests.workers.values import GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
-from workers.data.batches import batch_source, longest_samples, step_samples
-from workers.data.dataset import load_dataset
-from workers.engines.build import build_training
-from workers.engines.stopwatch import stopwatch_for
-from workers.models.load import build, build_whole
-from workers.prepare import prepare
+from tests.workers.one_step import built
+from tests.workers.test_anatomy import PARAMETERS
+from tests.workers.test_same_training import MORE, WORST_STEP, _accumulate
+from tests.workers.values import a_plan, a_request, a_spec, odd_model
+from workers.models.load import build_whole
 from workers.worker import Worker
 
 RANK, STEPS = 4, 6
@@ -31,7 +27,6 @@ SPEC = a_spec(train=TRAIN, objective={"max_steps": STEPS, "max_seconds": 30})
 # 64 -> 64, k and v 64 -> 32, gate, up and down 64 -> 128 or back.
 ADAPTERS = 2 * RANK * (2 * 128 + 2 * 96 + 3 * 192)
 FACTORS = 2 * 7 * 2
-FROZEN = 500 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64) + 64
 COUNTER_BYTES = 4 * FACTORS  # AdamW counts its steps in each tensor's state
 PLANS = [
     a_plan(zero_stage=0, checkpoint_ratio=0.5),
@@ -57,27 +52,21 @@ def reference_losses() -> list[float]:
     optimizer = torch.optim.AdamW(
         trained, lr=SPEC.train.learning_rate, weight_decay=SPEC.train.weight_decay
     )
-    data = load_dataset(SPEC.data, SPEC.train, 500)
     losses = []
-    for step in range(-1, STEPS):
-        numbers = longest_samples(data.lengths, GLOBAL_BATCH)
-        if step >= 0:
-            numbers = step_samples(data.lengths, step, GLOBAL_BATCH, SPEC.train.seed)
-        samples = [torch.from_numpy(data.sample(number).astype("int64")) for number in numbers]
-        targets = sum(len(sample) - 1 for sample in samples)
-        losses.append(0.0)
-        for sample in samples:
-            logits = module(input_ids=sample[None]).logits[0]
-            part = cross_entropy(logits[:-1], sample[1:], reduction="sum") / targets
-            part.backward()
-            losses[-1] += part.item()
+    for step in range(WORST_STEP, STEPS):
+        losses.append(_accumulate(module, step))
         optimizer.step()
         optimizer.zero_grad()
     return losses[1:]
 
 
-@pytest.mark.cases_by_default(3)
-@pytest.mark.parametrize("plan", PLANS, ids=plan_id)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(plan, id=plan_id(plan), marks=() if number == 3 else MORE)
+        for number, plan in enumerate(PLANS)
+    ],
+)
 def test_every_plan_trains_the_same(pair: Group, plan: Plan) -> None:
     outcome = pair.run(TrialRequest(number=0, plan=plan, spec=SPEC))
 
@@ -85,6 +74,7 @@ def test_every_plan_trains_the_same(pair: Group, plan: Plan) -> None:
     assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
 
 
+@MORE
 def test_one_rank_alone_trains_the_same_and_learns(alone: Group) -> None:
     outcome = alone.run(a_request(SPEC, data=1, micro_batch=4))
 
@@ -103,28 +93,23 @@ def _states(anatomy: Anatomy) -> tuple[int, int, int]:
     return anatomy.weights, anatomy.gradients, anatomy.optimizer_states
 
 
-@pytest.mark.cases_by_default(1)
-@pytest.mark.parametrize("zero_stage", [0, 2, 3])
+@pytest.mark.parametrize("zero_stage", [*(pytest.param(stage, marks=MORE) for stage in (0, 2)), 3])
 def test_only_adapters_have_gradients_and_optimizer_states(pair: Group, zero_stage: int) -> None:
     anatomy = _anatomy(pair, a_request(SPEC, zero_stage=zero_stage))
 
     ranks = 1 if zero_stage == 0 else 2
     trained = FP32_BYTES * ADAPTERS // ranks
-    weights = FP32_BYTES * FROZEN // ranks + trained
+    weights = FP32_BYTES * PARAMETERS // ranks + trained
     assert _states(anatomy) == (weights, trained, 2 * trained + COUNTER_BYTES)
 
 
 def _steps(worker: Worker, request: TrialRequest) -> dict[str, tuple[bool, bool]]:
     """Tells for each weight if it is trained, and if any bit of this rank's part changed."""
-    mesh = worker.group.acquire(30.0, request.plan)
-    model = build(request.spec.model, request.spec.train, attention=request.plan.attention)
-    source = batch_source(model, request.spec)
-    training: Any = build_training(request, model, prepare(request.spec), mesh, worker.device)
-    weights = dict(training.module.named_parameters())
+    ours = built(worker, request)
+    weights = dict(ours.module.named_parameters())
     before = {name: _held(weight) for name, weight in weights.items()}
     for step in range(2):
-        given = source.step(request.plan, mesh.place.data if mesh else 0, step)
-        training.step(given.batches, given.targets, stopwatch_for(worker.device))
+        ours.step(step)
     return {
         name: (weight.requires_grad, not torch.equal(before[name], _held(weight)))
         for name, weight in weights.items()
@@ -143,7 +128,7 @@ def test_frozen_weights_do_not_move_by_a_bit_and_adapters_do(pair: Group, zero_s
         assert all(trained == moved for trained, moved in rank.values())
 
 
-@pytest.mark.parametrize("zero_stage", [0, 3])
+@pytest.mark.parametrize("zero_stage", [0, pytest.param(3, marks=MORE)])
 def test_a_users_model_trains_adapters_too(pair: Group, zero_stage: int) -> None:
     spec = a_spec(model=odd_model("none"), train=TRAIN, objective={"max_steps": STEPS})
     outcome = pair.run(a_request(spec, zero_stage=zero_stage))

@@ -16,7 +16,6 @@ import torch
 
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest
-from tests.covering import every_value
 from tests.workers.launch import Group
 from tests.workers.odd_models import HUGE_BYTES
 from tests.workers.values import LLAMA, MEMORY_GIB, a_request, a_spec, odd_model
@@ -45,9 +44,20 @@ def large_request(spec: SweepSpec = ONE_TENSOR, zero_stage: int = 0) -> TrialReq
     return a_request(spec, zero_stage=zero_stage, micro_batch=128, accumulation=1)
 
 
-@pytest.mark.cases_by_default(2)
-@pytest.mark.parametrize("zero_stage", [0, 3])
-@pytest.mark.parametrize("spec", [ONE_TENSOR, MANY_TENSORS], ids=["one tensor", "many tensors"])
+@pytest.mark.parametrize(
+    ("spec", "zero_stage"),
+    [
+        pytest.param(ONE_TENSOR, 3, id="one tensor, zero 3"),
+        *(
+            pytest.param(spec, stage, id=name, marks=pytest.mark.thorough)
+            for name, spec, stage in (
+                ("one tensor, ddp", ONE_TENSOR, 0),
+                ("many tensors, ddp", MANY_TENSORS, 0),
+                ("many tensors, zero 3", MANY_TENSORS, 3),
+            )
+        ),
+    ],
+)
 def test_a_plan_too_large_for_the_budget_runs_out_of_memory(
     peers: Group, spec: SweepSpec, zero_stage: int
 ) -> None:
@@ -83,6 +93,7 @@ def test_what_is_freed_before_the_error_arrives_is_still_counted_as_wanted() -> 
     assert outcome.wanted_bytes > LIMIT_BYTES
 
 
+@pytest.mark.thorough
 def test_the_next_plan_measures_as_before_the_failure(peers: Group) -> None:
     before = peers.run(a_request())
     failed = peers.run(large_request())
@@ -137,7 +148,14 @@ def test_failures_in_a_row_leave_nothing_behind(peers: Group) -> None:
 
 # in the first step, and in a measured one
 @pytest.mark.parametrize(
-    **every_value(zero_stage=(0, 2, 3), where=("forward", "backward"), call=(1, 3))
+    ("zero_stage", "where", "call"),
+    [
+        (2, "backward", 3),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in ((0, "forward", 1), (3, "forward", 3), (3, "backward", 1))
+        ),
+    ],
 )
 def test_when_one_rank_runs_out_the_others_learn_it_at_once(
     peers: Group, zero_stage: int, where: str, call: int

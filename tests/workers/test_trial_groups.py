@@ -33,7 +33,6 @@ def _open_groups(worker: Worker, plans: list[Plan], keeps_shapes: bool) -> list[
     return counts
 
 
-@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("keeps_shapes", [True, False])
 def test_a_device_holds_groups_of_the_last_shape_alone(four: Group, keeps_shapes: bool) -> None:
     """NCCL's groups hold memory, which would count in every plan after theirs."""

@@ -10,13 +10,14 @@ from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
 from tests.workers.values import a_request, a_spec, odd_model
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def unwoken(groups: Groups) -> Group:
     return groups.of(2, stubborn.BACKEND)
 
 
-@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("zero_stage", [0, 3])
 def test_the_alarm_wakes_them_and_the_same_workers_go_on(unwoken: Group, zero_stage: int) -> None:
     """Nothing else wakes them: each would wait for its time-out, and end its process."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,12 @@ from search_spaces.trial import (
     outcome_from_json,
     outcome_to_json,
 )
-from tests.covering import every_value
 from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
+from tests.workers.one_step import built
 from tests.workers.test_same_training import LOSS_TOLERANCE, reference_losses
 from tests.workers.values import LLAMA, SHORT, STEPS, a_plan, a_request, a_spec, odd_model
-from workers.data.batches import StepBatches, batch_source
-from workers.engines.build import build_training, load_engine
-from workers.engines.stopwatch import stopwatch_for
-from workers.models.load import build
 from workers.parallel.compile import missing_for_compile
-from workers.prepare import prepare
 from workers.trial import validation_floor_seconds, validation_objective
 from workers.worker import Worker
 
@@ -49,55 +45,39 @@ thorough = pytest.mark.thorough
 WEIGHTS_BYTES = 424_192  # of the tiny Llama, see test_anatomy
 ADAM = 3  # times the weights: they and the two states
 LOSSY_TOLERANCE = 0.02
+PIPELINE: dict[str, Any] = {"pipeline": 2, "data": 1}
+TENSOR: dict[str, Any] = {"tensor": 2, "data": 1}
+DEEPSPEED: dict[str, Any] = {"engine": "deepspeed"}
 PLANS: dict[str, dict[str, Any]] = {
-    "ddp": {},
-    "tensor": {"tensor": 2, "data": 1},
     "fsdp2, selective": {
-        "zero_stage": 3,
-        "checkpoint_ratio": 1.0,
-        "checkpoint_mode": "selective",
+        **{"zero_stage": 3, "checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}
     },
-    "pipeline": {"pipeline": 2, "data": 1},
-    "zero 2": {"engine": "deepspeed", "zero_stage": 2},
-    "zero 3": {"engine": "deepspeed", "zero_stage": 3},
-}
-MORE_PLANS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp, checkpoints on the host": {"checkpoint_ratio": 1.0, "checkpoint_offload": True},
     "fsdp2 kept gathered, packed": {"zero_stage": 2, "batching": "packed", "checkpoint_ratio": 0.5},
     "fsdp2 offloaded": {
-        "zero_stage": 3,
-        "offload_optimizer": "cpu",
-        "offload_parameters": "cpu",
+        **{"zero_stage": 3, "offload_optimizer": "cpu", "offload_parameters": "cpu"}
     },
-    "ddp, checkpoints on the host": {"checkpoint_ratio": 1.0, "checkpoint_offload": True},
     "loaders": {"loader_workers": 2},
-    "sequence": {"tensor": 2, "data": 1, "sequence_parallel": True, "attention": "eager"},
-    "gpipe, recomputed": {
-        "pipeline": 2,
-        "data": 1,
-        "pipeline_schedule": "gpipe",
-        "checkpoint_ratio": 0.5,
-    },
-    "zero 0": {"engine": "deepspeed", "zero_stage": 0},
-    "zero 1": {"engine": "deepspeed", "zero_stage": 1},
-    "autotp": {"engine": "deepspeed", "zero_stage": 1, "tensor": 2, "data": 1},
-}
-WIDE_PLANS: dict[str, dict[str, Any]] = {
+    "tensor": TENSOR,
+    "sequence": {**TENSOR, "sequence_parallel": True, "attention": "eager"},
+    "pipeline": PIPELINE,
+    "gpipe, recomputed": {**PIPELINE, "pipeline_schedule": "gpipe", "checkpoint_ratio": 0.5},
+    **{f"zero {stage}": {**DEEPSPEED, "zero_stage": stage} for stage in range(4)},
+    "autotp": {**DEEPSPEED, **TENSOR, "zero_stage": 1},
     "hybrid shard": {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1},
     "weights kept by two ranks": {
-        "zero_stage": 3,
-        "data": 4,
-        "reshard_ranks": 2,
-        "micro_batch": 1,
+        **{"zero_stage": 3, "data": 4, "reshard_ranks": 2, "micro_batch": 1}
     },
-    "tensor and pipeline": {"tensor": 2, "pipeline": 2, "data": 1},
+    "tensor and pipeline": {**PIPELINE, **TENSOR},
     "tensor and fsdp2": {"tensor": 2, "zero_stage": 3, "data": 2},
     "pipeline of ddp": {"pipeline": 2, "data": 2},
 }
 LOSSY: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
-    "fp16 in a pipeline": {"precision": "fp16", "pipeline": 2, "data": 1},
-    "zero 2 in bf16": {"engine": "deepspeed", "zero_stage": 2, "precision": "bf16"},
-    "zero 3 in bf16": {"engine": "deepspeed", "zero_stage": 3, "precision": "bf16"},
+    "fp16 in a pipeline": {"precision": "fp16", **PIPELINE},
+    "zero 2 in bf16": {**DEEPSPEED, "zero_stage": 2, "precision": "bf16"},
+    "zero 3 in bf16": {**DEEPSPEED, "zero_stage": 3, "precision": "bf16"},
     "powersgd": {"compression": "powersgd"},
     "8 bit": {"optimizer": "adamw_8bit", "zero_stage": 3},
 }
@@ -141,19 +121,18 @@ def evaluation_loss(groups: Groups, tmp_path_factory: pytest.TempPathFactory) ->
     return done.evaluation_loss
 
 
-@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize(
-    ("ranks", "knobs"),
+    "knobs",
     [
-        *(pytest.param(2, knobs, id=name) for name, knobs in PLANS.items()),
-        *(pytest.param(2, knobs, id=name, marks=thorough) for name, knobs in MORE_PLANS.items()),
-        *(pytest.param(4, knobs, id=name, marks=thorough) for name, knobs in WIDE_PLANS.items()),
+        pytest.param(knobs, id=name, marks=thorough if number else ())
+        for number, (name, knobs) in enumerate(PLANS.items())
     ],
 )
 def test_every_engine_evaluates_and_saves(
-    groups: Groups, evaluation_loss: float, ranks: int, knobs: dict[str, Any], tmp_path: Path
+    groups: Groups, evaluation_loss: float, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
-    outcome = groups.of(ranks).run(a_validation(a_spec(), tmp_path, **knobs))
+    request = a_validation(a_spec(), tmp_path, **knobs)
+    outcome = groups.of(request.plan.world_size).run(request)
 
     # both ends of a pipeline hold the tied embedding; ZeRO 1 and 2 write the weights twice
     twice = knobs.get("pipeline", 1) > 1 or knobs.get("zero_stage") in (1, 2)
@@ -183,10 +162,10 @@ def test_lossy_plans_evaluate_and_save_too(
 
 
 @thorough
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
 def test_compiled_blocks_are_evaluated(pair: Group, evaluation_loss: float, tmp_path: Path) -> None:
-    (outcome, _) = pair.call(_run, a_validation(a_spec(), tmp_path, compile=True), seconds=600)
+    (outcome, _) = pair.call(_run, a_validation(a_spec(), tmp_path, compile=True), seconds=1700)
 
     validated = assert_validated(outcome)
     assert validated.validation is not None
@@ -217,26 +196,14 @@ def test_adapters_are_saved_with_what_is_frozen(
 # ---------------------------------------------------------------- what is written
 
 
-def _built(worker: Worker, plan: Plan) -> tuple[Any, StepBatches]:
-    """Builds a plan's training on this rank, and the batches of a step."""
-    spec = a_spec()
-    load_engine(plan, worker.device)
-    mesh = worker.group.acquire(30.0, plan)
-    model = build(spec.model, spec.train, attention=plan.attention)
-    source = batch_source(model, spec)
-    request = TrialRequest(number=0, plan=plan, spec=spec)
-    training = build_training(request, model, prepare(spec), mesh, worker.device)
-    return training, source.step(plan, mesh.place.data if mesh else 0, 0)
-
-
 def _written(worker: Worker, plan: Plan, folder: str) -> dict[str, int]:
     """Counts of elements in the weights and optimizer states that this rank writes after a step."""
-    training, given = _built(worker, plan)
-    training.step(given.batches, given.targets, stopwatch_for(worker.device))
+    ours = built(worker, TrialRequest(number=0, plan=plan, spec=a_spec()))
+    ours.step()
     own = Path(folder) / str(worker.ranks.rank)
     own.mkdir()
-    training.save(own)
-    training.close()
+    ours.training.save(own)
+    ours.training.close()
     files = [torch.load(file, weights_only=True) for file in own.iterdir()]
     return {
         "weights": sum(value.numel() for file in files for value in file["model"].values()),
@@ -250,7 +217,7 @@ def _written(worker: Worker, plan: Plan, folder: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "knobs", [{}, {"zero_stage": 3}, {"tensor": 2, "data": 1}], ids=["ddp", "fsdp2", "tensor"]
+    "knobs", [{"zero_stage": 3}, *(pytest.param(one, marks=thorough) for one in ({}, TENSOR))]
 )
 def test_ranks_write_the_whole_model_once(
     pair: Group, knobs: dict[str, Any], tmp_path: Path
@@ -268,26 +235,24 @@ def test_ranks_write_the_whole_model_once(
 
 def _modes(worker: Worker, plan: Plan) -> list[tuple[bool, bool]]:
     """Training mode and gradient mode of blocks in a step, an evaluation and another step."""
-    training, given = _built(worker, plan)
+    ours = built(worker, TrialRequest(number=0, plan=plan, spec=a_spec()))
     seen: list[tuple[bool, bool]] = []
 
     def hook(block: torch.nn.Module, _: object) -> None:
         seen.append((block.training, torch.is_grad_enabled()))
 
-    linear = next(part for part in training.module.modules() if type(part) is torch.nn.Linear)
+    linear = next(part for part in ours.module.modules() if type(part) is torch.nn.Linear)
     linear.register_forward_pre_hook(hook)
-    watch = stopwatch_for(worker.device)
-    training.step(given.batches, given.targets, watch)
-    training.evaluate(given.batches, given.targets)
-    training.step(given.batches, given.targets, watch)
-    training.close()
+    given = ours.batches()
+    ours.step()
+    ours.training.evaluate(given.batches, given.targets)
+    ours.step()
+    ours.training.close()
     return seen
 
 
 @pytest.mark.parametrize(
-    "knobs",
-    [{}, {"pipeline": 2, "data": 1}, {"engine": "deepspeed", "zero_stage": 2}],
-    ids=["ddp", "pipeline", "zero 2"],
+    "knobs", [PIPELINE, *(pytest.param(one, marks=thorough) for one in ({}, PLANS["zero 2"]))]
 )
 def test_an_evaluation_keeps_no_gradients_and_training_goes_on(
     pair: Group, knobs: dict[str, Any]
@@ -303,7 +268,15 @@ def test_an_evaluation_keeps_no_gradients_and_training_goes_on(
 
 
 @pytest.mark.parametrize(
-    **every_value(where=("evaluation", "checkpoint"), zero_stage=(0, 3), rank=(None, 1))
+    ("where", "zero_stage", "rank"),
+    [
+        ("checkpoint", 3, 1),
+        *(
+            pytest.param(*case, marks=thorough)
+            for case in product(("evaluation", "checkpoint"), (0, 3), (None, 1))
+            if case != ("checkpoint", 3, 1)
+        ),
+    ],
 )
 def test_what_fails_in_a_validation_alone_says_where(
     pair: Group, where: str, zero_stage: int, rank: int | None, tmp_path: Path
@@ -325,8 +298,7 @@ def test_what_fails_in_a_validation_alone_says_where(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.cases_by_default(1)
-@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("deepspeed", marks=thorough)])
 def test_memory_that_only_an_evaluation_wants(pair: Group, engine: str, tmp_path: Path) -> None:
     spec = a_spec(model=odd_model("allocates", where="evaluation", rank=1))
     outcome = pair.run(a_validation(spec, tmp_path, engine=engine, zero_stage=2))
@@ -336,6 +308,7 @@ def test_memory_that_only_an_evaluation_wants(pair: Group, engine: str, tmp_path
     assert (outcome.rank, outcome.phase) == (1, "evaluation")
 
 
+@thorough
 def test_an_evaluation_whose_loss_is_no_number(pair: Group, tmp_path: Path) -> None:
     outcome = pair.run(a_validation(a_spec(model=odd_model("nan", where="evaluation")), tmp_path))
 
@@ -343,6 +316,7 @@ def test_an_evaluation_whose_loss_is_no_number(pair: Group, tmp_path: Path) -> N
     assert outcome.loss == "nan"
 
 
+@thorough
 def test_a_model_may_give_no_loss_in_evaluation(pair: Group, tmp_path: Path) -> None:
     outcome = pair.run(
         a_validation(a_spec(model=odd_model("vector", where="evaluation")), tmp_path)
@@ -371,7 +345,10 @@ def test_dropout_is_noticed(pair: Group, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "said"),
-    [("torch", "File too large"), ("deepspeed", "torch could not write the checkpoint")],
+    [
+        ("torch", "File too large"),
+        pytest.param("deepspeed", "torch could not write the checkpoint", marks=thorough),
+    ],
 )
 def test_a_checkpoint_that_cannot_be_written_whole(
     pair: Group, engine: str, said: str, tmp_path: Path
@@ -395,6 +372,7 @@ def _limit_files(_: Worker, size: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
 
+@thorough
 def test_a_folder_that_cannot_be_made(pair: Group, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     outcome = pair.run(a_validation(a_spec(), tmp_path / "file" / "below"))
@@ -404,6 +382,7 @@ def test_a_folder_that_cannot_be_made(pair: Group, tmp_path: Path) -> None:
     assert str(tmp_path / "file") in outcome.detail
 
 
+@thorough
 def test_what_a_killed_process_left_is_removed(alone: Group, tmp_path: Path) -> None:
     """The locks say who lives, also to a container that cannot see the process (R17)."""
     with living_checkpoint(tmp_path) as folder:

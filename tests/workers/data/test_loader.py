@@ -103,7 +103,7 @@ def test_an_error_comes_at_its_step_under_its_name(workers: int) -> None:
     assert type(raised.value).__name__ == "_Unspeakable"
 
 
-@pytest.mark.parametrize("fault", ["raises", "exits"])
+@pytest.mark.parametrize("fault", [pytest.param("raises", marks=pytest.mark.thorough), "exits"])
 def test_an_odd_batch_maker_is_the_crash_that_it_is_inline(pair: Group, fault: str) -> None:
     spec = a_spec(model=odd_model(fault, where="data", rank=1))
     inline, ahead = (
@@ -126,7 +126,7 @@ def _children(_: Worker) -> int:
     return len(psutil.Process().children())
 
 
-@pytest.mark.parametrize("fault", ["raises", "nan"])
+@pytest.mark.parametrize("fault", [pytest.param("raises", marks=pytest.mark.thorough), "nan"])
 def test_a_trial_that_ends_badly_leaves_no_loader_process(pair: Group, fault: str) -> None:
     spec = a_spec(model=odd_model(fault, call=3, rank=0))
     outcome = pair.run(a_request(spec, micro_batch=4, loader_workers=2))

@@ -375,7 +375,9 @@ def _steps_of(worker: Worker, slow_rank: int) -> tuple[int, tuple[int, ...], tup
     return len(series.losses), windows, series.losses
 
 
-@pytest.mark.parametrize(("slow_rank", "steps"), [(0, 36), (1, 261)])
+@pytest.mark.parametrize(
+    ("slow_rank", "steps"), [(0, 36), pytest.param(1, 261, marks=pytest.mark.thorough)]
+)
 def test_all_ranks_take_the_steps_of_rank_0_however_fast_each_is(
     pair: Group, slow_rank: int, steps: int
 ) -> None:
@@ -398,10 +400,6 @@ def test_what_is_reported_of_a_trial_is_consistent(pair: Group) -> None:
     assert outcome.samples_per_second.value * step.value == pytest.approx(GLOBAL_BATCH)
     assert outcome.samples_per_second.low * step.high == pytest.approx(GLOBAL_BATCH)
     assert outcome.tokens_per_second * step.value == pytest.approx(GLOBAL_BATCH * 48)
-    phases = outcome.phases
-    added = phases.data + phases.forward + phases.backward + phases.optimizer
-    # medians of noisy parts do not add up to that of the whole, exact clocks are above
-    assert 0.4 * step.value < added < 2 * step.value
     assert outcome.costs.steps_seconds < outcome.costs.total_seconds
     assert outcome.mfu is not None
     assert 0 < outcome.mfu < 1
@@ -418,6 +416,7 @@ def test_a_beaten_trial_says_so_on_all_ranks(pair: Group) -> None:
     assert len(outcome.losses) < 1000
 
 
+@pytest.mark.thorough
 def test_padding_counts_for_nothing(alone: Group) -> None:
     """One sample in eight is long: a padded batch has 4,096 positions for 568 tokens."""
     spec = a_spec(data={"lengths": {8: 7, 512: 1}}, train={"sequence_length": 512})

@@ -32,6 +32,8 @@ print(sorted({"torch", "transformers"} & sys.modules.keys()))
 @pytest.fixture(autouse=True)
 def _fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # test_isolation has the process of its own
+    monkeypatch.setattr(facts, "run_apart", lambda task, request, _: task(request))
     facts._facts.cache_clear()
 
 

@@ -51,17 +51,16 @@ def _run_twice(worker: Worker, knobs: dict[str, Any]) -> tuple[Any, Any]:
     return run_trial(request, worker), run_trial(perturbed, worker)
 
 
-@pytest.mark.cases_by_default(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "knobs",
     [
-        pytest.param({"zero_stage": 3}, id="fsdp2"),
-        pytest.param({"pipeline": 2, "data": 1}, id="pipeline"),  # ends of tied weights
-        pytest.param({"tensor": 2, "data": 1}, id="tensor", marks=pytest.mark.thorough),
-        pytest.param(
-            {"engine": "deepspeed", "zero_stage": 2}, id="zero 2", marks=pytest.mark.thorough
-        ),
+        {"zero_stage": 3},
+        {"pipeline": 2, "data": 1},  # ends of tied weights
+        {"tensor": 2, "data": 1},
+        {"engine": "deepspeed", "zero_stage": 2},
     ],
+    ids=["fsdp2", "pipeline", "tensor", "zero 2"],
 )
 def test_a_repeat_differs_by_rounding_alone(pair: Group, knobs: dict[str, Any]) -> None:
     (trial, repeat), *_ = pair.call(_run_twice, knobs)

@@ -84,6 +84,7 @@ def test_a_rank_alone_has_nobody_to_talk_to(tmp_path: Path) -> None:
     assert describe(found, alone, when="today").link_bytes_per_second == kept
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_the_probe_with_its_reason(tmp_path: Path) -> None:
     before = children()

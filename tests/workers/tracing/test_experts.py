@@ -14,9 +14,6 @@ from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from tests.workers.tracing.experts import (
     EXPERTS,
-    GPT_OSS,
-    MIXTRAL,
-    QWEN,
     allocations,
     without_gradients,
 )
@@ -106,8 +103,7 @@ def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "compute"),
     [
-        ("gpt-oss", "cast"),
-        *(pytest.param(name, "cast", marks=pytest.mark.thorough) for name in ("mixtral", "qwen")),
+        *(pytest.param(name, "cast", marks=pytest.mark.thorough) for name in EXPERTS),
         *(pytest.param(name, "autocast", marks=pytest.mark.thorough) for name in EXPERTS),
     ],
 )
@@ -168,8 +164,8 @@ def test_a_preset_takes_six_flops_per_active_parameter_and_token(
     assert active / 1e9 == pytest.approx(published, rel=0.025)  # published with two digits
 
 
-@pytest.mark.cases_by_default(1)
-@pytest.mark.parametrize("model", [MIXTRAL, QWEN, GPT_OSS], ids=["mixtral", "qwen", "gpt-oss"])
+@pytest.mark.thorough
+@ALL
 def test_all_experts_are_held(model: dict[str, Any], tmp_path: Path) -> None:
     spec = spec_of(model)
     facts = describe(spec.model, spec.train)

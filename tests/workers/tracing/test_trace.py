@@ -14,11 +14,10 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from search_spaces.costs.footprint import Compute, Footprint, Part, Split
+from search_spaces.costs.footprint import Compute, Footprint, Part, Split, Variant
 from search_spaces.errors import ModelError
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
-from tests.covering import every_value
 from tests.workers.parallel.split_models import split_spec
 from tests.workers.values import LLAMA, a_spec, odd_model
 from workers.tracing.check import check
@@ -64,24 +63,43 @@ def traced(
     return trace(spec, [(attention, compute, split)], cache=cache)
 
 
-def block(footprint: Footprint) -> Part:
-    """Returns the part of all blocks except the first, in the variant traced last."""
-    return footprint.variants[-1].blocks[-1].part
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of footprints, in which tests find what others traced."""
+    return tmp_path_factory.mktemp("footprints")
 
 
-@pytest.mark.cases_by_default(2)
+def variant_of(
+    spec: SweepSpec, cache: Path, attention: Attention = "sdpa", split: Split = "none"
+) -> Variant:
+    return traced(spec, cache, attention, split=split).variant(attention, "cast", split)
+
+
+def block_of(
+    spec: SweepSpec, cache: Path, attention: Attention = "sdpa", split: Split = "none"
+) -> Part:
+    """Returns the part of all blocks except the first."""
+    return variant_of(spec, cache, attention, split).blocks[-1].part
+
+
 @pytest.mark.parametrize(
-    **every_value(
-        case=((GPT2, {}), (LLAMA, {}), (BERT, {}), (STACKED, {}), (LLAMA, {"method": "lora"})),
-        compute=("cast", "autocast"),
-    )
+    ("model", "train", "compute"),
+    [
+        (LLAMA, {"method": "lora"}, "cast"),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (
+                *((GPT2, {}, "autocast"), (LLAMA, {}, "cast"), (BERT, {}, "autocast")),
+                *((STACKED, {}, "cast"), (LLAMA, {"method": "lora"}, "autocast")),
+            )
+        ),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
 def test_the_whole_model_sharded_is_as_torch_tracks_it(
-    case: tuple[dict[str, Any], dict[str, Any]], compute: Compute, tmp_path: Path
+    model: dict[str, Any], train: dict[str, Any], compute: Compute, tmp_path: Path
 ) -> None:
     """The check runs at a micro-batch that was not traced, and at full depth."""
-    model, train = case
     checked = check(spec_of(model, **train), compute=compute, micro_batch=7, cache=tmp_path)
 
     assert checked.saved_bytes == pytest.approx(checked.tracked_saved_bytes, rel=TOLERANCE)
@@ -104,12 +122,12 @@ def test_an_encoder_and_a_decoder_are_as_torch_tracks_them(
     assert checked.flops == checked.tracked_flops
 
 
-def test_a_block_saves_what_korthikanti_et_al_say(tmp_path: Path) -> None:
+def test_a_block_saves_what_korthikanti_et_al_say(cache: Path) -> None:
     """arXiv:2205.05198, equation 1: s b h (34 + 5 a s / h) bytes, with dropout in 16 bits.
 
     The means and deviations of the two norms come on top; the paper leaves them out.
     """
-    found = block(traced(spec_of(BERT), tmp_path, "eager")).saved_bytes
+    found = block_of(spec_of(BERT), cache, "eager").saved_bytes
 
     statistics = 2 * 2 * TOKENS * 4
     published = TOKENS * WIDTH * (34 + 5 * HEADS * TOKENS / WIDTH)
@@ -117,10 +135,10 @@ def test_a_block_saves_what_korthikanti_et_al_say(tmp_path: Path) -> None:
     assert found.fixed == 0
 
 
-def test_a_fused_kernel_saves_no_scores(tmp_path: Path) -> None:
+def test_a_fused_kernel_saves_no_scores(cache: Path) -> None:
     """The kernel saves its result and its row sums (fp32) instead of the paper's 5 a s^2 b."""
-    eager = block(traced(spec_of(BERT), tmp_path, "eager")).saved_bytes
-    fused = block(traced(spec_of(BERT), tmp_path, "sdpa")).saved_bytes
+    eager = block_of(spec_of(BERT), cache, "eager").saved_bytes
+    fused = block_of(spec_of(BERT), cache, "sdpa").saved_bytes
 
     row_sums = 4 * HEADS * TOKENS
     assert eager.per_sample - fused.per_sample == pytest.approx(
@@ -128,9 +146,9 @@ def test_a_fused_kernel_saves_no_scores(tmp_path: Path) -> None:
     )
 
 
-def test_tensor_ranks_split_what_korthikanti_et_al_say(tmp_path: Path) -> None:
+def test_tensor_ranks_split_what_korthikanti_et_al_say(cache: Path) -> None:
     """Equation 2: s b h (10 + 24 / t + 5 a s / (h t)); the first term is not split."""
-    found = block(traced(spec_of(BERT), tmp_path, "eager", split="tensor")).saved_bytes
+    found = block_of(spec_of(BERT), cache, "eager", split="tensor").saved_bytes
 
     statistics = 2 * 2 * TOKENS * 4
     whole, split = 10 * TOKENS * WIDTH, 24 * TOKENS * WIDTH + 5 * HEADS * TOKENS**2
@@ -138,13 +156,13 @@ def test_tensor_ranks_split_what_korthikanti_et_al_say(tmp_path: Path) -> None:
     assert found.split_per_sample == pytest.approx(split, abs=statistics)
 
 
-def test_with_the_sequence_split_all_is_split_but_gathered_inputs(tmp_path: Path) -> None:
+def test_with_the_sequence_split_all_is_split_but_gathered_inputs(cache: Path) -> None:
     """Equation 4 divides all by t; here the inputs of both split layers stay gathered.
 
     The paper gathers them again in backward, and keeps slices of them. Here they take
     2 s b h bytes each, and no slice is kept.
     """
-    found = block(traced(spec_of(BERT), tmp_path, "eager", split="sequence")).saved_bytes
+    found = block_of(spec_of(BERT), cache, "eager", split="sequence").saved_bytes
 
     statistics = 2 * 2 * TOKENS * 4
     gathered = 2 * 2 * TOKENS * WIDTH
@@ -153,42 +171,41 @@ def test_with_the_sequence_split_all_is_split_but_gathered_inputs(tmp_path: Path
     assert found.split_per_sample == pytest.approx(published - gathered, abs=statistics)
 
 
-def test_a_token_takes_six_flops_per_weight_and_its_attention(tmp_path: Path) -> None:
+def test_a_token_takes_six_flops_per_weight_and_its_attention(cache: Path) -> None:
     """Kaplan et al. 2020 (arXiv:2001.08361), section 2.1; backward takes twice the forward."""
     spec = spec_of({"name": "llama-3-8b"})
-    footprint = traced(spec, tmp_path, "eager")
+    variant = variant_of(spec, cache, "eager")
     matrices = 8_030_261_248 - 128_256 * 4096 - 65 * 4096  # words are looked up, norms multiply
 
-    counted = flops(footprint.variants[0], 1)
+    counted = flops(variant, 1)
 
     attention = 3 * 4 * 32 * TOKENS * 4096
     assert counted == TOKENS * (6 * matrices + attention)
 
 
-def test_the_head_keeps_its_logits_in_fp32(tmp_path: Path) -> None:
+def test_the_head_keeps_its_logits_in_fp32(cache: Path) -> None:
     """Cross-entropy saves 4 bytes for each word of each token; backward takes twice as much."""
-    head = traced(spec_of(LLAMA), tmp_path).variants[0].head
+    head = variant_of(spec_of(LLAMA), cache).head
     logits = 4 * TOKENS * 500
 
     assert logits < head.saved_bytes.per_sample < 1.3 * logits
     assert head.backward.transient_bytes.at(64) == pytest.approx(64 * 2 * logits, rel=0.05)
 
 
-@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("name", "parameters", "tied"),
     [
         ("llama-3-8b", 8_030_261_248, 0),  # model card
-        ("llama-3.1-405b", 405_853_388_800, 0),
+        pytest.param("llama-3.1-405b", 405_853_388_800, 0, marks=pytest.mark.thorough),
         ("gpt2", 124_439_808, 50257 * 768),
     ],
 )
 def test_parts_hold_the_published_parameters(
-    name: str, parameters: int, tied: int, tmp_path: Path
+    name: str, parameters: int, tied: int, cache: Path
 ) -> None:
-    footprint = traced(spec_of({"name": name}), tmp_path)
+    footprint = traced(spec_of({"name": name}), cache)
 
-    (variant,) = footprint.variants
+    variant = footprint.variant("sdpa", "cast", "none")
     blocks = sum(len(kind.indices) * kind.part.trained.at(1) for kind in variant.blocks)
     ends = variant.embedding.trained.at(1) + variant.head.trained.at(1)
     assert blocks + ends - footprint.tied_parameters == parameters
@@ -196,29 +213,29 @@ def test_parts_hold_the_published_parameters(
     assert sum(len(kind.indices) for kind in variant.blocks) == footprint.depth
 
 
-def test_adapters_are_what_is_trained(tmp_path: Path) -> None:
+def test_adapters_are_what_is_trained(cache: Path) -> None:
     """Hu et al. 2021 (arXiv:2106.09685): rank x (inputs + outputs) for each adapted layer."""
     width, inner, grouped = 64, 128, 32
     sizes = [(width, width)] * 2 + [(width, grouped)] * 2 + [(width, inner)] * 3
 
-    part = block(traced(spec_of(LLAMA, method="lora"), tmp_path))
+    part = block_of(spec_of(LLAMA, method="lora"), cache)
 
     assert part.trained.at(1) == 8 * sum(map(sum, sizes))
     assert part.frozen.at(1) == sum(a * b for a, b in sizes) + 2 * width
 
 
-def test_depth_is_arithmetic(tmp_path: Path) -> None:
+def test_depth_is_arithmetic(cache: Path) -> None:
     def parts(layers: int) -> tuple[Part, Part, Part]:
         config = {**LLAMA["config"], "num_hidden_layers": layers}
-        (variant,) = traced(spec_of({**LLAMA, "config": config}), tmp_path).variants
+        variant = variant_of(spec_of({**LLAMA, "config": config}), cache)
         return variant.embedding, variant.blocks[-1].part, variant.head
 
     assert parts(4) == parts(40)
 
 
-def test_what_selective_recomputation_keeps(tmp_path: Path) -> None:
+def test_what_selective_recomputation_keeps(cache: Path) -> None:
     """Results of the seven projections, and of attention with its row sums; two bytes each."""
-    part = block(traced(spec_of(LLAMA), tmp_path))
+    part = block_of(spec_of(LLAMA), cache)
     projections = 2 * TOKENS * (64 + 2 * 32 + 64 + 2 * 128 + 64)
     kernel = 2 * TOKENS * 64 + 4 * 4 * TOKENS
 
@@ -229,34 +246,34 @@ def test_what_selective_recomputation_keeps(tmp_path: Path) -> None:
     assert part.recomputed.launches == part.forward.launches - 8
 
 
-def test_tensor_ranks_send_activations_twice_in_each_direction(tmp_path: Path) -> None:
+def test_tensor_ranks_send_activations_twice_in_each_direction(cache: Path) -> None:
     """Shoeybi et al. 2019 (arXiv:1909.08053), section 3: two all-reduces forward, two backward."""
-    part = block(traced(spec_of(BERT), tmp_path, split="tensor"))
+    part = block_of(spec_of(BERT), cache, "eager", "tensor")
 
     for direction in (part.forward, part.backward):
         assert direction.exchanges == 2
         assert direction.exchanged_bytes.per_sample == 2 * 2 * TOKENS * WIDTH
 
 
-def test_with_the_sequence_split_ranks_send_as_much_in_more_pieces(tmp_path: Path) -> None:
+def test_with_the_sequence_split_ranks_send_as_much_in_more_pieces(cache: Path) -> None:
     """Korthikanti et al., section 4.2.2: an all-reduce becomes a gather and a scatter.
 
     Each counts the whole activations once; backward gathers both inputs' gradients' parts too.
     """
-    part = block(traced(spec_of(BERT), tmp_path, split="sequence"))
+    part = block_of(spec_of(BERT), cache, "eager", "sequence")
 
     assert part.forward.exchanges == 4
     assert part.forward.exchanged_bytes.per_sample == 4 * 2 * TOKENS * WIDTH
     assert part.forward.exchanged_bytes.split_per_sample == 0
 
 
-def test_a_footprint_says_which_shorter_samples_there_are(tmp_path: Path) -> None:
+def test_a_footprint_says_which_shorter_samples_there_are(cache: Path) -> None:
     alike = spec_of(GPT2)
     varied = SweepSpec.model_validate(
         {**alike.model_dump(mode="json"), "data": {"lengths": {16: 1, TOKENS: 1}}}
     )
 
-    one, two = traced(alike, tmp_path), traced(varied, tmp_path)
+    one, two = traced(alike, cache), traced(varied, cache)
 
     assert (one.varied, one.lengths, one.mean_tokens) == (False, (), TOKENS)
     assert (two.varied, {*two.lengths}, two.tokens) == (True, {16, TOKENS}, TOKENS)
@@ -264,34 +281,34 @@ def test_a_footprint_says_which_shorter_samples_there_are(tmp_path: Path) -> Non
     assert two.row_tokens == alike.train.sequence_length
 
 
-def test_a_length_that_no_common_degree_divides_can_be_split(tmp_path: Path) -> None:
+def test_a_length_that_no_common_degree_divides_can_be_split(cache: Path) -> None:
     """Six heads can be split by 2, 3 and 6; both traced degrees divide the padded rows."""
     model = {
         **GPT2,
         "config": {**GPT2["config"], "hidden_size": 96, "n_head": 6, "vocab_size": 516},
     }
-    part = block(traced(spec_of(model, sequence_length=62), tmp_path, "eager", split="sequence"))
+    part = block_of(spec_of(model, sequence_length=62), cache, "eager", split="sequence")
 
     assert part.input_bytes.split_per_sample == pytest.approx(2 * 62 * 96, rel=0.1)
 
 
-def test_gradients_of_weights_are_no_temporaries(tmp_path: Path) -> None:
+def test_gradients_of_weights_are_no_temporaries(cache: Path) -> None:
     """All activations of one sample of 64 tokens together are smaller than one of the weights."""
-    part = block(traced(spec_of({"name": "llama-3-8b"}), tmp_path))
+    part = block_of(spec_of({"name": "llama-3-8b"}), cache)
 
     assert part.backward.transient_bytes.at(1) < 2 * 4096 * 14336 / 10
 
 
-def test_the_largest_weight_is_that_of_the_whole_model(tmp_path: Path) -> None:
+def test_the_largest_weight_is_that_of_the_whole_model(cache: Path) -> None:
     for split in ("none", "tensor"):
-        part = block(traced(spec_of(LLAMA), tmp_path, split=split))
+        part = block_of(spec_of(LLAMA), cache, split=split)
 
         assert part.largest_weight == 64 * 128
 
 
-def test_tensor_ranks_share_the_work_of_matrices(tmp_path: Path) -> None:
-    whole = traced(spec_of(LLAMA), tmp_path).variants[0]
-    split = traced(spec_of(LLAMA), tmp_path, split="tensor").variant("sdpa", "cast", "tensor")
+def test_tensor_ranks_share_the_work_of_matrices(cache: Path) -> None:
+    whole = variant_of(spec_of(LLAMA), cache)
+    split = variant_of(spec_of(LLAMA), cache, split="tensor")
 
     assert 2 * flops(split, 4, 2) == flops(whole, 4)
 
@@ -326,12 +343,12 @@ def test_a_model_that_cannot_be_split_says_so(tmp_path: Path) -> None:
         traced(spec_of(STACKED), tmp_path, split="tensor")
 
 
-def test_the_longest_sample_counts(tmp_path: Path) -> None:
+def test_the_longest_sample_counts(cache: Path) -> None:
     mixed = a_spec(data={"lengths": {4: 5000, TOKENS: 1}})  # few of the longest, and one is enough
     alike = spec_of(LLAMA)
 
-    assert traced(mixed, tmp_path).tokens == TOKENS
-    assert traced(mixed, tmp_path).variants == traced(alike, tmp_path).variants
+    assert traced(mixed, cache).tokens == TOKENS
+    assert variant_of(mixed, cache) == variant_of(alike, cache)
 
 
 def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
@@ -374,9 +391,9 @@ def test_variants_gather_in_one_file(tmp_path: Path) -> None:
     assert traced(spec_of(LLAMA), tmp_path) == both
 
 
-def test_flash_attention_is_traced_as_sdpa(tmp_path: Path) -> None:
-    flash = traced(spec_of(LLAMA), tmp_path, "flash_attention_2").variants[0]
-    fused = traced(spec_of(LLAMA), tmp_path, "sdpa").variant("sdpa", "cast", "none")
+def test_flash_attention_is_traced_as_sdpa(cache: Path) -> None:
+    flash = variant_of(spec_of(LLAMA), cache, "flash_attention_2")
+    fused = variant_of(spec_of(LLAMA), cache)
 
     assert dataclasses.replace(flash, attention="sdpa") == fused
 
