@@ -7,8 +7,6 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-import pytest
-
 from search_spaces.errors import DISTRIBUTION, OPTIONAL_PACKAGES, missing_extra
 from tests.absent import OPTIONAL
 
@@ -41,22 +39,6 @@ def test_all_is_every_extra_and_the_base_holds_none_of_them() -> None:
     assert named is not None
     assert set(named[1].split(",")) == EXTRAS.keys() - {"all", "dev"}
     assert not {name_of(text) for text in PROJECT["dependencies"]} & OPTIONAL
-
-
-@pytest.mark.parametrize(
-    ("package", "capped"),
-    [
-        ("ray", ">=2.60,<2.61"),
-        ("deepspeed", ">=0.19.8,<0.20"),
-        ("mlflow", ",<4"),
-        ("torch", ",<2.15"),
-    ],
-)
-def test_packages_whose_inside_is_used_have_an_upper_bound(package: str, capped: str) -> None:
-    every = [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]
-    (requirement,) = {text for text in every if name_of(text) == package}
-
-    assert requirement.endswith(capped)
 
 
 def name_of(requirement: str) -> str:

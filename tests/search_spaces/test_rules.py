@@ -14,7 +14,6 @@ from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, DEFAULTS, NAMES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
-from search_spaces.settings.blocks import checkpointed_blocks
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 
@@ -399,10 +398,6 @@ def test_each_rule_has_a_plan_that_breaks_it() -> None:
     assert set(BROKEN) == set(RULES)
 
 
-def test_a_legal_plan_breaks_none() -> None:
-    assert refusal(ddp_plan(), around()) is None
-
-
 def test_packing_is_kept_apart_under_each_attention() -> None:
     context = around(model=a_model(packing=("eager",)))
 
@@ -465,17 +460,6 @@ def test_keeps_one_ratio_for_each_number_of_blocks(
     )
 
     assert left == kept
-
-
-def test_a_ratio_outside_the_search_is_measured_when_asked_for() -> None:
-    context = around(model=a_model(blocks=4))
-
-    assert refusal(ddp_plan(checkpoint_ratio=0.3), context) is None
-
-
-@pytest.mark.parametrize(("ratio", "count"), [(0, 0), (0.1, 0), (0.125, 1), (0.5, 2), (1, 4)])
-def test_checkpointed_blocks_rounds_half_up(ratio: float, count: int) -> None:
-    assert checkpointed_blocks(ratio, 4) == count
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -585,20 +569,6 @@ def test_padding_matters_only_where_there_is_some() -> None:
     assert refusal(alone, around(model=differs, spec=varied)) is None
     short = a_model(padding_difference=0.24, padding_from=4096)
     assert refusal(ddp_plan(), around(model=short, spec=varied)) is None
-
-
-def test_a_loss_that_is_no_mean_over_samples_leaves_micro_batches_of_one() -> None:
-    context = around(model=a_model(batch_difference=0.006))
-
-    refused = refusal(ddp_plan(), context)
-
-    assert refused is not None
-    assert refused.detail == (
-        "the loss of GPT2LMHeadModel for two samples differs from the mean of theirs by 0.6%, so"
-        " that padded micro-batches of 4 would train another one than padded ones of 1; name first"
-        " in space.micro_batch what to train with"
-    )
-    assert refusal(ddp_plan(micro_batch=1, accumulation=16), context) is None
 
 
 def test_the_attention_that_a_user_names_is_the_reference() -> None:

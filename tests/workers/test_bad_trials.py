@@ -5,6 +5,8 @@ Ranks are real. Each test ends with a check that the same group still trains.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from torch.distributed.tensor import DTensor
 
@@ -62,29 +64,31 @@ def test_what_user_code_raises_is_a_crash_that_says_where(
     assert outcome.costs is not None
 
 
-@thorough
-def test_what_is_raised_in_a_measured_step_is_a_crash_too(peers: Group) -> None:
-    outcome = run_odd(peers, "raises", rank=1, call=4, zero_stage=2)
+@pytest.mark.parametrize(
+    ("fault", "config", "detail"),
+    [
+        ("exits", {"rank": 1}, "SystemExit: user code called exit"),
+        ("tuple", {}, "TypeError: the model's forward returned tuple without"),
+        *(
+            pytest.param(*case, marks=thorough)
+            for case in (
+                ("exits", {}, "SystemExit: user code called exit"),
+                ("vector", {}, "TypeError: the model's forward returned Tensor without"),
+                ("raises", {"rank": 1, "call": 4}, IN_A_SENTENCE),  # in a measured step
+                ("keeps", {"call": 2}, IN_A_SENTENCE),  # its error, and with it the model
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_user_code_does_not_end_the_worker(
+    peers: Group, fault: str, config: dict[str, Any], detail: str
+) -> None:
+    outcome = run_odd(peers, fault, **config)
 
     assert isinstance(outcome, Crashed)
-    assert (outcome.cause, outcome.rank, outcome.phase) == ("exception", 1, "forward")
-
-
-@thorough
-def test_an_error_that_user_code_keeps_does_not_keep_the_model(peers: Group) -> None:
-    outcome = run_odd(peers, "keeps", where="backward", call=2)
-
-    assert isinstance(outcome, Crashed)
-    assert outcome.detail == IN_A_SENTENCE
-
-
-@pytest.mark.parametrize("rank", [pytest.param(None, marks=thorough), 1])
-def test_user_code_that_exits_does_not_end_the_worker(peers: Group, rank: int | None) -> None:
-    outcome = run_odd(peers, "exits", rank=rank)
-
-    assert isinstance(outcome, Crashed)
-    assert outcome.cause == "exception"
-    assert outcome.detail == "SystemExit: user code called exit"
+    assert (outcome.cause, outcome.phase) == ("exception", "forward")
+    assert outcome.detail.startswith(detail)
 
 
 @pytest.mark.parametrize(
@@ -97,19 +101,6 @@ def test_a_loss_that_is_no_number_has_diverged(peers: Group, fault: str, rank: i
     assert (outcome.step, outcome.loss) == (1, {"nan": "nan", "infinite": "inf"}[fault])
     assert outcome.costs is not None
     assert outcome.costs.total_seconds > 0
-
-
-@pytest.mark.parametrize(
-    ("fault", "named"), [("tuple", "tuple"), pytest.param("vector", "Tensor", marks=thorough)]
-)
-def test_a_model_without_a_scalar_loss_hears_what_it_returned(
-    peers: Group, fault: str, named: str
-) -> None:
-    outcome = run_odd(peers, fault)
-
-    assert isinstance(outcome, Crashed)
-    assert (outcome.cause, outcome.phase) == ("exception", "forward")
-    assert outcome.detail.startswith(f"TypeError: the model's forward returned {named} without")
 
 
 @pytest.mark.parametrize("zero_stage", [pytest.param(0, marks=thorough), 3])

@@ -24,14 +24,6 @@ TOLERANCE = TOLERANCES["change"]
 DEEPSPEED = {"engine": "deepspeed"}
 
 
-def thorough(*values: object) -> Any:
-    return pytest.param(*values, marks=pytest.mark.thorough)
-
-
-def model_spec(task: str, model: str, folder: Path) -> SweepSpec:
-    return spec_of(task, model_folder(model, folder))
-
-
 def stepped(
     spec: SweepSpec,
     plan: Plan,
@@ -46,88 +38,69 @@ def stepped(
     return expected, first_steps(source, form, expected.rate, folder / "out", **run)
 
 
+MODELS = {
+    "llama": "causal-lm",
+    "gpt2": "causal-lm",
+    "bert": "masked-lm",
+    "t5": "seq2seq",  # its loss ignores the number of labels that Trainer counts
+    "esm": "masked-lm",  # has weights without gradients, for which DDP would wait
+}
+FUNCTIONS: dict[str, dict[str, Any]] = {
+    "by labels": {"function": "make_answering"},
+    "by targets": {"function": "make_answering", "says_targets": True},
+    # each rank draws its weights from a generator that nobody seeds
+    "by rank": {"function": "make", "by_rank": True, "width": 8},
+}
+DEFAULT = ("by rank", "torchrun", {"zero_stage": 3})
+MORE: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("t5", "hf-trainer", {}),
+    ("bert", "hf-trainer", {"data": 1, "batching": "grouped"}),
+    ("gpt2, classes", "hf-trainer", {}),
+    ("llama", "hf-trainer", {**DEEPSPEED, "zero_stage": 3}),
+    ("bert", "torchrun", {"zero_stage": 2}),
+    ("t5", "torchrun", {"zero_stage": 3, "checkpoint_ratio": 0.5}),
+    ("gpt2", "torchrun", {"data": 1, "batching": "packed"}),
+    ("bert, classes", "torchrun", {"batching": "grouped"}),
+    ("bert", "accelerate", {}),
+    ("llama", "accelerate", {"batching": "packed"}),
+    ("t5", "deepspeed", {**DEEPSPEED, "zero_stage": 3}),
+    ("gpt2, classes", "deepspeed", {**DEEPSPEED, "zero_stage": 2}),
+    ("bert", "ray-train", {**DEEPSPEED, "zero_stage": 1}),
+    ("t5", "ray-train", {"zero_stage": 2}),
+    ("by labels", "torchrun", {}),
+    ("by targets", "torchrun", {"zero_stage": 3}),
+    ("by labels", "accelerate", {}),
+    ("by targets", "deepspeed", {**DEEPSPEED, "zero_stage": 2}),
+    ("by labels", "ray-train", {**DEEPSPEED, "zero_stage": 3}),
+    ("by rank", "ray-train", {"zero_stage": 2, "offload_parameters": "cpu"}),
+    ("by rank", "torchrun", {}),
+    ("by rank", "deepspeed", {**DEEPSPEED, "zero_stage": 3}),
+    *(("esm", form, {"attention": "eager"}) for form in ("torchrun", "accelerate", "hf-trainer")),
+    ("esm", "ray-train", {"attention": "eager"}),
+)
+
+
+def model_spec(model: str, folder: Path) -> SweepSpec:
+    if model in FUNCTIONS:
+        return function_spec(**FUNCTIONS[model])
+    name, _, classes = model.partition(", ")
+    task = "sequence-classification" if classes else MODELS[name]
+    return spec_of(task, model_folder(name, folder))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "model", "form", "knobs"),
-    [
-        # its loss ignores the number of labels that Trainer counts
-        thorough("seq2seq", "t5", "hf-trainer", {}),
-        thorough("masked-lm", "bert", "hf-trainer", {"data": 1, "batching": "grouped"}),
-        thorough("sequence-classification", "gpt2", "hf-trainer", {}),
-        thorough("causal-lm", "llama", "hf-trainer", {**DEEPSPEED, "zero_stage": 3}),
-        thorough("masked-lm", "bert", "torchrun", {"zero_stage": 2}),
-        thorough("seq2seq", "t5", "torchrun", {"zero_stage": 3, "checkpoint_ratio": 0.5}),
-        thorough("causal-lm", "gpt2", "torchrun", {"data": 1, "batching": "packed"}),
-        thorough("sequence-classification", "bert", "torchrun", {"batching": "grouped"}),
-        thorough("masked-lm", "bert", "accelerate", {}),
-        thorough("causal-lm", "llama", "accelerate", {"batching": "packed"}),
-        thorough("seq2seq", "t5", "deepspeed", {**DEEPSPEED, "zero_stage": 3}),
-        thorough("sequence-classification", "gpt2", "deepspeed", {**DEEPSPEED, "zero_stage": 2}),
-        thorough("masked-lm", "bert", "ray-train", {**DEEPSPEED, "zero_stage": 1}),
-        thorough("seq2seq", "t5", "ray-train", {"zero_stage": 2}),
-    ],
+    ("model", "form", "knobs"),
+    [DEFAULT, *(pytest.param(*case, marks=pytest.mark.thorough) for case in MORE)],
+    ids=str,
 )
 def test_an_export_moves_the_weights_by_the_gradient_of_the_plain_loop(
-    task: str, model: str, form: str, knobs: dict[str, Any], tmp_path: Path
+    model: str, form: str, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
     plan = a_plan(**knobs)
     assert plan.accumulation > 1
 
-    expected, taken = stepped(model_spec(task, model, tmp_path), plan, form, tmp_path)
-
-    assert expected.largest_difference(taken.changes) < TOLERANCE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("config", "form", "knobs"),
-    [
-        thorough({}, "torchrun", {}),
-        thorough({"says_targets": True}, "torchrun", {"zero_stage": 3}),
-        thorough({}, "accelerate", {}),
-        thorough({"says_targets": True}, "deepspeed", {**DEEPSPEED, "zero_stage": 2}),
-        thorough({}, "ray-train", {**DEEPSPEED, "zero_stage": 3}),
-    ],
-)
-def test_an_export_weighs_a_functions_micro_batches_by_their_labels(
-    config: dict[str, Any], form: str, knobs: dict[str, Any], tmp_path: Path
-) -> None:
-    spec = function_spec("make_answering", **config)
-
-    expected, taken = stepped(spec, a_plan(**knobs), form, tmp_path)
-
-    assert expected.largest_difference(taken.changes) < TOLERANCE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("form", "knobs"),
-    [
-        ("torchrun", {"zero_stage": 3}),
-        thorough("ray-train", {"zero_stage": 2, "offload_parameters": "cpu"}),
-        thorough("torchrun", {}),
-        thorough("deepspeed", {**DEEPSPEED, "zero_stage": 3}),
-    ],
-)
-def test_an_export_gives_all_ranks_the_first_ones_weights_before_it_shards_them(
-    form: str, knobs: dict[str, Any], tmp_path: Path
-) -> None:
-    """A function may draw weights from a generator that nobody seeds."""
-    spec = function_spec("make", by_rank=True, width=8)
-
-    expected, taken = stepped(spec, a_plan(**knobs), form, tmp_path)
-
-    assert expected.largest_difference(taken.changes) < TOLERANCE
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize("form", ["torchrun", "accelerate", "hf-trainer", "ray-train"])
-def test_an_export_trains_a_model_with_weights_without_gradients(form: str, tmp_path: Path) -> None:
-    """DDP would wait for them."""
-    spec = model_spec("masked-lm", "esm", tmp_path)
-
-    expected, taken = stepped(spec, a_plan(attention="eager"), form, tmp_path)
+    expected, taken = stepped(model_spec(model, tmp_path), plan, form, tmp_path)
 
     assert expected.largest_difference(taken.changes) < TOLERANCE
 
@@ -146,7 +119,7 @@ def test_an_export_trains_a_model_with_weights_without_gradients(form: str, tmp_
 def test_a_step_that_overflows_fp16_counts_as_none(
     form: str, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
-    spec = model_spec("causal-lm", "llama", tmp_path)
+    spec = model_spec("llama", tmp_path)
     train = spec.train.model_copy(update={"warmup_steps": 4})
     spec = spec.model_copy(update={"train": train})
     plan = a_plan(precision="fp16", **knobs)

@@ -67,11 +67,6 @@ def test_a_pipe_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     os.close(writes)
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        read_bounded(tmp_path, MIB)
-
-
 def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     file = tmp_path / "file"
     draw = random.Random(0)

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.plan import Plan
+from tests.plans import ddp_plan
 from workers.data.batches import deal_samples
 
 
 def _plan(micro_batch: int, accumulation: int, data: int, batching: Any) -> Plan:
-    return Plan(
-        zero_stage=0, micro_batch=micro_batch, accumulation=accumulation, checkpoint_ratio=0.0,
-        attention="sdpa", precision="fp32", batching=batching, data=data,
-    )  # fmt: skip
+    layout = {"micro_batch": micro_batch, "accumulation": accumulation, "data": data}
+    return ddp_plan(**layout, batching=batching)
 
 
 PLANS = st.builds(

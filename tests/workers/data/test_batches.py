@@ -8,17 +8,14 @@ import pytest
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.plan import Plan
 from search_spaces.spec.schema import ModelSpec, SweepSpec
 from search_spaces.spec.sections import TrainSpec
+from tests.plans import ddp_plan
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
 
 SPEC = SweepSpec(model=ModelSpec(name="mine:make"), train=TrainSpec(global_batch=8))
-PLAN = Plan(
-    zero_stage=0, micro_batch=2, accumulation=2, checkpoint_ratio=0.0, attention="sdpa",
-    precision="fp32", batching="padded", data=2,
-)  # fmt: skip
+PLAN = ddp_plan(micro_batch=2, accumulation=2, data=2)
 
 
 def _built(batch_maker: Any) -> BuiltModel:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pydoc_data.topics
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from search_spaces.plan import Attention, Plan
 from search_spaces.spec.schema import DataSpec, ModelSpec, SweepSpec
 from search_spaces.spec.sections import TrainSpec
 from tests.covering import every_pair
+from tests.plans import ddp_plan
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.data.batches import BatchSource, batch_source
 from workers.models.built import BuiltModel
@@ -31,16 +33,8 @@ TRAIN = TrainSpec(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE_LENGTH)
 
 def _plan(shape: tuple[int, int, int], batching: Any, attention: Attention = "sdpa") -> Plan:
     micro_batch, accumulation, data = shape
-    return Plan(
-        zero_stage=0,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-        checkpoint_ratio=0.0,
-        attention=attention,
-        precision="fp32",
-        batching=batching,
-        data=data,
-    )
+    layout = {"micro_batch": micro_batch, "accumulation": accumulation, "data": data}
+    return ddp_plan(**layout, batching=batching, attention=attention)
 
 
 @pytest.fixture(scope="module")
@@ -79,35 +73,40 @@ def _step(
     return loss, gradient.clone(), samples, tokens
 
 
+def assert_layouts_agree(
+    built: BuiltModel,
+    source: BatchSource,
+    step: int,
+    batchings: tuple[str, ...],
+    attention: Attention = "sdpa",
+    relative: float = RELATIVE,
+) -> None:
+    """Checks every shape and batching against the padded batch of all samples."""
+    whole = _plan(SHAPES[0], "padded", attention)
+    loss, gradient, _, tokens = _step(built, source, whole, step)
+    for shape, batching in product(SHAPES, batchings):
+        plan = _plan(shape, batching, attention)
+        found = _step(built, source, plan, step)
+        assert found[0] == pytest.approx(loss, rel=relative), plan
+        torch.testing.assert_close(found[1], gradient, rtol=1e-3, atol=1e-5)
+        assert found[2:] == (GLOBAL_BATCH, tokens)
+
+
 @pytest.mark.parametrize(
     **every_pair(step=(0, -1), name=("llama", "gpt2"), attention=("eager", "sdpa"))
 )
 def test_causal_losses_agree(name: str, attention: Attention, step: int, english: str) -> None:
     built = _built(name, attention)
     source = batch_source(built, _spec(TINY_LLAMA, english))
-    whole = _plan(SHAPES[0], "padded", attention)
-    loss, gradient, _, tokens = _step(built, source, whole, step)
 
-    for shape in SHAPES:
-        for batching in ("padded", "grouped", "packed"):
-            plan = _plan(shape, batching, attention)
-            seen = _step(built, source, plan, step)
-            assert seen[0] == pytest.approx(loss, rel=RELATIVE), plan
-            torch.testing.assert_close(seen[1], gradient, rtol=1e-3, atol=1e-5)
-            assert seen[2:] == (GLOBAL_BATCH, tokens)
+    assert_layouts_agree(built, source, step, ("padded", "grouped", "packed"), attention)
 
 
 def test_masked_losses_agree(english: str) -> None:
     built = _built("bert", "sdpa")
     source = batch_source(built, _spec(TINY_BERT, english))
-    loss, gradient, _, tokens = _step(built, source, _plan(SHAPES[0], "padded"), 3)
 
-    for shape in SHAPES:
-        for batching in ("padded", "grouped"):
-            seen = _step(built, source, _plan(shape, batching), 3)
-            assert seen[0] == pytest.approx(loss, rel=RELATIVE)
-            torch.testing.assert_close(seen[1], gradient, rtol=1e-3, atol=1e-5)
-            assert seen[2:] == (GLOBAL_BATCH, tokens)
+    assert_layouts_agree(built, source, 3, ("padded", "grouped"))
 
 
 def test_a_packed_row_that_is_not_kept_apart_would_show(english: str) -> None:
@@ -127,28 +126,19 @@ def test_a_packed_row_that_is_not_kept_apart_would_show(english: str) -> None:
     assert abs(apart - together) > 10 * RELATIVE * apart
 
 
-def test_classes_do_not_depend_on_the_layout(english: str) -> None:
-    model = TINY_LLAMA.model_copy(update={"task": "sequence-classification"})
-    built = build_whole(model, TRAIN, attention="sdpa")
-    source = batch_source(built, _spec(model, english))
-    loss, *_ = _step(built, source, _plan(SHAPES[0], "padded"), 0)
-
-    for shape in SHAPES:
-        assert _step(built, source, _plan(shape, "grouped"), 0)[0] == pytest.approx(loss, rel=1e-4)
-
-
-def test_seq2seq_losses_agree(english: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "t5", "d_model": 32, "d_ff": 64, "d_kv": 8, "num_heads": 4,'
-        ' "num_layers": 2, "vocab_size": 512, "decoder_start_token_id": 0, "dropout_rate": 0.0}'
-    )
-    model = ModelSpec(name=str(tmp_path), task="seq2seq")
+@pytest.mark.parametrize("task", ["sequence-classification", "seq2seq"])
+def test_losses_of_other_tasks_agree(task: Any, english: str, tmp_path: Path) -> None:
+    model = TINY_LLAMA.model_copy(update={"task": task})
+    if task == "seq2seq":
+        (tmp_path / "config.json").write_text(
+            '{"model_type": "t5", "d_model": 32, "d_ff": 64, "d_kv": 8, "num_heads": 4,'
+            ' "num_layers": 2, "vocab_size": 512, "decoder_start_token_id": 0, "dropout_rate": 0.0}'
+        )
+        model = ModelSpec(name=str(tmp_path), task=task)
     built = build_whole(model, TRAIN, attention="eager")
     source = batch_source(built, _spec(model, english))
-    loss, *_ = _step(built, source, _plan(SHAPES[0], "padded"), 0)
 
-    for shape in SHAPES:
-        assert _step(built, source, _plan(shape, "grouped"), 0)[0] == pytest.approx(loss, rel=1e-4)
+    assert_layouts_agree(built, source, 0, ("grouped",), relative=1e-4)
 
 
 def test_grouped_and_packed_waste_less(english: str) -> None:

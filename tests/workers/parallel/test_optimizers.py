@@ -76,5 +76,5 @@ def test_8_bit_adamw_trains_nearly_as_adamw_on_whole_weights_and_on_shards(
     assert outcome.losses == pytest.approx(reference_losses(), rel=EIGHT_BIT_TOLERANCE)
     assert outcome.losses != pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
     anatomy = outcome.memory.anatomy
-    # two bytes a weight of 4; small ones (below 4096 numbers) keep states of 32 bits
-    assert 0.5 < anatomy.optimizer_states / anatomy.weights < 0.8
+    # two bytes a weight of 4; small ones and small shards (below 4096 numbers) keep 32 bits
+    assert 0.5 < anatomy.optimizer_states / anatomy.weights < (1.9 if knobs else 0.8)
