@@ -20,7 +20,7 @@ from workers.local import trial_request
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent.parent.parent
-SECONDS = 240
+SECONDS = 1700
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ RANK, STEPS = 4, 6
 LOSS_TOLERANCE = 2e-5  # relative, as for full training
 FP32_BYTES = 4
 TRAIN = {"method": "lora", "lora": {"rank": RANK, "alpha": 16}, "learning_rate": 1e-2}
-SPEC = a_spec(train=TRAIN, objective={"max_steps": STEPS, "max_seconds": 30})
+SPEC = a_spec(train=TRAIN, objective={"max_steps": STEPS, "max_seconds": 600})
 # The tiny Llama by hand, see test_anatomy: 7 layers of each of 2 blocks, two factors each. q and o
 # 64 -> 64, k and v 64 -> 32, gate, up and down 64 -> 128 or back.
 ADAPTERS = 2 * RANK * (2 * 128 + 2 * 96 + 3 * 192)

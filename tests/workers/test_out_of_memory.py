@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, OutOfMemory, TrialRequest
+from search_spaces.trial import OutOfMemory, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.odd_models import HUGE_BYTES
 from tests.workers.values import LLAMA, MEMORY_GIB, a_request, a_spec, odd_model
@@ -91,20 +91,6 @@ def test_what_is_freed_before_the_error_arrives_is_still_counted_as_wanted() -> 
     assert isinstance(outcome, OutOfMemory)
     assert outcome.wanted_bytes is not None
     assert outcome.wanted_bytes > LIMIT_BYTES
-
-
-@pytest.mark.thorough
-def test_the_next_plan_measures_as_before_the_failure(peers: Group) -> None:
-    before = peers.run(a_request())
-    failed = peers.run(large_request())
-    after = peers.run(a_request())
-
-    assert isinstance(failed, OutOfMemory)
-    assert isinstance(before, Measured)
-    assert isinstance(after, Measured)
-    assert after.losses == before.losses
-    assert after.memory.peak_bytes == pytest.approx(before.memory.peak_bytes, abs=16 * MIB)
-    assert after.costs.residual_bytes < 4 * MIB
 
 
 class _Malloc(ctypes.Structure):

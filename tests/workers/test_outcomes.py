@@ -1,18 +1,24 @@
-"""Tests `merge_outcomes`: a cause ranks above its consequences, whichever rank has it."""
+"""Outcomes of ranks, merged; causes of crashes; and no secret in either."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.trial import (
     Cancelled,
     Crashed,
+    CrashKind,
     Diverged,
     Measured,
     Outcome,
@@ -20,7 +26,8 @@ from search_spaces.trial import (
     Stopped,
 )
 from tests.outcomes import make_conditions, make_costs, make_measured
-from workers.outcomes import merge_outcomes
+from workers.entry import _ending_of
+from workers.outcomes import crash_cause, merge_outcomes
 
 
 def out_of_memory(rank: int, wanted_bytes: int | None, residual_bytes: int = 0) -> OutOfMemory:
@@ -161,3 +168,87 @@ def test_only_a_trial_that_every_rank_measured_is_measured(endings: list[Outcome
     everybody = all(isinstance(ending, Measured) for ending in endings)
 
     assert isinstance(merge_outcomes(endings), Measured) == everybody
+
+
+def raised(code: str, file: str) -> Exception:
+    """Runs code from a file and returns the exception that it raises."""
+    with pytest.raises(Exception) as found:  # noqa: PT011  any kind, that is the question
+        exec(compile(code, file, "exec"), {"torch": torch, "dist": dist})
+    return found.value
+
+
+USERS = str(Path.home() / "project" / "model.py")
+LIBRARYS = torch.nn.__file__
+FULL = f"raise OSError({errno.ENOSPC}, 'No space left on device')"
+# as torch does when a file that it writes into raises
+WRAPPED = f"try:\n    {FULL}\nfinally:\n    raise RuntimeError('unexpected pos 64 vs 0')"
+COLLECTIVE = "raise dist.DistBackendError('so')"
+GLOO = (
+    "raise RuntimeError('[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed')"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "phase", "cause"),
+    [
+        (FULL, "forward", "disk_full"),
+        (WRAPPED, "checkpoint", "disk_full"),
+        (f"raise OSError({errno.EDQUOT}, 'Disk quota exceeded')", "build", "disk_full"),
+        (f"raise OSError({errno.EACCES}, 'Permission denied')", "forward", "exception"),
+        (COLLECTIVE, "backward", "collective"),
+        (GLOO, "build", "collective"),
+        ("raise RuntimeError('CUDA error: an illegal memory access')", "forward", "device_error"),
+        ("raise ValueError('so')", "forward", "exception"),
+    ],
+)
+@pytest.mark.parametrize("file", [USERS, LIBRARYS])
+def test_causes_are_those_of_the_errors(code: str, phase: str, cause: CrashKind, file: str) -> None:
+    assert crash_cause(raised(code, file), phase) == cause
+
+
+@pytest.mark.parametrize(
+    ("file", "phase", "cause"),
+    [
+        (LIBRARYS, "build", "layout"),
+        (LIBRARYS, "forward", "exception"),
+        (USERS, "build", "exception"),
+    ],
+)
+def test_what_cannot_be_built_by_nobodys_own_code_is_the_layouts(
+    file: str, phase: str, cause: CrashKind
+) -> None:
+    code = "from workers.outcomes import cause_of\ntorch.nn.Linear(2, 2)(torch.ones(3))"
+    error = raised(code, file)
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not this test's
+
+    assert crash_cause(error, phase) == cause
+
+
+VALUE = "0123456789abcdef-of-a-variable"
+TEXT = f"no answer from https://ann:S3CRET@hub/x with {VALUE}"
+
+
+def _ending(error: Exception) -> Any:
+    """Raises an error in a rank without a model, and returns its outcome."""
+    meter = SimpleNamespace(bytes_in_use=lambda: 1, nearly_full=lambda: False, limit_bytes=2**30)
+    worker: Any = SimpleNamespace(
+        meter=meter, device=torch.device("cpu"), ranks=SimpleNamespace(rank=0)
+    )
+    try:
+        raise error
+    except Exception as raised:  # noqa: BLE001 - as the worker does
+        return _ending_of(raised, "build", worker)
+
+
+@pytest.mark.parametrize("kind", [ValueError, MemoryError])
+def test_s5_neither_the_detail_nor_the_trace_has_secrets(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAM_API_KEY", VALUE)
+
+    outcome = _ending(kind(TEXT))
+
+    assert isinstance(outcome, Crashed | OutOfMemory)
+    texts = (outcome.detail, getattr(outcome, "trace", ""))
+    assert "https://ann:***@hub/x with ***" in outcome.detail
+    assert all(secret not in text for text in texts for secret in ("S3CRET", VALUE))

@@ -35,10 +35,14 @@ BY_DEFAULT: dict[str, Knobs] = {
         "optimizer": "adamw_fused",
     },
     "tensor, the sequence too": {**SEQUENCE, **SELECTIVE, "batching": "grouped"},
+    "fsdp2 in fp16": {"zero_stage": 3, "precision": "fp16"},
     "pipeline, interleaved": {**PIPELINE, "pipeline_schedule": "interleaved"},
     "zero 2": {**DEEPSPEED, "zero_stage": 2},
 }
 MORE: dict[str, Knobs] = {
+    "one rank in fp16": {"data": 1, "precision": "fp16"},
+    "ddp in fp16": {"precision": "fp16"},
+    "pipeline in fp16": {**PIPELINE, "precision": "fp16"},
     "one rank": {"data": 1, "micro_batch": 8, "attention": "eager"},
     "ddp, one sample": {"micro_batch": 1, **SELECTIVE},
     "ddp, buckets of their own": {"bucket_mib": 1, "gradient_as_bucket_view": False},

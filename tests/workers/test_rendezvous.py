@@ -21,7 +21,7 @@ LONG = 100_000
 
 def _rank(rank: int, at: Rendezvous, listener: Any, folder: Path) -> None:
     join_group(at, rank, listener)
-    ranks = Ranks.join(60.0)
+    ranks = Ranks.join(600.0)
     texts = ranks.gather(b"\xff\x00" * LONG if rank else b"")
     listening = {
         connection.laddr.ip
@@ -41,7 +41,7 @@ def _rank(rank: int, at: Rendezvous, listener: Any, folder: Path) -> None:
 def test_s2_the_ranks_of_one_machine_listen_on_loopback_alone(tmp_path: Path) -> None:
     listener = listen_at("127.0.0.1")
     port = listener.getsockname()[1]
-    at = Rendezvous(address="127.0.0.1", port=port, world_size=2, backend="gloo", seconds=60.0)
+    at = Rendezvous(address="127.0.0.1", port=port, world_size=2, backend="gloo", seconds=600.0)
     started = multiprocessing.get_context("spawn")  # threads of other tests do not survive a fork
     ranks = [
         started.Process(
@@ -53,7 +53,7 @@ def test_s2_the_ranks_of_one_machine_listen_on_loopback_alone(tmp_path: Path) ->
         rank.start()
     listener.close()
     for rank in ranks:
-        rank.join(90)
+        rank.join(900)
         assert rank.exitcode == 0
 
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]

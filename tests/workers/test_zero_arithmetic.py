@@ -127,11 +127,15 @@ def test_hybrid_shard_splits_within_a_replica_alone(four: Group) -> None:
     assert states_of(four, **data_ranks(4), zero_stage=3, replicas=2) == 4 * [expected]
 
 
-def test_tensor_ranks_split_all_but_the_norms(pair: Group) -> None:
-    held = SMALL + (PARAMETERS - SMALL) / 2
+@pytest.mark.parametrize(
+    ("data", "zero_stage"), [(1, 0), pytest.param(2, 2, marks=pytest.mark.thorough)]
+)
+def test_tensor_ranks_split_all_but_the_norms(groups: Groups, data: int, zero_stage: int) -> None:
+    held = (SMALL + (PARAMETERS - SMALL) / 2) / data
 
     expected = plus(by_the_paper(held, 0, 1), optimizer=TENSORS * COUNTER_BYTES)
-    assert states_of(pair, tensor=2, data=1) == 2 * [expected]
+    knobs = {"tensor": 2, **data_ranks(data), "zero_stage": zero_stage}
+    assert states_of(groups.of(2 * data), **knobs) == 2 * data * [expected]
 
 
 def _assert_stages_hold(found: list[States], shards: int) -> None:

@@ -40,7 +40,7 @@ def a_spec(**sections: Any) -> SweepSpec:
             "precision": "fp32",
             "learning_rate": 3e-3,
         },
-        "objective": {"max_steps": STEPS, "max_seconds": 30},  # however slow the machine
+        "objective": {"max_steps": STEPS, "max_seconds": 600},  # however slow the machine
     }
     for name, section in sections.items():
         tree[name] = section if name == "model" else tree.get(name, {}) | section

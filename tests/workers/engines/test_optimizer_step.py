@@ -1,4 +1,4 @@
-"""Clipping, schedule and fp16: losses are those of a plain loop; all ranks skip an overflow."""
+"""Clipping and schedule as in a plain loop; under fp16 all ranks skip an overflow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ SPEC = a_spec(
         "total_steps": TOTAL,
     }
 )
-FP16_TOLERANCE = 0.02  # relative; fp16 keeps 3 digits
 FIRST_SCALE = 2.0**16  # torch.amp.GradScaler's
 
 
@@ -73,23 +72,6 @@ def test_without_clipping_and_schedule_the_losses_are_others() -> None:
     last = clipped_losses()[-1]
 
     assert abs(last - reference_losses()[-1]) > 100 * LOSS_TOLERANCE * last
-
-
-@pytest.mark.parametrize("zero_stage", [pytest.param(0, marks=MORE), 3])
-def test_fp16_trains_as_fp32_does(pair: Group, zero_stage: int) -> None:
-    outcome = pair.run(a_request(zero_stage=zero_stage, precision="fp16"))
-
-    assert isinstance(outcome, Measured)
-    assert outcome.losses == pytest.approx(reference_losses(), rel=FP16_TOLERANCE)
-    assert outcome.losses != pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
-
-
-@MORE
-def test_fp16_trains_on_one_rank_alone(alone: Group) -> None:
-    outcome = alone.run(a_request(data=1, micro_batch=4, precision="fp16"))
-
-    assert isinstance(outcome, Measured)
-    assert outcome.losses == pytest.approx(reference_losses(), rel=FP16_TOLERANCE)
 
 
 def test_a_rank_that_fails_wakes_its_peer_though_the_scaler_talked_in_the_group(

@@ -32,13 +32,19 @@ def sampled(device: torch.device = CPU, meanwhile: Callable[[], None] = rest) ->
         return conditions
 
 
-def test_the_host_is_sampled_in_percent() -> None:
+def test_the_host_is_sampled_and_nothing_is_said_of_a_gpu_that_is_not_there() -> None:
+    before = set(threading.enumerate())
     conditions = sampled()
 
     assert conditions.host_cpu_percent is not None
     assert conditions.host_memory_percent is not None
     assert 0 <= conditions.host_cpu_percent <= 100
     assert 0 < conditions.host_memory_percent < 100
+    assert conditions.device_utilisation_percent is None
+    assert conditions.device_power_watts is None
+    assert conditions.device_memory_bytes is None
+    assert conditions.throttled == ()
+    assert set(threading.enumerate()) <= before  # its thread has ended
 
 
 def test_a_host_that_works_is_busier_than_none() -> None:
@@ -48,15 +54,6 @@ def test_a_host_that_works_is_busier_than_none() -> None:
     assert conditions.host_cpu_percent > 25 / (psutil.cpu_count() or 1)  # a quarter of one core
 
 
-def test_without_a_gpu_there_is_nothing_to_say_of_one() -> None:
-    conditions = sampled()
-
-    assert conditions.device_utilisation_percent is None
-    assert conditions.device_power_watts is None
-    assert conditions.device_memory_bytes is None
-    assert conditions.throttled == ()
-
-
 def test_nothing_is_sampled_before_it_begins() -> None:
     with ConditionsSampler.running(CPU) as sampler:
         time.sleep(2 * SAMPLE_SECONDS)
@@ -64,14 +61,6 @@ def test_nothing_is_sampled_before_it_begins() -> None:
 
     assert conditions.host_cpu_percent is None
     assert conditions.host_memory_percent is None
-
-
-def test_its_thread_ends_with_it() -> None:
-    before = set(threading.enumerate())
-
-    sampled()
-
-    assert set(threading.enumerate()) <= before
 
 
 def test_a_gpu_without_a_driver_is_no_reason_to_fail() -> None:

@@ -19,7 +19,7 @@ from search_spaces.trial import Diverged, Estimate, Measured, Phases
 from tests.search_spaces.values import a_model
 from tests.workers.launch import Group
 from tests.workers.memory.model_device import ModelDevice, cuda_on_model
-from tests.workers.values import CALL_SECONDS, GLOBAL_BATCH, a_plan, a_request, a_spec, odd_model
+from tests.workers.values import CALL_SECONDS, GLOBAL_BATCH, a_plan, a_request, a_spec
 from workers.data.batches import StepBatches
 from workers.data.collate import MicroBatch
 from workers.engines.stopwatch import Stopwatch
@@ -168,12 +168,6 @@ def test_slow_first_steps_do_not_count() -> None:
     assert series.median_step_seconds == 0.125
 
 
-def test_a_wide_interval_takes_all_steps_there_are() -> None:
-    series = measure(growing(0.01), interval=NEVER_TIGHT, max_steps=33)
-
-    assert len(series.losses) == 33
-
-
 def test_stops_when_its_seconds_are_up() -> None:
     series = measure(growing(0.05), interval=NEVER_TIGHT, max_steps=10_000, max_seconds=1.0)
 
@@ -292,12 +286,6 @@ def test_short_steps_are_timed_several_at_once() -> None:
         assert window.seconds * window.steps >= MIN_WINDOW_SECONDS["cpu"]
 
 
-def test_long_steps_are_timed_one_by_one() -> None:
-    series = measure(growing(0.11), interval=NEVER_TIGHT, max_steps=20)
-
-    assert [window.steps for window in series.windows] == [1] * 20
-
-
 def test_waiting_for_input_counts_as_data_and_phases_add_up_to_the_step() -> None:
     clock, trained = Clock(), training()
     trained.module.register_forward_hook(lambda *_: clock.advance(1 / 128))
@@ -333,18 +321,6 @@ def test_steps_take_as_long_as_their_kernels_and_not_as_their_launch(kind: str) 
     assert isinstance(series, Series)
     assert series.phases == Phases(data=0, forward=1 / 128, backward=1 / 64, optimizer=1 / 256)
     assert series.step_seconds.value == 7 / 256
-
-
-def test_steps_come_in_order_from_the_first() -> None:
-    asked: list[int] = []
-
-    def takes(step: int) -> float:
-        asked.append(step)
-        return growing(0.01)(step)
-
-    measure(takes, interval=NEVER_TIGHT, max_steps=20)
-
-    assert asked == list(range(20))
 
 
 def test_a_loss_that_is_no_number_ends_it_at_its_step() -> None:
@@ -431,13 +407,6 @@ def test_padding_counts_for_nothing(alone: Group) -> None:
     per_step = [run.tokens_per_second * run.step_seconds.value for run in (padded, packed)]
     assert per_step[0] == pytest.approx(per_step[1])
     assert packed.losses == pytest.approx(padded.losses, rel=1e-4)
-
-
-def test_a_model_that_looks_at_values_is_measured_without_flops(alone: Group) -> None:
-    outcome = alone.run(a_request(a_spec(model=odd_model("peeks")), data=1, micro_batch=8))
-
-    assert isinstance(outcome, Measured)
-    assert (outcome.flops_per_step, outcome.mfu) == (None, None)
 
 
 def test_on_a_gpu_as_many_steps_share_a_window_as_take_a_second() -> None:

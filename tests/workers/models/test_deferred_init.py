@@ -137,13 +137,6 @@ def test_what_cannot_be_told_is_built_whole(tmp_path: Path) -> None:
     assert all(torch.equal(values[key], again[key]) for key in values)
 
 
-def test_the_random_state_is_left_alone() -> None:
-    before = torch.random.get_rng_state()
-    build_whole(TINY_LLAMA, TRAIN, attention="eager")
-
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 def test_blocks_one_after_another_wrapped_or_not_have_the_values_of_the_whole() -> None:
     whole_model = build_whole(TINY_LLAMA, TRAIN, attention="eager")
     built = build(TINY_LLAMA, TRAIN, attention="eager")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -13,7 +12,7 @@ from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.models.load import build
-from workers.models.tensor_plan import matches, tensor_facts, tensor_plan
+from workers.models.tensor_plan import tensor_facts, tensor_plan
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64,
@@ -51,12 +50,6 @@ def test_tied_weights_are_split_alike() -> None:
         weights = {id(module.get_submodule(name).weight) for name in split}
         assert sorted(split.values()) == ["colwise_gather_output", "embedding_rowwise"]
         assert len(weights) == 1
-
-
-def test_projections_that_read_the_same_input_are_one_region() -> None:
-    regions = tensor_plan(on_meta(TINY_LLAMA)).regions
-
-    assert set(regions) >= {"model.layers.0.self_attn", "model.layers.1.mlp"}
 
 
 def test_experts_are_not_split() -> None:
@@ -98,19 +91,6 @@ def test_only_projections_can_be_split() -> None:
     assert tensor_facts(module, {"1": "colwise"}).refusal == (
         "Sequential: its plan splits 1 as colwise, which is impossible for a ReLU"
     )
-
-
-@pytest.mark.parametrize(
-    ("pattern", "name", "expected"),
-    [
-        ("layers.*.q", "layers.3.q", True),
-        ("layers.*.q", "model.layers.3.q", False),
-        ("**.layers.*.q", "model.layers.3.q", True),
-        ("**.layer.*.output.dense", "layer.0.attention.output.dense", False),
-    ],
-)
-def test_patterns(pattern: str, name: str, expected: bool) -> None:
-    assert matches(pattern, name) is expected
 
 
 def test_a_weight_with_one_number_per_head_is_refused() -> None:

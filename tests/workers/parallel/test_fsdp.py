@@ -51,18 +51,6 @@ def test_weights_stay_with_so_many_neighbours_until_backward(four: Group) -> Non
         assert {tuple(group) for group in groups} == {(0, 1) if rank < 2 else (2, 3)}
 
 
-def test_weights_are_split_over_the_ranks_of_a_replica(four: Group) -> None:
-    """Rajbhandari et al. 2020: N ranks hold 1/N each; replicas of M ranks hold 1/M each."""
-    request = a_request(zero_stage=0, data=4, micro_batch=1)
-    whole = measured(four, request).memory.anatomy.weights
-
-    for replicas, ranks in ((1, 4), (2, 2)):
-        request = a_request(zero_stage=3, data=4, replicas=replicas, micro_batch=1)
-        anatomy = measured(four, request).memory.anatomy
-        assert anatomy.weights == whole // ranks  # every tensor of the tiny Llama divides by 4
-        assert anatomy.gradients == whole // ranks
-
-
 @pytest.mark.parametrize("zero_stage", [pytest.param(2, marks=pytest.mark.thorough), 3])
 def test_bf16_is_near_fp32_and_keeps_fp32_weights(pair: Group, zero_stage: int) -> None:
     whole = measured(pair, a_request(zero_stage=zero_stage))

@@ -38,7 +38,7 @@ TOLERANCES: Mapping[Quantity, float] = {
     "losses": 1e-4,  # relative, over the steps of AdamW, which carries differences on
     "losses in 8 bits": 1e-2,  # bitsandbytes keeps 32 for parts of fewer than 4096 numbers
 }
-_CALL_SECONDS = 240.0
+_CALL_SECONDS = 1200.0
 _CANNOT_BE_BUILT = (ModelError, DataError, KeyError, ValueError, TypeError, RuntimeError)
 
 

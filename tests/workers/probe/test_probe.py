@@ -1,4 +1,4 @@
-"""Tests `workers.probe`: a small measurement by real ranks, and devices made from results."""
+"""Tests `workers.probe`: measurements by real ranks and of drives, and devices made of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.workers.probe.values import ON_A_GPU, TINY
 from workers.probe.config import ProbeResult, default_config
 from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
-from workers.probe.rates import best_seconds, bus_bandwidth
+from workers.probe.rates import CHUNK_BYTES, best_seconds, bus_bandwidth, drive_rates
 
 ON_8 = dataclasses.replace(TINY, device_type="cuda", ranks=8)
 
@@ -168,3 +168,46 @@ def test_the_usual_probe_covers_what_forecasts_ask_for() -> None:
     assert len(square) >= 6
     assert len(effort.shapes) > len(square)
     assert {"fp32", "bf16"} <= set(effort.precisions)
+
+
+class Ticking:
+    """A clock that advances by a second at each reading."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("chunks", "most_seconds", "seconds", "moved"),
+    # the clock is read at the start, before each chunk (also one that comes too late), at the end
+    [(3, 100.0, 4.0, 3), (1, 100.0, 2.0, 1), (50, 4.0, 5.0, 3)],
+    ids=["whole", "one", "cut short"],
+)
+def test_rates_are_bytes_by_the_seconds_they_took(
+    tmp_path: Path, chunks: int, most_seconds: float, seconds: float, moved: int
+) -> None:
+    rates = drive_rates(
+        tmp_path, file_bytes=chunks * CHUNK_BYTES, most_seconds=most_seconds, clock=Ticking()
+    )
+
+    assert rates.write_bytes_per_second == pytest.approx(moved * CHUNK_BYTES / seconds)
+    # what was written is read back, in time
+    assert rates.read_bytes_per_second == pytest.approx(moved * CHUNK_BYTES / (moved + 1))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
+def test_a_file_system_in_memory_is_measured_too() -> None:
+    rates = drive_rates(Path("/dev/shm"), file_bytes=CHUNK_BYTES, most_seconds=1.0)
+
+    assert rates.write_bytes_per_second > 0
+    assert rates.read_bytes_per_second > 0
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        drive_rates(tmp_path / "none", file_bytes=1, most_seconds=1.0)

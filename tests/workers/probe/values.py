@@ -16,7 +16,7 @@ TINY = ProbeConfig(
     file_bytes=2**23,
     file_seconds=1.0,
     adam_elements=1000,
-    timeout_seconds=120.0,
+    timeout_seconds=1200.0,
 )
 
 ON_A_GPU = ProbeResult(

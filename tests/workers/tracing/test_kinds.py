@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from torch import nn
 
 from workers.tracing.traced_model import block_kinds
@@ -14,32 +15,22 @@ class Block(nn.Module):
         self.layer_idx, self.window, self.chance = place, window, chance
 
 
-def test_places_are_no_difference_and_the_first_stands_alone() -> None:
-    assert block_kinds([Block(place) for place in range(5)]) == ((0,), (1, 2, 3, 4))
+FROZEN = Block(2).requires_grad_(False)
 
 
-def test_a_setting_is_a_difference() -> None:
-    blocks = [Block(place, window=512 * (place % 2)) for place in range(6)]
-
-    assert block_kinds(blocks) == ((0,), (1, 3, 5), (2, 4))
-
-
-def test_a_shape_is_a_difference() -> None:
-    assert block_kinds([Block(0), Block(1), Block(2, width=8)]) == ((0,), (1,), (2,))
-
-
-def test_of_chances_only_counts_whether_there_are_any() -> None:
-    blocks = [Block(place, chance=place / 10) for place in range(4)] + [Block(4, chance=0.0)]
-
-    assert block_kinds(blocks) == ((0,), (1, 2, 3), (4,))
-
-
-def test_frozen_weights_are_a_difference() -> None:
-    blocks = [Block(place) for place in range(4)]
-    blocks[2].requires_grad_(False)
-
-    assert block_kinds(blocks) == ((0,), (1, 3), (2,))
-
-
-def test_of_nothing_nothing_is_alike() -> None:
-    assert block_kinds([]) == ()
+@pytest.mark.parametrize(
+    ("blocks", "kinds"),
+    [
+        ([Block(place) for place in range(5)], ((0,), (1, 2, 3, 4))),  # the first stands alone
+        ([Block(place, window=place % 2) for place in range(6)], ((0,), (1, 3, 5), (2, 4))),
+        ([Block(0), Block(1), Block(2, width=8)], ((0,), (1,), (2,))),
+        # of chances only counts whether there are any
+        ([*(Block(place, chance=place / 10) for place in range(4)), Block(4, chance=0.0)],
+         ((0,), (1, 2, 3), (4,))),
+        ([Block(0), Block(1), FROZEN, Block(3)], ((0,), (1, 3), (2,))),
+        ([], ()),
+    ],
+    ids=["places", "settings", "shapes", "chances", "frozen weights", "nothing"],
+)  # fmt: skip
+def test_alike_blocks_are_one_kind(blocks: list[nn.Module], kinds: tuple[int, ...]) -> None:
+    assert block_kinds(blocks) == kinds

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from workers.tracing.operators import NO_WORK, FusedCall, OperatorWork, Product, work_of
+from workers.tracing.operators import NO_WORK, FusedCall, OperatorWork, work_of
 
 aten = torch.ops.aten
 
@@ -18,48 +18,6 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def work(operator: Any, *args: Any, **kwargs: Any) -> OperatorWork:
     return work_of(operator, args, kwargs, operator(*args, **kwargs))
-
-
-def product(batch: int, rows: int, columns: int, inner: int) -> Product:
-    return Product(batch=batch, rows=rows, columns=columns, inner=inner, element_bytes=4)
-
-
-@pytest.mark.parametrize(
-    ("operator", "args", "expected"),
-    [
-        (aten.mm.default, (ones(3, 5), ones(5, 7)), product(1, 3, 7, 5)),
-        (aten.addmm.default, (ones(7), ones(3, 5), ones(5, 7)), product(1, 3, 7, 5)),
-        (aten.bmm.default, (ones(2, 3, 5), ones(2, 5, 7)), product(2, 3, 7, 5)),
-        (
-            aten.baddbmm.default,
-            (ones(2, 3, 7), ones(2, 3, 5), ones(2, 5, 7)),
-            product(2, 3, 7, 5),
-        ),
-        (  # 4 samples of 8 x 8 pixels, 3 channels, in patches of 2 x 2, to 6 channels
-            aten.convolution.default,
-            (ones(4, 3, 8, 8), ones(6, 3, 2, 2), None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1),
-            product(1, 4 * 16, 6, 12),
-        ),
-    ],
-)
-def test_products(operator: Any, args: tuple[Any, ...], expected: Product) -> None:
-    found = work(operator, *args)
-
-    assert found.products == (expected,)
-    assert found.traffic_bytes == 0
-    assert found.launches == 1
-
-
-def test_a_convolutions_backward_is_two_products() -> None:
-    image, kernel, gradient = ones(4, 3, 8, 8), ones(6, 3, 2, 2), ones(4, 6, 4, 4)
-
-    found = work(
-        aten.convolution_backward.default,
-        *(gradient, image, kernel, [6], [2, 2], [0, 0], [1, 1], False, [0, 0], 1),
-        [True, True, True],
-    )
-
-    assert [sorted(one.sizes) for one in found.products] == [[1, 6, 12, 64]] * 2
 
 
 def test_attention_counts_heads_of_all_samples() -> None:
