@@ -31,14 +31,6 @@ def rendered(spec: Any = None, device: str = "cuda", **knobs: Any) -> DeepSpeedS
     return render_deepspeed(plan, MODEL, spec or a_spec(), device)
 
 
-def test_the_batch_is_the_plans() -> None:
-    config = rendered(micro_batch=4, accumulation=4, data=2).config
-
-    assert config["train_batch_size"] == 32
-    assert config["train_micro_batch_size_per_gpu"] == 4
-    assert config["gradient_accumulation_steps"] == 4
-
-
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_buckets_and_prefetching_are_never_larger_than_the_model(stage: int) -> None:
     zero = rendered(zero_stage=stage, bucket_mib=4096, prefetch_mib=4096).config[
@@ -76,17 +68,6 @@ def test_stage_3_gathers_a_block_and_what_is_fetched_ahead() -> None:
     assert zero["stage3_param_persistence_threshold"] == 10_000
 
 
-@pytest.mark.parametrize(
-    ("precision", "section"), [("fp32", None), ("bf16", "bf16"), ("fp16", "fp16")]
-)
-def test_precision(precision: str, section: str | None) -> None:
-    config = rendered(precision=precision).config
-
-    assert [name for name in ("bf16", "fp16") if name in config] == ([section] if section else [])
-    if section:
-        assert config[section]["enabled"] is True
-
-
 @pytest.mark.parametrize(("device", "pinned"), [("cuda", True), ("cpu", False)])
 def test_offload_to_the_host_is_pinned_only_for_a_gpu(device: str, pinned: bool) -> None:
     settings = rendered(device=device, offload_optimizer="cpu", pin_memory=True)
@@ -111,13 +92,6 @@ def test_offload_to_nvme_needs_a_folder_and_has_its_requests_set() -> None:
     assert "aio" not in rendered().config
     with pytest.raises(ValueError, match=r"cluster\.nvme_folder"):
         rendered(**knobs)
-
-
-def test_clipping_is_the_specs() -> None:
-    train = {"global_batch": 32, "precision": "fp32", "grad_clip": 0.5}
-
-    assert rendered(a_spec(train=train)).config["gradient_clipping"] == 0.5
-    assert rendered().config["gradient_clipping"] == 0.0
 
 
 def test_each_call_gives_a_configuration_of_its_own() -> None:

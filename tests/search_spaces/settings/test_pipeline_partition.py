@@ -20,29 +20,21 @@ def loads(weights: list[int], cuts: tuple[int, ...], before: int, after: int) ->
     return sums
 
 
-def test_equal_blocks_are_divided_equally() -> None:
-    assert partition_blocks([7] * 6, stages=3) == ((0, 1), (2, 3), (4, 5))
-
-
-def test_what_is_left_over_goes_to_later_stages() -> None:
-    assert partition_blocks([1] * 5, stages=2) == ((0, 1), (2, 3, 4))
-
-
-def test_an_embedding_and_a_head_weigh_as_blocks_do() -> None:
-    # an embedding of two blocks' weight and a head of one: 2 + 2, 1 + 1 + 1 + 1, 3 + 1
-    assert partition_blocks([10] * 9, stages=3, before=20, after=10) == (
-        (0, 1),
-        (2, 3, 4, 5),
-        (6, 7, 8),
-    )
-
-
-def test_a_heavy_embedding_leaves_one_block_to_its_stage() -> None:
-    assert partition_blocks([1, 1, 1, 1], stages=2, before=100) == ((0,), (1, 2, 3))
-
-
-def test_a_heavy_block_stands_alone() -> None:
-    assert partition_blocks([1, 1, 9, 1, 1], stages=3) == ((0, 1), (2,), (3, 4))
+@pytest.mark.parametrize(
+    ("weights", "stages", "ends", "expected"),
+    [
+        ([7] * 6, 3, {}, ((0, 1), (2, 3), (4, 5))),
+        ([1] * 5, 2, {}, ((0, 1), (2, 3, 4))),  # what is left over goes to later stages
+        # an embedding of two blocks' weight and a head of one: 2 + 2, 1 + 1 + 1 + 1, 3 + 1
+        ([10] * 9, 3, {"before": 20, "after": 10}, ((0, 1), (2, 3, 4, 5), (6, 7, 8))),
+        ([1] * 4, 2, {"before": 100}, ((0,), (1, 2, 3))),
+        ([1, 1, 9, 1, 1], 3, {}, ((0, 1), (2,), (3, 4))),
+    ],
+)
+def test_partitions_by_hand(
+    weights: list[int], stages: int, ends: dict[str, int], expected: tuple[tuple[int, ...], ...]
+) -> None:
+    assert partition_blocks(weights, stages=stages, **ends) == expected
 
 
 @pytest.mark.parametrize("stages", [0, 4])

@@ -31,21 +31,6 @@ def test_sharding(knobs: dict[str, Any], replicated: bool, reshard: bool | None)
     assert (None if sharded is None else sharded.reshard_after_forward) is reshard
 
 
-def test_blocks_are_gathered_ahead_under_fsdp2() -> None:
-    sharded = render_torch(ddp_plan(zero_stage=3, prefetch_blocks=2), a_model()).fsdp2
-
-    assert sharded is not None
-    assert sharded.prefetch_blocks == 2
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_precision_and_attention_are_handed_on(precision: str, attention: str) -> None:
-    settings = render_torch(ddp_plan(precision=precision, attention=attention), a_model())
-
-    assert (settings.compute, settings.attention) == (precision, attention)
-
-
 @pytest.mark.parametrize(
     ("ratio", "blocks", "chosen"),
     [
@@ -113,10 +98,6 @@ def test_weights_are_kept_by_so_many_ranks(
     assert settings is not None
     found = settings.reshard_after_forward
     assert (type(found), found) == (type(reshards), reshards)  # True is no number of ranks
-
-
-def test_without_a_pipeline_nothing_is_cut() -> None:
-    assert render_torch(ddp_plan(), a_model()).pipeline is None
 
 
 @pytest.mark.parametrize(
