@@ -57,15 +57,12 @@ def put(path: str, value: object) -> Fault:
 
 
 AGAIN = [{"name": "HOME", "value": "/tmp"}, {"name": "HOME", "value": "/root"}]
-DELETION = {"onSuccess": {"policy": "DeleteSelf"}}
 FAULTS: list[tuple[Fault, str]] = [
     (put("spec.shutdownAfterJobFinish", True), "'shutdownAfterJobFinish' was unexpected"),
     (put(f"{GROUP}.replicas", "1"), "'1' is not of type 'integer'"),
     (put(f"{HEAD}.resources.limits.memory", "4 GiB"), "'4 GiB' (is not valid|does not match)"),
     (put(f"{HEAD}.env", AGAIN), '"HOME".* twice'),
     (put("spec.rayClusterSpec.autoscalerOptions", {"version": "v3"}), "'v3' is not one of"),
-    (put("spec.managedBy", "somebody"), "managedBy field value must be"),
-    (put("spec.deletionStrategy", DELETION), "requires either BOTH"),
     (put(f"{GROUP}.template", None), "'template' is a required property"),
     (put("metadata.labels.team", "a b"), "'a b' does not match"),
 ]
