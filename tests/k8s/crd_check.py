@@ -1,7 +1,7 @@
 """A custom resource against its definition, in the order of the API server.
 
-Nulls are dropped, defaults filled in, then structure, types and unknown fields are checked, then
-the keys of list-maps. A plain JSON Schema run gives wrong answers: it would miss required fields
+Defaults are filled in, then structure, types and unknown fields are checked, then the keys of
+list-maps. A plain JSON Schema run gives wrong answers: it would miss required fields
 that have a default, and pass unknown ones. Rules in CEL, which concern fields that `k8s/` does not
 use, are left to the API server.
 """
@@ -30,7 +30,6 @@ def complaints(resource: dict[str, Any]) -> Iterator[str]:
     kind = resource["kind"]
     schema = definition(kind)
     cleaned = copy.deepcopy(resource)
-    _drop_nulls(cleaned, schema)
     _fill_defaults(cleaned, schema)
     for error in _validator(kind).iter_errors(cleaned):
         yield f"{_path(error.absolute_path)}: {error.message[:200]}"
@@ -90,14 +89,6 @@ def _parts(value: Any, schema: dict[str, Any]) -> Iterator[tuple[Any, Any, dict[
     elif isinstance(value, list) and "items" in schema:
         for index, below in enumerate(value):
             yield index, below, schema["items"]
-
-
-def _drop_nulls(value: Any, schema: dict[str, Any]) -> None:
-    for name, below, part in _parts(value, schema):
-        if below is None and isinstance(value, dict) and not part.get("nullable"):
-            del value[name]
-        else:
-            _drop_nulls(below, part)
 
 
 def _fill_defaults(value: Any, schema: dict[str, Any]) -> None:
