@@ -17,6 +17,7 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Decay
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Groups
+from tests.workers.models.tiny_models import TINY_GPT2
 from tests.workers.values import STEPS, a_plan, a_spec
 from workers.data.batches import WORST_STEP, batch_source
 from workers.models.load import build_whole
@@ -24,19 +25,8 @@ from workers.parallel.deepspeed_features import missing_for_cpu_adam
 from workers.plain_torch.optimizers import decay_groups
 
 TOLERANCE = 2e-5
-GPT2 = {
-    "name": "gpt2",  # its biases and norms are of every kind: projections, LayerNorm, a last norm
-    "config": {
-        "n_embd": 64,
-        "n_layer": 2,
-        "n_head": 4,
-        "vocab_size": 500,
-        "initializer_range": 0.2,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-    },
-}
+# its biases and norms are of every kind: projections, LayerNorm, a last norm
+GPT2 = {"name": "gpt2", "config": TINY_GPT2.config}
 
 
 def spec_with(decay: Decay) -> SweepSpec:

@@ -9,27 +9,14 @@ import json
 from typing import Any
 
 import pytest
-import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-)
 
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import SweepSpec, Task
+from tests.workers.models.tiny_models import on_meta
 from workers.models.capabilities import TrainingFindings, probe_training
 from workers.models.load import describe
 from workers.models.loss_probes import LossFindings, probe_loss
 
-HEADS: dict[Task, Any] = {
-    "causal-lm": AutoModelForCausalLM,
-    "masked-lm": AutoModelForMaskedLM,
-    "seq2seq": AutoModelForSeq2SeqLM,
-    "sequence-classification": AutoModelForSequenceClassification,
-}
 SAME = 1e-5
 
 
@@ -47,12 +34,6 @@ LONGROPE: dict[str, Any] = {
         "long_factor": [1.1 + pair for pair in range(48)],
     },
 }
-
-
-def on_meta(model_type: str, task: Task = "causal-lm", **config: Any) -> Any:
-    made = AutoConfig.for_model(model_type, **config)
-    with torch.device("meta"):
-        return HEADS[task].from_config(made, attn_implementation="eager")
 
 
 def probed(model_type: str, task: Task = "causal-lm", **config: Any) -> LossFindings:

@@ -8,24 +8,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
-    CTRLConfig,
-    CTRLLMHeadModel,
-    FunnelConfig,
-    FunnelForMaskedLM,
-    OPTConfig,
-    OPTForCausalLM,
-    RwkvConfig,
-    RwkvForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
-from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA, on_meta
 from workers.models.load import describe
 from workers.models.stack import find_blocks, find_stack, stack_facts
 from workers.models.stack_trace import HiddenShape
@@ -46,18 +32,9 @@ def test_every_parameter_lies_before_the_blocks_in_them_or_behind(spec: ModelSpe
 
 
 def test_parts_are_those_that_the_forward_calls_before_and_behind() -> None:
-    with torch.device("meta"):
-        module = OPTForCausalLM(
-            OPTConfig(
-                hidden_size=32,
-                ffn_dim=32,
-                num_hidden_layers=3,
-                num_attention_heads=4,
-                vocab_size=50,
-                word_embed_proj_dim=16,
-                do_layer_norm_before=False,
-            )
-        )
+    config = {"hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config |= {"vocab_size": 50, "word_embed_proj_dim": 16, "do_layer_norm_before": False}
+    module = on_meta("opt", **config)
 
     stack = find_stack(module)
 
@@ -238,13 +215,9 @@ def test_a_batch_maker_that_fails_is_no_fault_of_the_facts() -> None:
 
 
 def test_architectures_that_are_no_single_stack_are_refused_by_name() -> None:
-    with torch.device("meta"):
-        t5 = T5ForConditionalGeneration(
-            T5Config(d_model=8, d_ff=8, num_layers=2, num_heads=2, vocab_size=10)
-        )
-        albert = AlbertForMaskedLM(
-            AlbertConfig(hidden_size=64, intermediate_size=8, num_hidden_layers=2, vocab_size=10)
-        )
+    t5 = on_meta("t5", "seq2seq", d_model=8, d_ff=8, num_layers=2, num_heads=2, vocab_size=10)
+    sizes = {"hidden_size": 64, "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 10}
+    albert = on_meta("albert", "masked-lm", **sizes)
 
     assert stack_facts(t5).refusal == (
         "T5ForConditionalGeneration has blocks in encoder.block and in decoder.block,"
@@ -257,9 +230,7 @@ def test_architectures_that_are_no_single_stack_are_refused_by_name() -> None:
 
 def test_a_model_that_writes_into_its_embeddings_is_not_cut() -> None:
     """A later stage has zeros in their place, which share one place in memory."""
-    config = CTRLConfig(vocab_size=50, n_embd=32, dff=32, n_layer=3, n_head=4)
-    with torch.device("meta"):
-        module = CTRLLMHeadModel(config)
+    module = on_meta("ctrl", vocab_size=50, n_embd=32, dff=32, n_layer=3, n_head=4)
 
     assert stack_facts(module).refusal == (
         "CTRLLMHeadModel writes into its embeddings in place, which a later stage does not have"
@@ -268,9 +239,7 @@ def test_a_model_that_writes_into_its_embeddings_is_not_cut() -> None:
 
 def test_a_model_that_reads_weights_of_every_block_is_not_cut() -> None:
     """RWKV rescales the weights of all blocks before the first one runs."""
-    config = RwkvConfig(vocab_size=50, hidden_size=32, num_hidden_layers=3, use_cache=False)
-    with torch.device("meta"):
-        module = RwkvForCausalLM(config)
+    module = on_meta("rwkv", vocab_size=50, hidden_size=32, num_hidden_layers=3, use_cache=False)
 
     refusal = stack_facts(module).refusal
     assert refusal is not None
@@ -278,7 +247,6 @@ def test_a_model_that_reads_weights_of_every_block_is_not_cut() -> None:
 
 
 def test_blocks_in_lists_of_lists_are_the_layers() -> None:
-    with torch.device("meta"):
-        module = FunnelForMaskedLM(FunnelConfig(block_sizes=[2, 1], d_model=32, n_head=4))
+    module = on_meta("funnel", "masked-lm", block_sizes=[2, 1], d_model=32, n_head=4)
 
     assert {type(block).__name__ for block in find_blocks(module)} == {"FunnelLayer"}

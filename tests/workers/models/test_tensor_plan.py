@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
-from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA, on_meta
 from workers.models.load import build
 from workers.models.tensor_plan import tensor_facts, tensor_plan
 
@@ -20,14 +16,8 @@ SMALL = {
 }  # fmt: skip
 
 
-def on_meta(spec: ModelSpec) -> nn.Module:
+def built(spec: ModelSpec) -> nn.Module:
     return build(spec, TrainSpec(global_batch=1), attention="eager").module
-
-
-def causal(kind: str, **config: Any) -> nn.Module:
-    with torch.device("meta"):
-        module: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config))
-    return module
 
 
 def test_a_degree_must_divide_heads_and_hidden_units() -> None:
@@ -35,7 +25,7 @@ def test_a_degree_must_divide_heads_and_hidden_units() -> None:
         update={"config": TINY_LLAMA.config | {"intermediate_size": 42, "head_dim": 8}}
     )
 
-    facts = tensor_facts(on_meta(spec))
+    facts = tensor_facts(built(spec))
 
     assert facts.refusal is None
     assert facts.divisors == (
@@ -45,7 +35,7 @@ def test_a_degree_must_divide_heads_and_hidden_units() -> None:
 
 def test_tied_weights_are_split_alike() -> None:
     for spec in (TINY_LLAMA, TINY_GPT2, TINY_BERT):
-        module = on_meta(spec)
+        module = built(spec)
         split = dict(tensor_plan(module).vocabulary)
         weights = {id(module.get_submodule(name).weight) for name in split}
         assert sorted(split.values()) == ["colwise_gather_output", "embedding_rowwise"]
@@ -53,7 +43,7 @@ def test_tied_weights_are_split_alike() -> None:
 
 
 def test_experts_are_not_split() -> None:
-    facts = tensor_facts(causal("mixtral", **SMALL, num_local_experts=2))
+    facts = tensor_facts(on_meta("mixtral", **SMALL, num_local_experts=2))
 
     assert facts.refusal == facts.sequence_refusal
     assert facts.refusal == (
@@ -64,7 +54,7 @@ def test_experts_are_not_split() -> None:
 def test_a_style_that_is_not_supported_is_refused_by_name() -> None:
     given = {"model.layers.*.mlp.experts": "moe_tp_experts"}
 
-    refusal = tensor_facts(causal("mixtral", **SMALL, num_local_experts=2), given).refusal
+    refusal = tensor_facts(on_meta("mixtral", **SMALL, num_local_experts=2), given).refusal
 
     assert refusal == (
         "MixtralForCausalLM: its plan splits model.layers.*.mlp.experts as moe_tp_experts, which"
@@ -95,12 +85,8 @@ def test_only_projections_can_be_split() -> None:
 
 def test_a_weight_with_one_number_per_head_is_refused() -> None:
     """Doge's attention has one beside its projections, which no style splits."""
-    config = AutoConfig.for_model(
-        "doge", hidden_size=32, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=2
-    )
-    with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(config)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
 
-    assert tensor_facts(module).refusal == (
+    assert tensor_facts(on_meta("doge", hidden_size=32, num_hidden_layers=2, **heads)).refusal == (
         "DogeForCausalLM: model.layers.0.self_attn.A has one number per head, which no plan splits"
     )

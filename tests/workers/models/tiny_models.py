@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
-from search_spaces.spec.schema import ModelSpec
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
+
+from search_spaces.spec.schema import ModelSpec, Task
+
+_HEADS: dict[Task, Any] = {
+    "causal-lm": AutoModelForCausalLM,
+    "masked-lm": AutoModelForMaskedLM,
+    "seq2seq": AutoModelForSeq2SeqLM,
+    "sequence-classification": AutoModelForSequenceClassification,
+}
+
+
+def on_meta(model_type: str, task: Task = "causal-lm", **config: Any) -> Any:
+    """Returns a stock model of a type, on the meta device."""
+    made = AutoConfig.for_model(model_type, **config)
+    with torch.device("meta"):
+        return _HEADS[task].from_config(made, attn_implementation="eager")
+
 
 TINY_LLAMA = ModelSpec(
     name="llama-3.2-1b",

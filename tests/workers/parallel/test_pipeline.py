@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from search_spaces.plan import Plan, Schedule
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.schema import ModelSpec, SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest, ValidationRun
 from tests.workers.launch import Group, Groups
+from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2
 from tests.workers.one_step import built
 from tests.workers.parity.architectures import spec_of
 from tests.workers.parity.comparison import Expected, Parity
@@ -25,30 +26,21 @@ from workers.worker import Worker
 # as in test_same_training: fp32 keeps 7 digits, sums run in another order
 LOSS_TOLERANCE = 2e-5  # relative
 MORE = pytest.mark.thorough
-NO_DROPOUT = {
-    "bert-large": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-}
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "vocab_size": 512,
-    "initializer_range": 0.2,
-}
+FOUR_BLOCKS = {"vocab_size": 512, "num_hidden_layers": 4}
 
 
-def small(name: str, task: str, **config: Any) -> dict[str, Any]:
-    return {"name": name, "task": task, "config": SMALL | NO_DROPOUT[name] | config}
+def small(spec: ModelSpec, task: str, layers: int = 3) -> dict[str, Any]:
+    """A tiny model without dropout and with as many blocks."""
+    config = {name: value for name, value in spec.config.items() if name != "n_layer"}
+    return {"name": spec.name, "task": task, "config": config | {"num_hidden_layers": layers}}
 
 
 MODELS = {
-    "gpt2": small("gpt2", "causal-lm"),
-    "deep": small("gpt2", "causal-lm", num_hidden_layers=4),
-    "bert": small("bert-large", "masked-lm"),
-    "gpt2-classes": small("gpt2", "sequence-classification"),
-    "experts": MIXTRAL
-    | {"config": MIXTRAL["config"] | {"vocab_size": 512, "num_hidden_layers": 4}},
+    "gpt2": small(TINY_GPT2, "causal-lm"),
+    "deep": small(TINY_GPT2, "causal-lm", 4),
+    "bert": small(TINY_BERT, "masked-lm"),
+    "gpt2-classes": small(TINY_GPT2, "sequence-classification"),
+    "experts": MIXTRAL | {"config": MIXTRAL["config"] | FOUR_BLOCKS},
     "function": {"name": "tests.workers.parallel.stacked_model:make"},
 }
 
@@ -118,7 +110,7 @@ def test_adapters_are_trained_in_stages(pair: Group, alone: Group, schedule: Sch
 def test_a_rank_holds_its_own_stages_alone(pair: Group) -> None:
     ranks = pair.call(_weight_bytes, two_stages(), a_spec(model=MODELS["gpt2"]))
 
-    block, embedding, positions, norm = 12_704, 512 * 32, 1024 * 32, 64  # as GPT-2 is built
+    block, embedding, positions, norm = 12_704, 512 * 32, 128 * 32, 64  # as GPT-2 is built
     assert ranks == [4 * (embedding + positions + block), 4 * (2 * block + norm + embedding)]
 
     both_ends = two_stages(pipeline_schedule="zbv")  # with the tied weight once
