@@ -47,62 +47,35 @@ LOSS_TOLERANCE = 1e-4  # relative
 _TRIES = 100_000
 _TRIAL_SECONDS = 1200.0
 
+_SIZES = {"hidden_size": 32, "num_attention_heads": 4, "vocab_size": 96, "initializer_range": 0.2}
+_WIDE = {"intermediate_size": 64, "num_hidden_layers": 4}
 MODELS: Mapping[str, dict[str, Any]] = {
     "llama": {
         "name": "llama-3.2-1b",
-        "config": {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 5,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 4,
-            "head_dim": 8,
-            "vocab_size": 96,
-            "initializer_range": 0.2,
-        },
+        "config": _SIZES
+        | _WIDE
+        | {"num_hidden_layers": 5, "num_key_value_heads": 4, "head_dim": 8},
     },
     "gpt2": {
         "name": "gpt2",
-        "config": {
-            "n_embd": 32,
-            "n_layer": 4,
-            "n_head": 4,
-            "vocab_size": 96,
-            "n_positions": 64,
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-            "initializer_range": 0.2,
-        },
+        "config": _SIZES
+        | {"n_layer": 4, "n_positions": 64}
+        | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
     },
     "bert": {
         "name": "bert-large",
         "task": "masked-lm",
-        "config": {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "vocab_size": 96,
-            "max_position_embeddings": 64,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-            "initializer_range": 0.2,
-        },
+        "config": _SIZES
+        | _WIDE
+        | {"max_position_embeddings": 64}
+        | dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
     },
     "t5": {
         "task": "seq2seq",
         "config": {
-            "model_type": "t5",
-            "decoder_start_token_id": 0,
-            "d_model": 32,
-            "d_ff": 64,
-            "d_kv": 8,
-            "num_heads": 4,
-            "num_layers": 2,
-            "num_decoder_layers": 2,
-            "vocab_size": 96,
-            "dropout_rate": 0.0,
+            **{"model_type": "t5", "decoder_start_token_id": 0, "d_model": 32, "d_ff": 64},
+            **{"d_kv": 8, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 2},
+            **{"vocab_size": 96, "dropout_rate": 0.0},
         },
     },
 }

@@ -220,7 +220,7 @@ def _sharded(worker: Worker, tensor: int) -> dict[str, Any]:
     return {"loss": loss.item(), "weights": weights}
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("tensor", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_shards_are_those_of_the_whole_model(
     groups: Groups,
     tensor: int,

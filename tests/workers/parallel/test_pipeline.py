@@ -107,6 +107,7 @@ def test_adapters_are_trained_in_stages(pair: Group, alone: Group, schedule: Sch
     assert cut.losses == pytest.approx(whole.losses, rel=LOSS_TOLERANCE)
 
 
+@MORE
 def test_a_rank_holds_its_own_stages_alone(pair: Group) -> None:
     ranks = pair.call(_weight_bytes, two_stages(), a_spec(model=MODELS["gpt2"]))
 

@@ -281,6 +281,7 @@ def test_a_footprint_says_which_shorter_samples_there_are(cache: Path) -> None:
     assert two.row_tokens == alike.train.sequence_length
 
 
+@pytest.mark.thorough
 def test_a_length_that_no_common_degree_divides_can_be_split(cache: Path) -> None:
     """Six heads can be split by 2, 3 and 6; both traced degrees divide the padded rows."""
     model = {
