@@ -63,12 +63,9 @@ def _head(cluster: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pod(resource: Resource, part: str, template: dict[str, Any], added: dict[str, str]) -> Pod:
-    claims = resource["spec"].get("volumeClaimTemplates", ())
-    claimed = [{"name": one["metadata"]["name"], "claimTemplate": True} for one in claims]
-    volumes = [*template["spec"].get("volumes", ()), *claimed]
     return Pod(
         name=f"{resource['kind']} {resource['metadata']['name']} {part}".strip(),
         owner=resource["kind"],
         labels={**added, **template["metadata"]["labels"]},
-        spec={**template["spec"], "volumes": volumes},
+        spec=template["spec"],
     )

@@ -22,9 +22,9 @@ from orchestrator.export.source import ExportSource
 from search_spaces.trial import Fingerprint
 from tests.k8s import crd_check, policies
 from tests.k8s.containers import submitter_script
-from tests.k8s.network import passages
 from tests.k8s.pods import pods
 from tests.k8s.rendering import Resource, build, needs_kubectl, rendered, the, unresolved
+from tests.k8s.test_network import passages
 from tests.k8s.test_policies import our_version
 from tests.orchestrator.export.folders import CLIP, ROOT, taken_of
 from tests.rigs.ray_head import ray_head
