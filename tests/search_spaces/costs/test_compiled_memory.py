@@ -16,7 +16,6 @@ from workers.tracing.trace import trace
 
 ROWS, TOKENS = 4, 512
 WIDTH, LAYERS, HEADS, VOCABULARY = 256, 2, 8, 512
-MIB = 2**20
 LLAMA: dict[str, Any] = {
     "hidden_size": WIDTH,
     "intermediate_size": 4 * WIDTH,

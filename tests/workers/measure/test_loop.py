@@ -131,8 +131,8 @@ def test_stops_as_soon_as_it_is_tight() -> None:
     assert series.median_step_seconds == 0.125
 
 
-def test_retries_of_the_allocator_count_in_steps_that_count() -> None:
-    """Its cache grows in the first steps, and may be given back then."""
+def test_slow_first_steps_do_not_count_nor_do_their_retries() -> None:
+    """The allocator's cache grows in them, and may be given back then."""
     clock, retries = Clock(), 0
     seconds = [1.0, 0.5] + [0.125] * 6
     retried = [2, 1, 0, 0, 4, 0, 0, 1]
@@ -154,18 +154,11 @@ def test_retries_of_the_allocator_count_in_steps_that_count() -> None:
     )
 
     assert isinstance(series, Series)
-    assert series.warmup == 2
-    assert [window.allocator_retries for window in series.windows] == retried
-    assert series.allocator_retries == 5
-
-
-def test_slow_first_steps_do_not_count() -> None:
-    takes = [1.0, 0.5] + [0.125] * 6
-    series = measure(takes.__getitem__, interval=ALWAYS_TIGHT, min_steps=6)
-
     assert (series.warmup, len(series.steady)) == (2, 6)
     assert series.step_seconds == STEADY
     assert series.median_step_seconds == 0.125
+    assert [window.allocator_retries for window in series.windows] == retried
+    assert series.allocator_retries == 5
 
 
 def test_stops_when_its_seconds_are_up() -> None:
@@ -234,11 +227,8 @@ def test_a_slow_start_that_agrees_with_itself_does_not_end_it() -> None:
     assert series.step_seconds.value == pytest.approx(0.2)
 
 
-def test_a_floor_of_seconds_keeps_it_going() -> None:
+def test_a_floor_of_seconds_keeps_it_going_up_to_its_caps() -> None:
     assert _seconds_with_floor(10.0) == pytest.approx(10.0)
-
-
-def test_caps_come_before_the_floor() -> None:
     assert _seconds_with_floor(10.0, max_seconds=3.0) == pytest.approx(3.0)
     assert _seconds_with_floor(10.0, max_steps=16) == pytest.approx(4.0)
 

@@ -27,7 +27,6 @@ from workers.tracing.trace import trace
 TOKENS = 64
 # torch's tracker counts a few scalars otherwise; nothing else differs
 TOLERANCE = 0.001
-TRACED: dict[str, Any] = {"data": {}, "train": {"sequence_length": TOKENS}}
 BERT = {
     "name": "bert-large",
     "task": "masked-lm",
