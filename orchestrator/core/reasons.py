@@ -38,7 +38,6 @@ class Promising:
         reaches: Probability that it reaches the required speed; None if none is required.
         gain: Expected gain over the incumbent, as a share of its value; None without an incumbent.
         changes: Knobs in which the plan differs from the incumbent, with the plan's values.
-        values: Expected value and the incumbent's, where a ratio of the two means nothing.
         forecast: False if the search had no forecast of the plan.
         measured_by: Name of another study that measured the plan.
     """
@@ -49,7 +48,6 @@ class Promising:
     reaches: float | None = None
     gain: float | None = None
     changes: tuple[tuple[str, Any], ...] = ()
-    values: tuple[float, float] | None = None
     forecast: bool = True
     measured_by: str | None = None
 

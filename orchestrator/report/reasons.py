@@ -133,9 +133,6 @@ def _promise(reason: Promising) -> Iterator[str]:
         likely += f", {reason.reaches:.0%} likely to reach the required speed"
     if reason.gain is None:
         yield f"expected to be the {_BEST[reason.metric]} that fits"
-    elif reason.values is not None:
-        expected, best = reason.values
-        yield f"expected {expected:.3g}, the best so far is {best:.3g}"
     elif reason.metric == "headroom":
         lower = reason.gain / (1 + reason.gain)
         direction = "lower" if lower >= 0 else "higher"

@@ -173,10 +173,6 @@ class Search:
         )
         self._random = np.random.default_rng(seed)
 
-    def reseed(self, seed: int) -> None:
-        """Restarts the random numbers that break ties and sample very large pools."""
-        self._random = np.random.default_rng(seed)
-
     def next(
         self,
         observations: Sequence[Observation],

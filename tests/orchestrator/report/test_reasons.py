@@ -118,8 +118,8 @@ TRIED: tuple[tuple[TrialReason, str], ...] = (
         "expected peak 20% lower than the best's; 50% likely to fit; without a forecast",
     ),
     (
-        Promising(fits=0.5, gain=0.1, values=(3.25, 2.0), measured_by="old"),
-        "expected 3.25, the best so far is 2; 50% likely to fit; study old measured it before,"
+        Promising(fits=0.5, gain=0.1, measured_by="old"),
+        "expected 10% faster than the best; 50% likely to fit; study old measured it before,"
         " repeated here for comparison",
     ),
 )

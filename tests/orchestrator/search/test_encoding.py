@@ -1,0 +1,31 @@
+"""Candidates as points: distances follow the distributions of the knobs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from orchestrator.search.encoding import features
+
+SPACE = {
+    "stage": CategoricalDistribution((0, 1, 3)),
+    "batch": IntDistribution(1, 64, log=True),
+    "ratio": FloatDistribution(0.0, 1.0, step=0.5),
+}
+
+
+def test_points_are_as_far_apart_as_their_values() -> None:
+    one, double, most, other = features(
+        [
+            {"stage": 0, "batch": 1, "ratio": 0.0},
+            {"stage": 0, "batch": 8, "ratio": 0.0},
+            {"stage": 0, "batch": 64, "ratio": 0.0},
+            {"stage": 3, "batch": 1, "ratio": 0.0},
+        ],
+        SPACE,
+    )
+
+    assert np.linalg.norm(double - one) == pytest.approx(0.5)  # half the way in powers
+    assert np.linalg.norm(most - one) == pytest.approx(1.0)
+    assert np.linalg.norm(other - one) == pytest.approx(1.0)
