@@ -20,8 +20,8 @@ from search_spaces.spec.schema import StudySpec
 from search_spaces.spec.template import RUNNABLE_EXAMPLES
 
 FORMAT_NAMES = (  # of orchestrator.export, whose import takes a second
-    *("torchrun", "deepspeed", "accelerate", "hf-trainer"),
-    *("ray-train", "rayjob", "torchtitan"),
+    *("torchrun", "deepspeed", "accelerate"),
+    *("hf-trainer", "ray-train", "rayjob"),
 )
 _EVENTS_FILE = "events.jsonl"  # in a study's folder, see orchestrator.tracking.events
 _MODEL = "model.name="

@@ -53,7 +53,7 @@ class ExpressedKnobs:
     def refusals(self, plan: Plan) -> Iterator[str]:
         """Yields a sentence for each knob of a plan of the engine that the format cannot express.
 
-        Each starts with the knob and its value: `precision is fp16: torchtitan has no ...`.
+        Each starts with the knob and its value: `tensor is 2: splitting blocks takes ...`.
         """
         limits = {limit.knob: limit for limit in self.limits}
         for field in fields(plan):

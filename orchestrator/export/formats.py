@@ -7,15 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.core.records import Record
-from orchestrator.export import (
-    accelerate,
-    deepspeed,
-    hf_trainer,
-    ray_train,
-    rayjob,
-    torchrun,
-    torchtitan,
-)
+from orchestrator.export import accelerate, deepspeed, hf_trainer, ray_train, rayjob, torchrun
 from orchestrator.export.bundle import Bundle, files_of
 from orchestrator.export.expressed_knobs import ExpressedKnobs
 from orchestrator.export.inputs import collect_inputs
@@ -62,7 +54,6 @@ FORMATS = {
     ),
     "ray-train": Format(ray_train.export, _BOTH_ENGINES),
     "rayjob": Format(rayjob.export, _BOTH_ENGINES),
-    "torchtitan": Format(torchtitan.export, (torchtitan.EXPRESSED,), torchtitan.refusals),
 }
 
 

@@ -50,9 +50,13 @@ SCRIPT_KNOBS = (
     "allocator",
 )
 USER_KNOBS = ("accelerator", "attention", "batching", "loader_workers", "loader_pin_memory")
+_SPLIT = "splitting blocks takes more than a wrapper"
+_STAGES = "stages take more than a wrapper"
 SCRIPT_LIMITS = (
-    Limit(knob="tensor", values=(1,), reason="splitting blocks takes more than a wrapper"),
-    Limit(knob="pipeline", values=(1,), reason="stages take more than a wrapper"),
+    Limit(knob="tensor", values=(1,), reason=_SPLIT),
+    Limit(knob="sequence_parallel", values=(False,), reason=_SPLIT),
+    Limit(knob="pipeline", values=(1,), reason=_STAGES),
+    Limit(knob="pipeline_schedule", values=("1f1b",), reason=_STAGES),
     Limit(
         knob="checkpoint_mode",
         values=("full",),
@@ -98,15 +102,15 @@ def literal(settings: OptimizerSettings | ScheduleSettings | DdpSettings | Fsdp2
     return "{\n" + "".join(lines) + "}"
 
 
-def start_command(source: ExportSource, script: str = SCRIPT) -> str:
+def start_command(source: ExportSource) -> str:
     """Returns the torchrun command that starts the ranks; several hosts each run it."""
     ranks, hosts = source.plan.world_size, source.hosts
     if hosts == 1:
-        return f"torchrun --nproc-per-node {ranks} {script}"
+        return f"torchrun --nproc-per-node {ranks} {SCRIPT}"
     per_host = str(ranks // hosts) if ranks % hosts == 0 else "$RANKS_HERE"
     return (
         f"torchrun --nnodes {hosts} --nproc-per-node {per_host} --rdzv-backend c10d"
-        f" --rdzv-endpoint {HEAD}:{_PORT} {script}"
+        f" --rdzv-endpoint {HEAD}:{_PORT} {SCRIPT}"
     )
 
 
@@ -172,8 +176,8 @@ def pinning_caveats(plan: Plan, program: str) -> Iterator[str]:
     """Yields a sentence if FSDP2 did not pin host memory: the program always does.
 
     Source:
-        accelerate/utils/dataclasses.py (1.15), which Trainer uses, and torchtitan's `apply_fsdp`:
-        `CPUOffloadPolicy()`, whose default is to pin.
+        accelerate/utils/dataclasses.py (1.15), which Trainer uses: `CPUOffloadPolicy()`, whose
+        default is to pin.
     """
     if plan.engine == "torch" and plan.offload_parameters == "cpu" and not plan.pin_memory:
         yield f"{program} pins host memory for offload; the measured run did not."

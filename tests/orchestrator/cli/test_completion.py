@@ -75,7 +75,7 @@ def test_keys_presets_devices_formats_and_examples() -> None:
     assert list(complete_key("train.global")) == ["train.global_batch="]
     assert "model.name=gpt2" in list(complete_key("model.name=g"))
     assert any(name.startswith("H100") for name in complete_gpu("h1"))
-    assert list(complete_format("tor")) == ["torchrun", "torchtitan"]
+    assert list(complete_format("tor")) == ["torchrun"]
     assert list(complete_example("d")) == ["demo"]
     assert tuple(FORMATS) == FORMAT_NAMES
 
