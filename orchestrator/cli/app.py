@@ -13,7 +13,6 @@ import typer
 
 from orchestrator.cli.check import check
 from orchestrator.cli.console import print_error
-from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.exit_codes import exit_code_after, exit_codes_epilog, machine_sentence
 from orchestrator.cli.explain import explain
@@ -52,7 +51,6 @@ for command in (
     trial,
     report,
     explain,
-    diff,
     export,
     verify,
     retry,

@@ -80,9 +80,8 @@ def complete_example(incomplete: str) -> Iterator[str]:
 
 def _typed_study(ctx: typer.Context) -> str | None:
     params = ctx.params
-    several = params.get("words") or params.get("studies") or ()
     # click puts words before an unfinished option into `args`
-    words = (params.get("study"), *several, *ctx.args)
+    words = (params.get("study"), *(params.get("words") or ()), *ctx.args)
     return next((word for word in words if word and not word.startswith("-")), None)
 
 

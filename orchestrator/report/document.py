@@ -1,4 +1,4 @@
-"""JSON documents of reports, explanations, comparisons and plans; docs/cli.md has their fields."""
+"""JSON documents of reports, explanations and plans; docs/cli.md has their fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, get_args
 from orchestrator.core.objective import memory_limit_of, outcome_counts
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, validation_state
-from orchestrator.explain.compare import PlanComparison, StudyComparison
 from orchestrator.explain.trial import TrialExplanation
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
@@ -24,7 +23,6 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Estimate, Measured, Outcome, OutOfMemory
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation
-Comparison = PlanComparison | StudyComparison
 _FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by")
 
 
@@ -42,12 +40,6 @@ def explanation_document(explanation: Explanation, state: SweepState) -> dict[st
             return {"explains": "untried", **content, "reasons": reasons}
 
 
-def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """Converts a comparison; `compares` says which kind it is."""
-    kind = "plans" if isinstance(comparison, PlanComparison) else "studies"
-    return {"compares": kind, **_fields(comparison, None)}
-
-
 def planning_document(report: PlanningReport) -> dict[str, Any]:
     """Converts a planning report."""
     return _fields(report, None)
@@ -58,7 +50,7 @@ def _fields(value: Any, spec: SweepSpec | None) -> dict[str, Any]:
 
 
 def _json(value: Any, spec: SweepSpec | None) -> Any:
-    """Converts a value inside of an explanation or a comparison.
+    """Converts a value inside of an explanation or a planning report.
 
     Args:
         value: The value.

@@ -12,14 +12,12 @@ from rich.console import Console, RenderableType
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.state import SweepState
-from orchestrator.explain.compare import compare_plans
 from orchestrator.explain.trial import explain_trial
 from orchestrator.explain.winner import explain_best
 from orchestrator.export.bundle import readme
 from orchestrator.export.formats import export_bundle
 from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.source import ExportSource
-from orchestrator.report.compare_text import render_plans
 from orchestrator.report.explain_text import render_best, render_trial
 from orchestrator.report.labels import may_be_lossy
 from orchestrator.report.live import dashboard, lines
@@ -69,7 +67,6 @@ VIEWS: dict[str, Callable[[SweepState], str]] = {
     "explain --plan": lambda state: printed(
         render_trial(explain_trial(state, state.records[1], None), state)
     ),
-    "diff": lambda state: printed(render_plans(compare_plans(state, (0, 1)))),
 }
 
 

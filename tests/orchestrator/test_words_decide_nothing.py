@@ -18,7 +18,6 @@ import pytest
 import orchestrator.report
 from orchestrator.core.events import Event, TrialEnded
 from orchestrator.core.instructions import Run
-from orchestrator.explain.compare import compare_plans
 from orchestrator.explain.trial import explain_trial
 from orchestrator.explain.untried import explain_untried
 from orchestrator.explain.winner import explain_best
@@ -113,7 +112,7 @@ def swept(folder: Path) -> list[Event]:
 
 
 def explained() -> Iterator[object]:
-    """Yields what explanations and comparisons decide."""
+    """Yields what explanations decide."""
     tried = (
         (a_plan(zero_stage=2), measured(20.0, 40)),
         (a_plan(micro_batch=4), measured(50.0, 60)),
@@ -132,7 +131,6 @@ def explained() -> Iterator[object]:
         yield explanation
     for knobs in ({"zero_stage": 2}, {"micro_batch": 3}, {"checkpoint_ratio": 0.5}, {"tensor": 2}):
         yield explain_untried(knobs, context)
-    yield compare_plans(state, (0, 1))
 
 
 def test_a_sweep_decides_the_same_whatever_its_words(

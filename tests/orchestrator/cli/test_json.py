@@ -119,11 +119,6 @@ def test_explain(options: tuple[str, ...], kind: str, capsys: pytest.CaptureFixt
     assert result(capsys, "explain", *options)["explains"] == kind
 
 
-def test_diff(capsys: pytest.CaptureFixture[str]) -> None:
-    assert result(capsys, "diff", "--trial", "0", "--trial", "1")["compares"] == "plans"
-    assert result(capsys, "diff", "demo", "demo.yaml")["compares"] == "studies"
-
-
 def test_export(capsys: pytest.CaptureFixture[str]) -> None:
     told = result(capsys, "export", "--trial", "0", "--out", "out")
 

@@ -77,7 +77,7 @@ def test_s1_no_command_runs_what_a_specification_names(
     "words",
     [
         *("report", "report --html", "explain", "explain --trial 0", "export --format torchrun"),
-        *("diff --trial 0 --trial 1", "report --json", "explain --plan micro_batch=2"),
+        *("report --json", "explain --plan micro_batch=2"),
     ],
 )
 def test_s1_reading_a_study_runs_none_of_its_code(
