@@ -104,9 +104,10 @@ def plan(
 
     from orchestrator.forecast.calibration import Footprints
     from orchestrator.forecast.planner import Planner
-    from orchestrator.forecast.request import device_of, planning_request, size_names
+    from orchestrator.forecast.request import device_of, planning_request
     from orchestrator.report.document import planning_document
     from orchestrator.report.plan_tables import render_plan_report
+    from orchestrator.report.plan_text import answer_sentence
     from workers.models.facts import model_facts
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
@@ -120,14 +121,14 @@ def plan(
         top=top,
     )
     trace = Footprints(spec, request.kind, run_code=True)
-    planner = Planner(request, trace, _calibration(records, device), size_names(spec))
+    planner = Planner(request, trace, _calibration(records, device))
     report = planner.plan(began)
     if not as_json:
         table_console().print(render_plan_report(report))
     if named is not None:
         _explain(planner, report, named)
     if report.best is None:
-        print_error(_nothing_fits(report))
+        print_error(f"{answer_sentence(report)}; --gpus and --gpu forecast more or other devices")
     result = Result(
         kind="plan",
         content=lambda: planning_document(report),
@@ -242,9 +243,3 @@ def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
             " or a JSON file of knobs"
         )
     return plan
-
-
-def _nothing_fits(report: PlanningReport) -> str:
-    from orchestrator.report.plan_text import answer_sentence, smallest_setup_sentence
-
-    return f"{answer_sentence(report)}; {smallest_setup_sentence(report)}"

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from orchestrator.core.pareto import front_rows, thin_front
-from orchestrator.forecast.alternatives import (
-    ClosestPlan,
-    closest_plan,
-    min_devices,
-    sizes_between,
-    smallest_suitable,
-)
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.memory_budgets import MemoryBudget, memory_budgets
 from orchestrator.forecast.planning_notes import PlanningNote, planning_notes
@@ -27,17 +19,14 @@ from orchestrator.forecast.table import (
     forecast_table,
     single_plan_table,
 )
-from orchestrator.forecast.tiling import TileWaste, tile_waste
 from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
-from search_spaces.hardware.catalogue import catalogue
 from search_spaces.plan import Plan
 from search_spaces.space import build_space
 
 MAX_POINTS = 2_000  # in the chart of all plans
 _FRONT_STEP = 0.03  # least relative speed-up between listed plans of the Pareto front
 SURELY_NOT = 0.01  # P(fits) below which memory rules a plan out
-_MAX_PRICED = 6  # device counts in a price comparison if the user names only one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +35,9 @@ class ScaleResult:
 
     Of `plans` legal plans, `fitting` can be recommended, `unhosted` exceed host memory, and
     `cannot_fit` cannot fit the device; the others exceed the headroom line or come too close to the
-    limit. If none can be recommended, `best` is empty and `nearest` is the closest plan. `refusals`
-    are the reasons why no plan is legal, empty if any is. `price_per_billion_tokens` is that of the
-    best plan, None without a price.
+    limit. If none can be recommended, `best` is empty and `nearest` is the plan with the smallest
+    peak. `refusals` are the reasons why no plan is legal, empty if any is.
+    `price_per_billion_tokens` is that of the best plan, None without a price.
     """
 
     ranks: int
@@ -58,7 +47,7 @@ class ScaleResult:
     unhosted: int
     ruled_out: tuple[tuple[str, int], ...]
     best: tuple[ForecastRow, ...]
-    nearest: ClosestPlan | None
+    nearest: ForecastRow | None
     refusals: tuple[str, ...]
     price_per_billion_tokens: float | None
 
@@ -69,9 +58,7 @@ class PlanningReport:
 
     `recommendation` is the result for the first count of the request, `device_counts` those for all
     counts, in order. `front` is the Pareto front of speed and memory; `scatter_points` has (peak
-    bytes, samples per second, P(fits)) of all plans or a sample. `price_front` has the counts on
-    the Pareto front of speed and price per token. If nothing fits, `suitable_devices` names devices
-    on which this count would do.
+    bytes, samples per second, P(fits)) of all plans or a sample.
     """
 
     model: str
@@ -86,13 +73,9 @@ class PlanningReport:
     price_per_hour: float | None
     recommendation: ScaleResult
     device_counts: tuple[ScaleResult, ...]
-    fewest_ranks: int | None
     front: tuple[ForecastRow, ...]
     scatter_points: tuple[tuple[float, float, float], ...]
-    price_front: tuple[int, ...]
     memory_sizes: tuple[MemoryBudget, ...]
-    wasteful: tuple[TileWaste, ...]
-    suitable_devices: tuple[str, ...]
     notes: tuple[PlanningNote, ...]
     forecast_plans: int
     seconds: float
@@ -111,6 +94,14 @@ def memory_front(sized: ForecastTable) -> tuple[ForecastRow, ...]:
     rows = within[front_rows(forecasts.peak_bytes[within], forecasts.samples_per_second[within])]
     rows = thin_front(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
     return tuple(sized.row(int(row)) for row in rows)
+
+
+def _nearest(table: ForecastTable) -> ForecastRow:
+    """Returns the plan with the smallest peak, of those that the host can hold if any."""
+    peaks = table.forecasts.peak_bytes
+    if table.hosted.any():
+        peaks = np.where(table.hosted, peaks, np.inf)
+    return table.row(int(np.argmin(peaks)))
 
 
 def scatter_points(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
@@ -134,16 +125,6 @@ def scatter_points(sized: ForecastTable) -> tuple[tuple[float, float, float], ..
     )
 
 
-def price_front(results: tuple[ScaleResult, ...]) -> tuple[int, ...]:
-    """Returns the device counts on the Pareto front of speed and price per token."""
-    priced = [result for result in results if result.price_per_billion_tokens is not None]
-    if not priced:
-        return ()
-    cost = np.array([result.price_per_billion_tokens for result in priced], dtype=float)
-    speed = np.array([result.best[0].forecast.samples_per_second.value for result in priced])
-    return tuple(sorted(priced[row].ranks for row in front_rows(cost, speed).tolist()))
-
-
 class Planner:
     """Answers one planning request, with one forecast of each device count."""
 
@@ -152,7 +133,6 @@ class Planner:
         question: PlanningRequest,
         trace: TraceVariants,
         calibration: Calibration,
-        names: Mapping[int, tuple[str, ...]] | None = None,
     ) -> None:
         """Makes a planner for a request.
 
@@ -160,12 +140,10 @@ class Planner:
             question: The request.
             trace: Traces footprints of its model.
             calibration: Calibration of the cost model.
-            names: Fields of the model's configuration by matrix size; see `size_names`.
         """
         self._request = question
         self._trace = trace
         self._calibration = calibration
-        self._names = dict(names or {})
         self._results: dict[int, ScaleResult] = {}
         self._forecast_plans = 0
         self._longest_tokens, self._mean_tokens = 0, 0.0  # per sample
@@ -183,11 +161,6 @@ class Planner:
         began = time.perf_counter() if began is None else began
         table = self._forecast(request.ranks[0])
         recommendation = self._result_of(table)
-        fewest = self._fewest()
-        counts = sorted({*request.ranks, *self._priced(fewest), *((fewest,) if fewest else ())})
-        results = tuple(self._result(ranks) for ranks in counts)
-        best = recommendation.best[0] if recommendation.best else None
-        nearest = recommendation.nearest
         return PlanningReport(
             model=request.model.name,
             parameters=request.model.parameters,
@@ -200,16 +173,10 @@ class Planner:
             line_bytes=request.line_bytes,
             price_per_hour=request.price_per_hour,
             recommendation=recommendation,
-            device_counts=results,
-            fewest_ranks=fewest,
+            device_counts=tuple(self._result(ranks) for ranks in sorted(request.ranks)),
             front=memory_front(table),
             scatter_points=scatter_points(table),
-            price_front=price_front(results),
             memory_sizes=self._memory_budgets(),
-            wasteful=() if best is None else self._wasteful_sizes(table),
-            suitable_devices=()
-            if nearest is None
-            else self._suitable_devices(nearest.needed_bytes),
             notes=planning_notes(request, self._longest_tokens, self._mean_tokens),
             forecast_plans=self._forecast_plans,
             seconds=time.perf_counter() - began,
@@ -253,7 +220,6 @@ class Planner:
         request, forecasts = self._request, table.forecasts
         order = fastest(forecasts, table.keeps_headroom)[: request.top]
         best = tuple(table.row(int(row)) for row in order)
-        headroom = request.spec.objective.headroom
         result = ScaleResult(
             ranks=table.ranks,
             plans=len(table.table),
@@ -262,7 +228,7 @@ class Planner:
             unhosted=int((~table.hosted).sum()),
             ruled_out=table.ruled_out,
             best=best,
-            nearest=None if best else closest_plan(table, headroom),
+            nearest=None if best else _nearest(table),
             refusals=(),
             price_per_billion_tokens=self._token_price(best[0]) if best else None,
         )
@@ -276,25 +242,6 @@ class Planner:
         tokens_per_hour = best.forecast.samples_per_second.value * self._mean_tokens * 3600
         return self._request.price_per_hour * best.world_size / tokens_per_hour * 1e9
 
-    def _fewest(self) -> int | None:
-        request = self._request
-        if request.kind == "cpu":  # ranks share the memory of the CPU, so fewer save nothing
-            return None
-        return min_devices(
-            lambda ranks: bool(self._result(ranks).best),
-            start=request.ranks[0],
-            whole=request.device.node_devices,
-            named=request.ranks,
-        )
-
-    def _priced(self, fewest: int | None) -> tuple[int, ...]:
-        """Returns counts for a price comparison, if the user named a single one."""
-        request = self._request
-        if request.price_per_hour is None or len(request.ranks) > 1 or fewest is None:
-            return ()
-        sizes = sizes_between(fewest, request.ranks[0], request.device.node_devices)
-        return tuple(size for size in sizes if size & (size - 1) == 0)[-_MAX_PRICED:]
-
     def _memory_budgets(self) -> tuple[MemoryBudget, ...]:
         request = self._request
         if not request.memory_sizes:
@@ -303,19 +250,6 @@ class Planner:
         table = forecast_table(smallest, request.ranks[0], self._trace, self._calibration)
         self._forecast_plans += len(table.table)
         return memory_budgets(request, table, self._calibration)
-
-    def _wasteful_sizes(self, table: ForecastTable) -> tuple[TileWaste, ...]:
-        if self._request.kind == "cpu":  # small tiles already fill its units
-            return ()
-        row = int(fastest(table.forecasts, table.keeps_headroom)[0])
-        multiprocessors = self._request.device.multiprocessors
-        return tile_waste(table, row, self._names, multiprocessors, self._calibration)
-
-    def _suitable_devices(self, needed_bytes: float) -> tuple[str, ...]:
-        if self._request.kind == "cpu":  # the specification sets the memory of its ranks
-            return ()
-        devices = smallest_suitable(needed_bytes, self._request.device, catalogue())
-        return tuple(device.name for device in devices)
 
 
 def _refused(ranks: int, error: SpecError) -> ScaleResult:

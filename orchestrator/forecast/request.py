@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -29,12 +28,6 @@ _HOST_SHARE = 0.9  # of host memory; the system and data loaders need the rest
 TraceVariants = Callable[[tuple[VariantKey, ...]], Footprint]
 """Returns a footprint with at least these variants."""
 CPU = "cpu"
-# Fields of the configurations of Llama and similar models, GPT-2 and T5
-_SIZES = (
-    *("hidden_size", "n_embd", "d_model"),
-    *("intermediate_size", "n_inner", "d_ff", "moe_intermediate_size"),
-    *("vocab_size", "head_dim", "d_kv"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,21 +205,3 @@ def _missing_features(device: Device) -> tuple[tuple[str, str], ...]:
 
         return lacks(CPU)
     return flash_refusals(device.architecture, has_bf16=device.bf16_flops_per_second > 0)
-
-
-def size_names(spec: SweepSpec) -> dict[int, tuple[str, ...]]:
-    """Returns the fields of the model's configuration that hold matrix sizes, by size.
-
-    Models from a user's function have none.
-    """
-    if ":" in spec.model.name:
-        return {}
-    from workers.models.config_source import raw_config
-
-    fields: dict[str, Any] = raw_config(spec.model) | spec.model.config
-    names: dict[int, tuple[str, ...]] = {}
-    for name in _SIZES:
-        size = fields.get(name)
-        if isinstance(size, int) and not isinstance(size, bool):
-            names[size] = (*names.get(size, ()), name)
-    return names

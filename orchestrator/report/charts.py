@@ -62,15 +62,6 @@ class Line(TypedDict, total=False):
     shape: Literal["linear", "hv"]
 
 
-class ErrorBars(TypedDict):
-    """Error bars, as lengths above and below each value."""
-
-    type: Literal["data"]
-    symmetric: bool
-    array: Sequence[float]
-    arrayminus: Sequence[float]
-
-
 class Scatter(TypedDict):
     """A trace of points, lines or both."""
 
@@ -81,9 +72,7 @@ class Scatter(TypedDict):
     y: Sequence[float]
     line: NotRequired[Line]
     marker: NotRequired[Marker]
-    error_y: NotRequired[ErrorBars]
     text: NotRequired[Sequence[str]]
-    customdata: NotRequired[Sequence[float]]
     hovertemplate: NotRequired[str]
     hoverinfo: NotRequired[Literal["skip"]]
     cliponaxis: NotRequired[bool]

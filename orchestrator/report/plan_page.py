@@ -1,4 +1,4 @@
-"""The page of a planning report: the best plan first, then charts and alternatives."""
+"""The page of a planning report: the best plan first, then charts and tables."""
 
 from __future__ import annotations
 
@@ -32,17 +32,13 @@ from orchestrator.report.plan_text import (
     common_words,
     devices,
     expected_words,
-    fewest_sentence,
     interval,
     memory_sentence,
     percent,
     planning_note_words,
     ruled_out_sentences,
-    shortfall_sentence,
     significant,
-    smallest_setup_sentence,
     term_words,
-    waste_sentence,
 )
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
@@ -66,20 +62,13 @@ def figures(report: PlanningReport) -> Mapping[str, Figure]:
     charts: dict[str, Figure] = {}
     if report.scatter_points:
         charts["speed-memory"] = _speed_memory(report)
-    rows = report.recommendation.best or _closest(report)
+    rows = report.recommendation.best or tuple(filter(None, (report.recommendation.nearest,)))
     if rows:
         charts["memory"] = _memory(report, rows)
         charts["time"] = _time(rows)
-    if sum(bool(size.best) for size in report.device_counts) > 1:
-        charts["devices"] = _devices(report)
     if any(size.best for size in report.memory_sizes):
         charts["sizes"] = _sizes(report)
     return MappingProxyType(charts)
-
-
-def _closest(report: PlanningReport) -> tuple[ForecastRow, ...]:
-    closest = report.recommendation.nearest
-    return () if closest is None else (closest.expected,)
 
 
 def _speed_memory(report: PlanningReport) -> Figure:
@@ -195,53 +184,6 @@ def _labels(rows: Sequence[ForecastRow]) -> list[str]:
     return [f"plan {number}" for number in range(1, len(rows) + 1)]  # as in the table
 
 
-def _devices(report: PlanningReport) -> Figure:
-    sizes = [size for size in report.device_counts if size.best]
-    rates = [size.best[0].forecast.samples_per_second for size in sizes]
-    ranks = [size.ranks for size in sizes]
-    per_device = rates[0].value / ranks[0]
-    data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "linear scaling",
-            "x": ranks,
-            "y": [per_device * count for count in ranks],
-            "line": {"dash": "dot", "color": "#999999"},
-            "hoverinfo": "skip",
-        },
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": "best plan",
-            "x": ranks,
-            "y": [rate.value for rate in rates],
-            "error_y": {
-                "type": "data",
-                "symmetric": False,
-                "array": [rate.high - rate.value for rate in rates],
-                "arrayminus": [rate.value - rate.low for rate in rates],
-            },
-            "line": {"color": BEST_COLOUR},
-            "text": [hover(size.best[0]) for size in sizes],
-            "hovertemplate": "%{x} devices<br>%{text}<extra></extra>",
-        },
-    ]
-    layout: Layout = {
-        "height": 380,
-        "xaxis": {"title": {"text": "devices"}, "type": "log", "tickvals": ranks},
-        "yaxis": {
-            "title": {"text": "samples/s"},
-            **logarithmic(
-                0.8 * min(rate.low for rate in rates), 1.25 * max(rate.high for rate in rates)
-            ),
-        },
-        "legend": LEGEND,
-        "showlegend": True,
-    }
-    return {"data": data, "layout": layout}
-
-
 def _sizes(report: PlanningReport) -> Figure:
     sizes = [(size, size.best) for size in report.memory_sizes if size.best]
     data: list[Trace] = [
@@ -272,25 +214,14 @@ def render_plan_page(report: PlanningReport) -> str:
         figures=figures(report),
         headline=answer_sentence(report),
         warnings=tuple(map(planning_note_words, report.notes)),
-        shortfall=_shortfall(report),
         best_tiles=() if report.best is None else tuple(_tiles(report, report.best)),
-        drawn_plans="best plans" if report.best else "closest plan",
         best_plans=_listing(recommendation.best),
         front=_listing(report.front),
         counts=_counts(report),
-        fewest=fewest_sentence(report),
         memory_advice=tuple(map(memory_sentence, report.memory_sizes)),
-        wasteful=tuple(map(waste_sentence, report.wasteful)),
         ruled_out=tuple(ruled_out_sentences(recommendation)),
         footer=_footer(report),
     )
-
-
-def _shortfall(report: PlanningReport) -> tuple[str, ...]:
-    closest = report.recommendation.nearest
-    if closest is None:
-        return ()
-    return tuple(filter(None, (shortfall_sentence(closest), smallest_setup_sentence(report))))
 
 
 def _tiles(report: PlanningReport, best: ForecastRow) -> Iterator[Tile]:

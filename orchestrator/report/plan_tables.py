@@ -24,19 +24,15 @@ from orchestrator.report.plan_text import (
     common_knobs,
     common_words,
     expected_words,
-    fewest_sentence,
     interval,
     knob_steps_words,
     percent,
     planning_note_words,
     ruled_out_sentences,
-    shortfall_sentence,
     significant,
     slowdown_words,
-    smallest_setup_sentence,
     term_words,
     variance_words,
-    waste_sentence,
 )
 from orchestrator.report.sweep_tables import section
 from search_spaces.trial import Estimate
@@ -163,7 +159,6 @@ def sizes_table(report: PlanningReport) -> Table:
         best = size.best[0]
         share = best.tokens_per_second_per_device / smallest.tokens_per_second_per_device
         price = size.price_per_billion_tokens
-        mark = " *" if size.ranks in report.price_front else ""
         grid.add_row(
             f"{size.ranks:,}",
             _speed(best.forecast.samples_per_second),
@@ -171,7 +166,7 @@ def sizes_table(report: PlanningReport) -> Table:
             _tight(share),
             _tight(best.mfu),
             gib(best.forecast.peak_bytes.value),
-            *([] if price is None else [f"{price:,.2f}{mark}"]),
+            *([] if price is None else [f"{price:,.2f}"]),
             Text(expected_words(best)),
         )
     return grid
@@ -251,23 +246,15 @@ def quantity_words(quantity: Quantity) -> str:
 
 
 def render_plan_report(report: PlanningReport) -> RenderableType:
-    """Renders a planning report: the best plan first, then the alternatives."""
+    """Renders a planning report: the best plan first."""
     parts: list[RenderableType] = [Text(answer_sentence(report), "bold")]
     parts += [Text(f"note: {planning_note_words(note)}", "yellow") for note in report.notes]
-    if report.recommendation.nearest is not None:
-        parts += [
-            Text(shortfall_sentence(report.recommendation.nearest)),
-            Text(smallest_setup_sentence(report)),
-        ]
     if report.best is not None:
         parts += _plans(report)
     if len(report.device_counts) > 1:
-        parts += section("Device counts", sizes_table(report), *map(Text, _sizes(report)))
+        parts += section("Device counts", sizes_table(report))
     if report.memory_sizes:
         parts += section("Memory per device", memory_table(report.memory_sizes))
-    if report.wasteful:
-        lines = [Text(waste_sentence(waste)) for waste in report.wasteful]
-        parts += section("Tile quantization: sizes that waste the matrix units", *lines)
     parts += section(
         "Coverage of the space", *map(Text, ruled_out_sentences(report.recommendation))
     )
@@ -287,13 +274,6 @@ def _plans(report: PlanningReport) -> Iterator[RenderableType]:
     yield from section("Best plans", *parts)
     title = "Pareto front: no other plan is faster with less memory"
     yield from section(title, best_table(report, report.front, numbered=False))
-
-
-def _sizes(report: PlanningReport) -> Iterator[str]:
-    if fewest := fewest_sentence(report):
-        yield fewest
-    if report.price_front:
-        yield f"* Pareto-optimal at {report.price_per_hour:g} per device-hour"
 
 
 def _footer(report: PlanningReport) -> str:

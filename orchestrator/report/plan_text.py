@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from orchestrator.forecast.alternatives import ClosestPlan
 from orchestrator.forecast.breakdown import COMMON, MISFIT, QuantityName
 from orchestrator.forecast.memory_budgets import KnobGroup, MemoryBudget
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
@@ -15,13 +14,6 @@ from orchestrator.forecast.planning_notes import (
     VaryingLengths,
 )
 from orchestrator.forecast.table import ForecastRow
-from orchestrator.forecast.tiling import (
-    Misaligned,
-    PartialWave,
-    SizeOrigin,
-    TileWaste,
-    TileWasteCause,
-)
 from orchestrator.report.format import gib, number
 from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_suffix, plan_words
 from search_spaces.knobs.registry import KNOBS
@@ -181,7 +173,7 @@ def answer_sentence(report: PlanningReport) -> str:
     where = f"{report.model} on {devices(report, recommendation.ranks)}"
     if best is None:
         assert recommendation.nearest is not None
-        return f"{where}: no plan fits; {_closest(recommendation.nearest, report)}"
+        return f"{where}: no plan fits; {_nearest(recommendation.nearest, report)}"
     rate = best.forecast.samples_per_second
     memory = f"{gib(best.forecast.peak_bytes.value)} of {gib(report.limit_bytes)} GiB"
     return (
@@ -191,48 +183,12 @@ def answer_sentence(report: PlanningReport) -> str:
     )
 
 
-def _closest(closest: ClosestPlan, report: PlanningReport) -> str:
+def _nearest(nearest: ForecastRow, report: PlanningReport) -> str:
+    forecast = nearest.forecast
     return (
-        f"the closest plan ({expected_words(closest.expected)}) needs {gib(closest.needed_bytes)}"
-        f" GiB per device, {gib(closest.missing_bytes)} GiB more than the"
-        f" {gib(report.limit_bytes)} GiB available"
-    )
-
-
-def shortfall_sentence(nearest: ClosestPlan) -> str:
-    """Breaks the memory shortfall of the closest plan down by category."""
-    parts = sorted(nearest.missing, key=lambda entry: -entry[1])
-    shortfall = ", ".join(
-        f"{category_words(name)} {gib(size)}" for name, size in parts if size >= 0.01 * parts[0][1]
-    )
-    return f"memory shortfall by category (GiB): {shortfall}"
-
-
-def smallest_setup_sentence(report: PlanningReport) -> str:
-    """Names the smallest setups that fit."""
-    setups = []
-    if report.fewest_ranks is not None:
-        setups.append(f"{devices(report, report.fewest_ranks)}")
-    if report.suitable_devices:
-        setups.append(f"{report.recommendation.ranks:,} x {' or '.join(report.suitable_devices)}")
-    if not setups:
-        assert report.recommendation.nearest is not None
-        needed = gib(report.recommendation.nearest.needed_bytes)
-        setups = [f"{devices(report, report.recommendation.ranks)} with {needed} GiB each"]
-    return f"smallest setup that fits: {', or '.join(setups)}"
-
-
-def fewest_sentence(report: PlanningReport) -> str:
-    """Names the smallest device count that fits; empty if there is none."""
-    fewest = report.fewest_ranks
-    if fewest is None:
-        return ""
-    (size,) = (size for size in report.device_counts if size.ranks == fewest)
-    best = size.best[0]
-    rate = best.forecast.samples_per_second.value
-    return (
-        f"smallest count that fits: {devices(report, fewest)}, at about"
-        f" {significant(rate)} samples/s with {expected_words(best)}"
+        f"the closest plan ({expected_words(nearest)}) needs {gib(forecast.peak_bytes.value)} GiB"
+        f" per device and is {percent(forecast.fits)} likely to fit; usable are"
+        f" {gib(report.line_bytes)} of {gib(report.limit_bytes)} GiB"
     )
 
 
@@ -250,34 +206,6 @@ def ruled_out_sentences(result: ScaleResult) -> Iterator[str]:
         most = sorted(result.ruled_out, key=lambda entry: -entry[1])
         ruled = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in most)
         yield f"ruled out: {ruled}"
-
-
-def waste_sentence(waste: TileWaste) -> str:
-    """Describes a size with tile quantization, its cost and a better size."""
-    remedy = "a larger size wastes less" if waste.better is None else f"{waste.better:,} avoids it"
-    return (
-        f"{size_words(waste.origin)} = {waste.size:,} per rank ({waste_cause(waste.cause)}) wastes"
-        f" about {100 * waste.cost:.1f} % of a step; {remedy}"
-    )
-
-
-def size_words(origin: SizeOrigin) -> str:
-    """Names a matrix size: `vocab_size`, `hidden_size and d_kv / 2`, `micro_batch x tokens`."""
-    if origin.tokens:
-        return "micro_batch x tokens"
-    if not origin.fields:
-        return "unnamed size"
-    fields = " and ".join(origin.fields)
-    return fields if origin.tensor == 1 else f"{fields} / {origin.tensor}"
-
-
-def waste_cause(cause: TileWasteCause) -> str:
-    """Describes why a size wastes the matrix units."""
-    match cause:
-        case Misaligned(alignment=alignment):
-            return f"not a multiple of {alignment}"
-        case PartialWave(multiprocessors=count):
-            return f"too few tiles for {count} multiprocessors: some idle in the last wave"
 
 
 def planning_note_words(note: PlanningNote) -> str:

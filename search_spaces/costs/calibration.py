@@ -165,15 +165,6 @@ def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> 
     return below
 
 
-def limit_for_probability(expected: Numbers, deviation: Numbers, probability: float) -> Numbers:
-    """Returns the limit that a quantity stays below with a probability.
-
-    This is the inverse of `probability_below`.
-    """
-    limit: Numbers = expected * np.exp(_UNIT * float(stdtrit(_FREEDOM, probability)) * deviation)
-    return limit
-
-
 def _linear(terms: Numbers, scales: Numbers) -> tuple[Numbers, Numbers]:
     # the logarithms of the sums and their gradients; terms in rows are faster to sum
     scaled = terms.T * np.exp(scales[1:, None])

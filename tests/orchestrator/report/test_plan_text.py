@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from orchestrator.forecast.breakdown import COMMON, MISFIT, Quantity, QuantityName
 from orchestrator.forecast.memory_budgets import KnobGroup
 from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
-from orchestrator.forecast.tiling import Misaligned, PartialWave, SizeOrigin, TileWaste
 from orchestrator.report.plan_tables import LETTERS, category_bar, legend, quantity_words
 from orchestrator.report.plan_text import (
     BRIEF_TERMS,
@@ -25,10 +23,8 @@ from orchestrator.report.plan_text import (
     percent,
     planning_note_words,
     significant,
-    size_words,
     term_words,
     variance_words,
-    waste_sentence,
 )
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
@@ -97,39 +93,6 @@ def test_every_source_of_uncertainty_has_its_words() -> None:
 )  # fmt: skip
 def test_quantities(quantity: Quantity, words: str) -> None:
     assert quantity_words(quantity) == words
-
-
-@pytest.mark.parametrize(
-    ("origin", "words"),
-    [
-        (SizeOrigin(), "unnamed size"),
-        (SizeOrigin(tokens=True), "micro_batch x tokens"),
-        (SizeOrigin(fields=("vocab_size",)), "vocab_size"),
-        (SizeOrigin(fields=("hidden_size", "d_kv"), tensor=2), "hidden_size and d_kv / 2"),
-    ],
-)
-def test_sizes_have_names(origin: SizeOrigin, words: str) -> None:
-    assert size_words(origin) == words
-
-
-def test_a_waste_says_its_cause_and_its_remedy() -> None:
-    waste = TileWaste(
-        origin=SizeOrigin(fields=("vocab_size",)), size=50257, better=50304, share=0.3, cost=0.2,
-        cause=Misaligned(alignment=64),
-    )  # fmt: skip
-    partial = replace(
-        waste, origin=SizeOrigin(tokens=True), size=120, better=None,
-        cause=PartialWave(multiprocessors=132),
-    )  # fmt: skip
-
-    assert waste_sentence(waste) == (
-        "vocab_size = 50,257 per rank (not a multiple of 64) wastes about 20.0 % of a step;"
-        " 50,304 avoids it"
-    )
-    assert waste_sentence(partial) == (
-        "micro_batch x tokens = 120 per rank (too few tiles for 132 multiprocessors: some idle in"
-        " the last wave) wastes about 20.0 % of a step; a larger size wastes less"
-    )
 
 
 def test_notes_of_a_plan_are_sentences() -> None:
