@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from search_spaces.plan import Plan
 
 _NUMBER_DIGITS = 4  # at most; a key has more
-_Number = TypeVar("_Number", int, float)
+_MOST = 10**6  # GPUs
 
 _Gpu = Annotated[
     str | None,
@@ -41,10 +40,6 @@ _Gpu = Annotated[
 _Gpus = Annotated[
     str | None,
     typer.Option(metavar="N,N,...", help="Numbers of GPUs; the first gets the full report."),
-]
-_Memory = Annotated[
-    str | None,
-    typer.Option(metavar="GIB,GIB,...", help="Memory per device to compare, in GiB."),
 ]
 _PerNode = Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs per node.")]
 _Price = Annotated[float | None, typer.Option(min=0, metavar="PRICE", help="Price per GPU-hour.")]
@@ -83,7 +78,6 @@ def plan(
     spec_path: SpecPath,
     gpu: _Gpu = None,
     gpus: _Gpus = None,
-    memory: _Memory = None,
     gpus_per_node: _PerNode = None,
     price: _Price = None,
     plan: _Plan = None,
@@ -115,8 +109,7 @@ def plan(
         spec,
         model_facts(spec.model, spec.train),
         device,
-        ranks=_numbers(gpus, int, "--gpus"),
-        memory_gib=_numbers(memory, float, "--memory"),
+        ranks=_counts(gpus),
         price_per_hour=price,
         top=top,
     )
@@ -159,27 +152,24 @@ def _write(files: tuple[Path, ...], report: PlanningReport, result: Result) -> N
         print_line(f"written: {' and '.join(map(str, files))}")
 
 
-def _numbers(text: str | None, kind: Callable[[str], _Number], option: str) -> tuple[_Number, ...]:
-    """Parses the numbers of an option, without duplicates and in the order typed.
+def _counts(text: str | None) -> tuple[int, ...]:
+    """Parses the numbers of --gpus, without duplicates and in the order typed.
 
     Raises:
-        UserError: If a part is not a positive number.
+        UserError: If a part is not a positive whole number.
     """
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    try:
-        numbers = tuple(dict.fromkeys(kind(part) for part in parts))
-    except ValueError:
-        numbers = ()
-    largest = 10**6
-    if not numbers or not all(0 < number <= largest for number in numbers):
-        noun = "whole numbers" if kind is int else "numbers"
+    counts = tuple(dict.fromkeys(int(part) for part in parts if part.isdecimal()))
+    if not all(part.isdecimal() for part in parts) or not all(
+        0 < count <= _MOST for count in counts
+    ):
         raise UserError(
-            f"{option} is {text!r}: must be {noun} above 0, at most {largest:,}, separated by"
+            f"--gpus is {text!r}: must be whole numbers above 0, at most {_MOST:,}, separated by"
             " commas"
         )
-    return numbers
+    return counts
 
 
 def _calibration(study: str | None, planned_for: Device) -> Calibration:

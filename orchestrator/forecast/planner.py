@@ -9,7 +9,6 @@ import numpy as np
 
 from orchestrator.core.pareto import front_rows, thin_front
 from orchestrator.forecast.breakdown import Breakdown, breakdown
-from orchestrator.forecast.memory_budgets import MemoryBudget, memory_budgets
 from orchestrator.forecast.planning_notes import PlanningNote, planning_notes
 from orchestrator.forecast.request import PlanningRequest, TraceVariants
 from orchestrator.forecast.table import (
@@ -75,7 +74,6 @@ class PlanningReport:
     device_counts: tuple[ScaleResult, ...]
     front: tuple[ForecastRow, ...]
     scatter_points: tuple[tuple[float, float, float], ...]
-    memory_sizes: tuple[MemoryBudget, ...]
     notes: tuple[PlanningNote, ...]
     forecast_plans: int
     seconds: float
@@ -176,7 +174,6 @@ class Planner:
             device_counts=tuple(self._result(ranks) for ranks in sorted(request.ranks)),
             front=memory_front(table),
             scatter_points=scatter_points(table),
-            memory_sizes=self._memory_budgets(),
             notes=planning_notes(request, self._longest_tokens, self._mean_tokens),
             forecast_plans=self._forecast_plans,
             seconds=time.perf_counter() - began,
@@ -241,15 +238,6 @@ class Planner:
             return None
         tokens_per_hour = best.forecast.samples_per_second.value * self._mean_tokens * 3600
         return self._request.price_per_hour * best.world_size / tokens_per_hour * 1e9
-
-    def _memory_budgets(self) -> tuple[MemoryBudget, ...]:
-        request = self._request
-        if not request.memory_sizes:
-            return ()
-        smallest = request.limited_to(min(request.memory_sizes))
-        table = forecast_table(smallest, request.ranks[0], self._trace, self._calibration)
-        self._forecast_plans += len(table.table)
-        return memory_budgets(request, table, self._calibration)
 
 
 def _refused(ranks: int, error: SpecError) -> ScaleResult:

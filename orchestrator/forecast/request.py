@@ -20,7 +20,7 @@ from search_spaces.hardware.catalogue import find_device, load_device_file
 from search_spaces.hardware.device import Device
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.compute import flash_refusals
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.spec.schema import SweepSpec
 
 RECOMMENDED_FIT_PROBABILITY = 0.9  # least probability of a plan that is recommended
 _HOST_SHARE = 0.9  # of host memory; the system and data loaders need the rest
@@ -35,8 +35,7 @@ class PlanningRequest:
     """A model, a kind of device, and how many of them.
 
     `ranks` holds the counts to compare; the first one gets the full report. `limit_bytes` is the
-    memory limit of one rank, `memory_sizes` are other limits to compare. `price_per_hour` is the
-    price of one device.
+    memory limit of one rank, `price_per_hour` the price of one device.
     """
 
     spec: SweepSpec
@@ -44,7 +43,6 @@ class PlanningRequest:
     device: Device
     ranks: tuple[int, ...]
     limit_bytes: int
-    memory_sizes: tuple[int, ...] = ()
     price_per_hour: float | None = None
     top: int = 10
     lacks: tuple[tuple[str, str], ...] = ()  # missing features of the device: `ClusterFacts.lacks`
@@ -92,7 +90,6 @@ def planning_request(
     device: Device,
     *,
     ranks: tuple[int, ...] = (),
-    memory_gib: tuple[float, ...] = (),
     price_per_hour: float | None = None,
     top: int = 10,
 ) -> PlanningRequest:
@@ -103,7 +100,6 @@ def planning_request(
         model: Facts about its model.
         device: The device; see `device_of`.
         ranks: Device counts; those of the specification or of a node if empty.
-        memory_gib: Other memory limits of one rank to compare, in GiB.
         price_per_hour: Price of one device; `cluster.price_per_gpu_hour` or the device's if None.
         top: Number of best plans to report.
     """
@@ -115,7 +111,6 @@ def planning_request(
         device=device,
         ranks=counts,
         limit_bytes=_limit_bytes(spec, device, counts[0]),
-        memory_sizes=tuple(math.floor(size * GIB) for size in memory_gib),
         price_per_hour=next((price for price in prices if price is not None), None),
         top=top,
         lacks=_missing_features(device),

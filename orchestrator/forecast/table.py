@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -150,18 +150,6 @@ class ForecastTable:
             hidden_seconds=float(forecasts.hidden_seconds[row]),
             equivalent_plans=len(equal_rows(forecasts, row)),
             lossy=lossy_knobs(plan, self.spec),
-        )
-
-    def limited_to(self, limit_bytes: int) -> ForecastTable:
-        """Returns the same plans with another memory limit."""
-        line = limit_bytes * (1 - self.spec.objective.headroom)
-        forecasts = self.forecasts.limited_to(limit_bytes)
-        return replace(
-            self,
-            limit_bytes=limit_bytes,
-            line_bytes=line,
-            forecasts=forecasts,
-            keeps_headroom=self.hosted & _recommendable(forecasts, line),
         )
 
 

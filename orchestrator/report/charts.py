@@ -73,6 +73,7 @@ class Scatter(TypedDict):
     line: NotRequired[Line]
     marker: NotRequired[Marker]
     text: NotRequired[Sequence[str]]
+    customdata: NotRequired[Sequence[float]]
     hovertemplate: NotRequired[str]
     hoverinfo: NotRequired[Literal["skip"]]
     cliponaxis: NotRequired[bool]

@@ -16,7 +16,6 @@ from orchestrator.report.charts import (
     Layout,
     Scatter,
     Shape,
-    Trace,
     hover_text,
     logarithmic,
     memory_lines,
@@ -33,7 +32,6 @@ from orchestrator.report.plan_text import (
     devices,
     expected_words,
     interval,
-    memory_sentence,
     percent,
     planning_note_words,
     ruled_out_sentences,
@@ -66,8 +64,6 @@ def figures(report: PlanningReport) -> Mapping[str, Figure]:
     if rows:
         charts["memory"] = _memory(report, rows)
         charts["time"] = _time(rows)
-    if any(size.best for size in report.memory_sizes):
-        charts["sizes"] = _sizes(report)
     return MappingProxyType(charts)
 
 
@@ -184,27 +180,6 @@ def _labels(rows: Sequence[ForecastRow]) -> list[str]:
     return [f"plan {number}" for number in range(1, len(rows) + 1)]  # as in the table
 
 
-def _sizes(report: PlanningReport) -> Figure:
-    sizes = [(size, size.best) for size in report.memory_sizes if size.best]
-    data: list[Trace] = [
-        {
-            "type": "bar",
-            "x": [gib(size.limit_bytes) for size, _ in sizes],
-            "y": [best.forecast.samples_per_second.value for _, best in sizes],
-            "marker": {"color": "#0072b2"},
-            "text": [hover(best) for _, best in sizes],
-            "textposition": "none",
-            "hovertemplate": "%{text}<extra></extra>",
-        }
-    ]
-    layout: Layout = {
-        "height": 340,
-        "xaxis": {"title": {"text": "memory limit per device, GiB"}, "type": "category"},
-        "yaxis": {"title": {"text": "samples/s of the best plan"}},
-    }
-    return {"data": data, "layout": layout}
-
-
 def render_plan_page(report: PlanningReport) -> str:
     """Renders the HTML of the page, which includes all its scripts and styles."""
     recommendation = report.recommendation
@@ -218,7 +193,6 @@ def render_plan_page(report: PlanningReport) -> str:
         best_plans=_listing(recommendation.best),
         front=_listing(report.front),
         counts=_counts(report),
-        memory_advice=tuple(map(memory_sentence, report.memory_sizes)),
         ruled_out=tuple(ruled_out_sentences(recommendation)),
         footer=_footer(report),
     )

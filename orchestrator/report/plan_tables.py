@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.forecast.breakdown import Breakdown, Quantity, Term
-from orchestrator.forecast.memory_budgets import MemoryBudget
 from orchestrator.forecast.planner import PlanningReport
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.format import gib, si_scaled
@@ -25,12 +24,10 @@ from orchestrator.report.plan_text import (
     common_words,
     expected_words,
     interval,
-    knob_steps_words,
     percent,
     planning_note_words,
     ruled_out_sentences,
     significant,
-    slowdown_words,
     term_words,
     variance_words,
 )
@@ -172,38 +169,6 @@ def sizes_table(report: PlanningReport) -> Table:
     return grid
 
 
-def memory_table(sizes: Sequence[MemoryBudget]) -> Table:
-    """Lists the knob changes that each memory size needs, with what they save and cost."""
-    grid = table(
-        ("limit GiB", True),
-        ("samples/s", True),
-        ("peak GiB", True),
-        ("saves GiB", True),
-        ("costs", True),
-        ("changes from the fastest plan", False),
-    )
-    for size in sizes:
-        limit = gib(size.limit_bytes)
-        if size.best is None:
-            grid.add_row(limit, "-", "-", "-", "-", "no plan fits")
-            continue
-        grid.add_row(
-            limit,
-            significant(size.best.forecast.samples_per_second.value),
-            gib(size.best.forecast.peak_bytes.value),
-            gib(size.saved_bytes),
-            slowdown_words(size.slowdown),
-            _changes(size),
-        )
-    return grid
-
-
-def _changes(size: MemoryBudget) -> Text:
-    assert size.best is not None
-    words = expected_words(size.best)
-    return Text(f"{knob_steps_words(size)}\n= {words}" if size.knob_steps else f"none: {words}")
-
-
 def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
     """Lists the terms of a step's time or the categories of its memory, with their breakdown."""
     grid = table(
@@ -253,8 +218,6 @@ def render_plan_report(report: PlanningReport) -> RenderableType:
         parts += _plans(report)
     if len(report.device_counts) > 1:
         parts += section("Device counts", sizes_table(report))
-    if report.memory_sizes:
-        parts += section("Memory per device", memory_table(report.memory_sizes))
     parts += section(
         "Coverage of the space", *map(Text, ruled_out_sentences(report.recommendation))
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.forecast.breakdown import COMMON, MISFIT, QuantityName
-from orchestrator.forecast.memory_budgets import KnobGroup, MemoryBudget
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.planning_notes import (
     PlanningNote,
@@ -97,17 +96,6 @@ QUANTITY_WORDS: Mapping[QuantityName, str] = MappingProxyType(
         "updated_parameters": "parameters updated",
         "weight_size": "each weight",
         "work": "work per device",
-    }
-)
-GROUP_WORDS: Mapping[KnobGroup, str] = MappingProxyType(
-    {
-        "parallelism": "parallelism",
-        "micro_batch": "micro-batch",
-        "compute": "compute",
-        "recomputation": "recomputation",
-        "offload": "offload",
-        "other": "other",
-        "all": "all knobs",
     }
 )
 _VARIANCE_WORDS = MappingProxyType({COMMON: "common to all plans", MISFIT: "between plans"})
@@ -221,40 +209,6 @@ def planning_note_words(note: PlanningNote) -> str:
                 f"samples have up to {longest:,} tokens, {mean:,.0f} on average: peaks are for the"
                 " longest sample, step times for rows as full as each batching makes them"
             )
-
-
-def memory_sentence(size: MemoryBudget) -> str:
-    """Names the best plan for one memory size, with the memory it saves and the time it costs."""
-    where = f"{gib(size.limit_bytes)} GiB per device"
-    if size.best is None:
-        return f"{where}: no plan fits"
-    speed = significant(size.best.forecast.samples_per_second.value)
-    words = f"{where}: {speed} samples/s with {expected_words(size.best)}"
-    if not size.knob_steps:
-        return f"{words}; no memory has to be saved"
-    return (
-        f"{words}; compared with the best plan for unlimited memory, it saves"
-        f" {gib(size.saved_bytes)} GiB and costs {slowdown_words(size.slowdown)}"
-        f" ({knob_steps_words(size)})"
-    )
-
-
-def knob_steps_words(size: MemoryBudget) -> str:
-    """Lists the groups of knobs that change, each with the memory saved and the time cost."""
-    return "; ".join(
-        f"{GROUP_WORDS[step.group]}: {_change(step.saved_bytes)} GiB,"
-        f" {slowdown_words(step.slowdown)}"
-        for step in size.knob_steps
-    )
-
-
-def slowdown_words(share: float) -> str:
-    """Formats the change in step time: `+12 % time`."""
-    return f"{100 * share:+.0f} % time"
-
-
-def _change(saved_bytes: float) -> str:
-    return f"-{gib(saved_bytes)}" if saved_bytes >= 0 else f"+{gib(-saved_bytes)}"
 
 
 def common_words(plans: Sequence[Plan]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -64,12 +64,6 @@ class Forecasts:
     def take(self, rows: NDArray[Any]) -> Self:
         """Returns the forecasts of these rows."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-    def limited_to(self, limit_bytes: float) -> Self:
-        """Returns the same forecasts with another memory limit."""
-        limits = np.full(len(self), limit_bytes)
-        fits = probability_below(limits, self.peak_bytes, self.peak_deviation)
-        return replace(self, fits=fits)
 
     def by_term(self, row: int) -> dict[str, float]:
         """Returns the seconds of a plan's step by term."""

@@ -104,20 +104,15 @@ def test_the_page_needs_no_network(spec_path: Path) -> None:
     assert {"speed-memory", "memory", "time"} <= set(json.loads(data.group(1)))
 
 
-def test_compares_counts_prices_and_device_sizes(
-    spec_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ("--gpus", "4,1,2,3", "--memory", "0.01,80", "--price", "2.5", "--top", "3")
+def test_compares_counts_and_prices(spec_path: Path) -> None:
+    asked = ("--gpus", "4,1,2,3", "--price", "2.5", "--top", "3")
     assert run("plan", spec_path, *asked) in (0, None)
 
-    written = capsys.readouterr().out
     planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
     assert planned.recommendation.ranks == 4
     assert [size.ranks for size in planned.device_counts] == [1, 2, 3, 4]
     assert planned.price_per_hour == 2.5
     assert len(planned.recommendation.best) <= 3
-    assert planned.memory_sizes[0].best is None
-    assert "no plan fits" in written
     (three,) = (size for size in planned.device_counts if size.ranks == 3)
     assert three.refusals
 
@@ -163,8 +158,7 @@ def test_where_nothing_fits_it_says_what_would(
         (("--gpu", "H1000"), "the nearest are"),
         (("--gpus", "8,x"), "--gpus is '8,x': must be whole numbers above 0"),
         (("--gpus", ""), "--gpus is ''"),
-        (("--memory", "-1"), "--memory is '-1': must be numbers above 0"),
-        (("--memory", "nan"), "--memory is 'nan'"),
+        (("--gpus", "-1"), "--gpus is '-1': must be whole numbers above 0"),
         (("--gpus", "7"), "train.global_batch is 32: no plan can meet it"),
         (("--plan", "99"), "the table has plans 1 to"),
         (("--plan", "feedfeedfeed"), "no legal plan has this key"),

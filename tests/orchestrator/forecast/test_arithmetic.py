@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from orchestrator.forecast.breakdown import MISFIT, Breakdown, breakdown
 from orchestrator.forecast.planner import Planner
 from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
-from orchestrator.forecast.request import PlanningRequest, planning_request
+from orchestrator.forecast.request import planning_request
 from orchestrator.forecast.table import ForecastTable, host_bytes, single_plan_table
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.plan import Plan
@@ -39,10 +38,8 @@ def a_plan(**knobs: Any) -> Plan:
     return ddp_plan(**usual | knobs)
 
 
-def one(plan: Plan, question: PlanningRequest | None = None, **sizes: int) -> ForecastTable:
-    return single_plan_table(
-        question or a_question(), plan, partial(a_footprint, **sizes), a_calibration()
-    )
+def one(plan: Plan) -> ForecastTable:
+    return single_plan_table(a_question(), plan, a_footprint, a_calibration())
 
 
 def test_doubts_about_memory_are_smaller_for_plimsolls_own_loop() -> None:

@@ -19,14 +19,14 @@ HIDDEN, DEPTH, TOKENS, VOCABULARY = 4096, 32, 2048, 32_000
 BLOCK = 12 * HIDDEN**2  # four square matrices of attention, and 4 x 2 of the rest
 
 
-def matmuls(wide: int, tall: int, tokens: int = TOKENS) -> tuple[Matmul, ...]:
-    """A linear layer forward, from `tall` to `wide`, split among tensor ranks by its columns."""
+def matmuls(wide: int) -> tuple[Matmul, ...]:
+    """A linear layer forward, from `HIDDEN` to `wide`, split among tensor ranks by its columns."""
     return (
         Matmul(
             batch=Extent(fixed=1),
-            rows=Extent(per_sample=tokens),
+            rows=Extent(per_sample=TOKENS),
             columns=Extent(split_fixed=wide),
-            inner=Extent(fixed=tall),
+            inner=Extent(fixed=HIDDEN),
             element_bytes=2,
         ),
     )
@@ -56,13 +56,13 @@ def backward(forward: tuple[Matmul, ...]) -> tuple[Matmul, ...]:
     )
 
 
-def a_part(wide: int, tall: int, saved: float, hidden: int, tokens: int) -> Part:
-    forward = matmuls(wide, tall, tokens)
+def a_part(wide: int, saved: float) -> Part:
+    forward = matmuls(wide)
     return Part(
-        trained=Extent(split_fixed=wide * tall),
+        trained=Extent(split_fixed=wide * HIDDEN),
         saved_bytes=Extent(per_sample=saved),
         kept_bytes=Extent(per_sample=saved / 2),
-        input_bytes=Extent(per_sample=2 * tokens * hidden),
+        input_bytes=Extent(per_sample=2 * TOKENS * HIDDEN),
         forward=Pass(matmuls=forward, traffic_bytes=Extent(per_sample=saved), launches=10),
         backward=Pass(
             matmuls=backward(forward), traffic_bytes=Extent(per_sample=2 * saved), launches=20
@@ -70,39 +70,31 @@ def a_part(wide: int, tall: int, saved: float, hidden: int, tokens: int) -> Part
     )
 
 
-def a_footprint(
-    wanted: tuple[VariantKey, ...],
-    *,
-    hidden: int = HIDDEN,
-    depth: int = DEPTH,
-    vocabulary: int = VOCABULARY,
-    tokens: int = TOKENS,
-    wide: int | None = None,
-) -> Footprint:
+def a_footprint(wanted: tuple[VariantKey, ...]) -> Footprint:
     """The footprint of each variant, from the sizes above; recomputation frees 0.9 of a block."""
-    activations = 34.0 * tokens * hidden
-    logits = 10.0 * tokens * vocabulary
+    activations = 34.0 * TOKENS * HIDDEN
+    logits = 10.0 * TOKENS * VOCABULARY
     variants = [
         Variant(
             attention=attention,
             compute=compute,
             split=split,
-            embedding=Part(trained=Extent(split_fixed=vocabulary * hidden)),
+            embedding=Part(trained=Extent(split_fixed=VOCABULARY * HIDDEN)),
             blocks=(
                 BlockKind(
-                    indices=tuple(range(depth)),
-                    part=a_part(wide or 12 * hidden, hidden, activations, hidden, tokens),
+                    indices=tuple(range(DEPTH)),
+                    part=a_part(12 * HIDDEN, activations),
                 ),
             ),
-            head=a_part(vocabulary, hidden, logits, hidden, tokens),
+            head=a_part(VOCABULARY, logits),
         )
         for attention, compute, split in wanted
     ]
     return Footprint(
         model="by-hand",
         digest="0",
-        tokens=tokens,
-        depth=depth,
+        tokens=TOKENS,
+        depth=DEPTH,
         tied_parameters=0,
         variants=tuple(variants),
     )

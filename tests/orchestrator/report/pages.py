@@ -33,7 +33,7 @@ def every_page() -> dict[str, str]:
         "sweep": report_page(ReportData(state=forecasts, context=a_ground(forecasts))),
         "validated": report_page(ReportData(state=report, context=None, note=HOSTILE)),
         "no answer": report_page(ReportData(state=nothing_fits, context=None)),
-        "plan": plan_page((8, 16), memory_sizes=(80 * GIB, 32 * GIB)),
+        "plan": plan_page((8, 16)),
         "no plan": plan_page((1,), limit_bytes=GIB),
     }
 

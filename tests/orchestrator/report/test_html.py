@@ -28,7 +28,7 @@ PLOTLY = Path(html.__file__).parent / "static" / "plotly"
 MOST_BYTES = 1_300_000
 CHARTS = {
     *("trials", "forecasts", "progress", "knobs", "memory", "time", "terms", "losses"),
-    *("speed-memory", "sizes"),
+    "speed-memory",
 }
 
 

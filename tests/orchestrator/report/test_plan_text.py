@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.forecast.breakdown import COMMON, MISFIT, Quantity, QuantityName
-from orchestrator.forecast.memory_budgets import KnobGroup
 from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
 from orchestrator.report.plan_tables import LETTERS, category_bar, legend, quantity_words
 from orchestrator.report.plan_text import (
     BRIEF_TERMS,
     CATEGORY_WORDS,
-    GROUP_WORDS,
     QUANTITY_WORDS,
     TERM_WORDS,
     category_words,
@@ -106,10 +104,6 @@ def test_notes_of_a_plan_are_sentences() -> None:
         "samples have up to 2,048 tokens, 448 on average: peaks are for the longest sample, step"
         " times for rows as full as each batching makes them"
     )
-
-
-def test_every_group_of_knobs_has_its_words() -> None:
-    assert set(GROUP_WORDS) == set(get_args(KnobGroup))
 
 
 @given(st.lists(st.floats(0, 50), min_size=9, max_size=9), st.integers(4, 60))
