@@ -161,10 +161,8 @@ def _counts(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    counts = tuple(dict.fromkeys(int(part) for part in parts if part.isdecimal()))
-    if not all(part.isdecimal() for part in parts) or not all(
-        0 < count <= _MOST for count in counts
-    ):
+    counts = tuple(dict.fromkeys(int(part) if part.isdecimal() else 0 for part in parts))
+    if not all(0 < count <= _MOST for count in counts):
         raise UserError(
             f"--gpus is {text!r}: must be whole numbers above 0, at most {_MOST:,}, separated by"
             " commas"
