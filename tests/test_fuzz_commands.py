@@ -35,7 +35,6 @@ def spec(**keys: str) -> bytes:
 @example(words=["check", "pipe.yaml"], specification=None)
 @example(words=["trial", "missing.yaml", "--plan", "/dev/zero"], specification=None)
 @example(words=["report", "pipe"], specification=None)
-@example(words=["replay", "zero.jsonl"], specification=None)
 @example(words=["init", "é" * 200], specification=None)
 @example(words=["check", "deep.json"], specification=None)
 @example(words=["init", "loop"], specification=None)

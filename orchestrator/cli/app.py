@@ -20,7 +20,6 @@ from orchestrator.cli.export import export
 from orchestrator.cli.init import init
 from orchestrator.cli.models import models
 from orchestrator.cli.plan import plan
-from orchestrator.cli.replay import replay
 from orchestrator.cli.report import report
 from orchestrator.cli.result import as_command
 from orchestrator.cli.retry import retry
@@ -54,7 +53,6 @@ for command in (
     export,
     verify,
     retry,
-    replay,
     sync,
     ui,
     models,
