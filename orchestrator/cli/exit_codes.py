@@ -92,9 +92,3 @@ def exit_codes_epilog() -> str:
     """Returns the table below `plimsoll --help`, one paragraph per line."""
     lines = [f"{int(code)}  {meaning}" for code, meaning in MEANINGS.items()]
     return "\n\n".join(["Exit codes:", *lines])
-
-
-def exit_codes_markdown() -> str:
-    """Returns the table in docs/cli.md."""
-    rows = [f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items()]
-    return "\n".join(["| code | meaning |", "|---|---|", *rows]) + "\n"

@@ -1,6 +1,6 @@
 """Schema of a sweep specification.
 
-Each field's description is its documentation: `plimsoll init` and the spec reference print it.
+Each field's description is its documentation: `plimsoll init` and `docs/spec.md` print it.
 """
 
 from __future__ import annotations

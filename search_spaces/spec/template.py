@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -9,7 +11,6 @@ from importlib.resources import files
 from pydantic.fields import FieldInfo
 
 from search_spaces.errors import UserError
-from search_spaces.spec.reference import default_text
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import section_of
 
@@ -75,3 +76,10 @@ def demo_text() -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"
+
+
+def default_text(field: FieldInfo) -> str:
+    """Formats the default of a field as YAML."""
+    value = field.get_default(call_default_factory=True)
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", value)
+    return str(value) if plain else json.dumps(value)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from search_spaces.costs.footprint import Part, Pass, Variant
 from workers.models.experts import grouped_sizes
 
 # Operators without a kernel: they allocate memory without writing it, or query a tensor.
@@ -30,7 +29,6 @@ _LOOKUPS = frozenset(
     }
 )
 _GATHERS = ("_c10d_functional::all_gather_into_tensor",)  # their results count, not their inputs
-_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5  # in an attention kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,54 +244,3 @@ _PRODUCTS: dict[str, Callable[[Sequence[Any]], Iterator[Product]]] = {
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
 }
-
-
-def saved_bytes(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
-    """Returns the bytes in memory at the end of forward, without weights."""
-    return sum(float(part.saved_bytes.at(micro_batch, tensor)) for part in _in_order(variant))
-
-
-def peak_bytes(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
-    """Returns the peak of bytes in forward and backward, without weights and their gradients."""
-    level, peak = 0.0, 0.0
-    for part in _in_order(variant):
-        level += float(part.saved_bytes.at(micro_batch, tensor))
-        for direction in (part.forward, part.backward):
-            peak = max(peak, level + float(direction.transient_bytes.at(micro_batch, tensor)))
-    return peak
-
-
-def flops(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
-    """Returns the FLOPs of matrix products and attention kernels, without recomputation.
-
-    All pairs of tokens count, including those that a causal mask blocks, as in torch's counter.
-    """
-    return sum(
-        _flops(part.forward, _FORWARD_PRODUCTS, micro_batch, tensor)
-        + _flops(part.backward, _BACKWARD_PRODUCTS, micro_batch, tensor)
-        for part in _in_order(variant)
-    )
-
-
-def _in_order(variant: Variant) -> Iterator[Part]:
-    yield variant.embedding
-    blocks = {index: kind.part for kind in variant.blocks for index in kind.indices}
-    for index in sorted(blocks):
-        yield blocks[index]
-    yield variant.head
-
-
-def _flops(work: Pass, products: int, micro_batch: int, tensor: int) -> float:
-    total = 0.0
-    for matmul in work.matmuls:
-        sizes = (matmul.batch, matmul.rows, matmul.columns, matmul.inner)
-        matmul_flops = 2.0 * matmul.count
-        for size in sizes:
-            matmul_flops *= size.at(micro_batch, tensor)
-        total += matmul_flops
-    for kernel in work.attentions:
-        kernel_flops = 2.0 * products * kernel.head_size * kernel.count
-        for size in (kernel.heads, kernel.queries, kernel.keys):
-            kernel_flops *= size.at(micro_batch, tensor)
-        total += kernel_flops
-    return total

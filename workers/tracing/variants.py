@@ -137,13 +137,13 @@ def _corresponding_calls(runs: Sequence[tuple[Call, ...]]) -> list[tuple[Call, .
     return list(zip(*runs, strict=True))
 
 
-def pass_plan(micro_batch: int, tensor: int = 1, *, split: Split = "none", data: int = 1) -> Plan:
+def pass_plan(micro_batch: int, tensor: int = 1, *, split: Split = "none") -> Plan:
     """Returns a plan of one pass over padded rows."""
     return Plan(
         tensor=tensor,
         sequence_parallel=split == "sequence",
-        data=data,
-        zero_stage=0 if data == 1 else 3,
+        data=1,
+        zero_stage=0,
         micro_batch=micro_batch,
         accumulation=1,
         batching="padded",

@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
+from docs.knobs import knobs_reference, rules_of
 from search_spaces.knobs.knob import Knob, always
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, Engine, Plan
-from search_spaces.rules.knob_reference import knobs_reference, rules_of
 from search_spaces.rules.registry import RULES
 from search_spaces.settings.render import render_environment
 from tests.plans import ddp_plan
@@ -29,7 +29,7 @@ def named(knob: Knob) -> str:
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == knobs_reference(), (
-        "renew it: python -m search_spaces.rules.knob_reference > docs/knobs.md"
+        "renew it: python docs/knobs.py > docs/knobs.md"
     )
 
 

@@ -17,12 +17,11 @@ from tests.workers.tracing.experts import (
     allocations,
     without_gradients,
 )
+from tests.workers.tracing.footprint_check import check, flops, peak_bytes, saved_bytes
 from workers.data.collate import MicroBatch
 from workers.measure.flops import training_flops_per_token
 from workers.models.built import BuiltModel
 from workers.models.load import build_whole, describe
-from workers.tracing.check import check
-from workers.tracing.operators import flops, peak_bytes, saved_bytes
 from workers.tracing.trace import trace
 from workers.tracing.variants import batch_of, pass_plan
 

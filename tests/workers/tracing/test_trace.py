@@ -19,9 +19,8 @@ from search_spaces.errors import ModelError
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from tests.workers.parallel.split_models import split_spec
+from tests.workers.tracing.footprint_check import check, flops
 from tests.workers.values import LLAMA, a_spec, odd_model
-from workers.tracing.check import check
-from workers.tracing.operators import flops
 from workers.tracing.trace import trace
 
 TOKENS = 64

@@ -1,7 +1,6 @@
 """Reference of the knobs as a Markdown table, generated from the knobs and rules.
 
-`python -m search_spaces.rules.knob_reference > docs/knobs.md` regenerates it; a test checks that it
-is up to date.
+`python docs/knobs.py > docs/knobs.md` regenerates it; a test checks that it is up to date.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ does. An inactive knob has its default, the value in bold, so that no plan has t
 `{knob_at_default.__name__}` rejects other values. `accumulation` is not a knob: it follows from
 `train.global_batch`, `micro_batch` and `data`, and the rule `global_batch_is_kept` checks it.
 
-This page is generated from the code: `python -m search_spaces.rules.knob_reference > docs/knobs.md`
+This page is generated from the code: `python docs/knobs.py > docs/knobs.md`
 
 """
 _COLUMNS = (

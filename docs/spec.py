@@ -1,22 +1,20 @@
-"""Reference of the specification, as Markdown and as JSON Schema, generated from the schema.
+"""Reference of the specification as Markdown, generated from the schema.
 
-`python -m search_spaces.spec.reference > docs/spec.md` regenerates the page; a test checks that it
-is up to date.
+`python docs/spec.py > docs/spec.md` regenerates it; a test checks that it is up to date.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Section, section_of, sections_in
+from search_spaces.spec.template import default_text
 
 _HEAD = """\
 # The specification
@@ -32,12 +30,10 @@ Editors can complete and check a specification as you type. Write the JSON Schem
 Neovim and others). Only `plimsoll check` finds faults that involve several keys, such as a missing
 price when the objective needs one.
 
-This page is generated from the schema (`python -m search_spaces.spec.reference > docs/spec.md`).
+This page is generated from the schema (`python docs/spec.py > docs/spec.md`).
 """
 _TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 _COMPARISONS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_SECTIONS = "#/$defs/"
 
 
 def markdown_reference() -> str:
@@ -74,13 +70,6 @@ def _row(key: str, field: FieldInfo, path: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def default_text(field: FieldInfo) -> str:
-    """Formats the default of a field as YAML."""
-    value = field.get_default(call_default_factory=True)
-    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", value)
-    return str(value) if plain else json.dumps(value)
-
-
 def _type_text(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in _TYPE_NAMES:
@@ -108,55 +97,6 @@ def _bounds(metadata: Any) -> Iterator[str]:
             for name, words in _COMPARISONS.items():
                 if (bound := getattr(constraint, name, None)) is not None:
                     yield f"{words} {bound:,}"
-
-
-def json_schema() -> dict[str, Any]:
-    """Returns the JSON Schema of a specification as users write it.
-
-    It extends pydantic's schema of the sections: `model: gpt2` is valid, an empty section has its
-    defaults, and a list of values to search has at least one. Constraints between keys, such as a
-    price for `samples_per_price`, are left to `plimsoll check`.
-    """
-    schema: dict[str, Any] = _without_titles(SweepSpec.model_json_schema())
-    definitions = schema["$defs"]
-    for section in (schema, *definitions.values()):
-        section["properties"] = {
-            key: value if key in section.get("required", ()) else _nullable(value, definitions)
-            for key, value in section["properties"].items()
-        }
-    schema["properties"]["train"]["description"] = definitions["TrainSpec"]["description"]
-    schema["properties"]["model"] = {
-        "anyOf": [{"type": "string", "minLength": 1}, {"$ref": f"{_SECTIONS}ModelSpec"}],
-        "description": definitions["ModelSpec"]["description"],
-    }
-    for knob in definitions["SpaceSpec"]["properties"].values():
-        knob["anyOf"][0]["minItems"] = 1
-    definitions["DataSpec"]["properties"]["lengths"]["propertyNames"] = {
-        "pattern": "^[1-9][0-9_]*$"
-    }
-    return {"$schema": DRAFT, "title": "Plimsoll specification", **schema}
-
-
-def _nullable(value: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema of a key; a key that is a section may be empty."""
-    if "$ref" not in value:
-        return value
-    section = definitions[value["$ref"].removeprefix(_SECTIONS)]
-    description = value.get("description") or section.get("description", "")
-    return {"anyOf": [{"$ref": value["$ref"]}, {"type": "null"}], "description": description}
-
-
-def _without_titles(node: Any) -> Any:
-    """Removes the titles, which repeat the keys; a property may be called `title`."""
-    if isinstance(node, dict):
-        return {
-            key: {name: _without_titles(value) for name, value in child.items()}
-            if key in ("properties", "$defs")
-            else _without_titles(child)
-            for key, child in node.items()
-            if key != "title"
-        }
-    return [_without_titles(child) for child in node] if isinstance(node, list) else node
 
 
 if __name__ == "__main__":

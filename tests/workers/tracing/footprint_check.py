@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from search_spaces.costs.footprint import Compute
-from search_spaces.plan import Attention
+from search_spaces.costs.footprint import Compute, Part, Pass, Variant
+from search_spaces.plan import Attention, Precision
 from search_spaces.spec.schema import SweepSpec
 from workers.engines.base import require_loss
 from workers.models.built import seeded
@@ -21,7 +21,6 @@ from workers.models.experts import FLOP_FORMULAS
 from workers.models.fake_memory import FakeMemory
 from workers.plain_torch.data_parallel import shard
 from workers.tracing.footprints import traced_attention
-from workers.tracing.operators import flops, peak_bytes, saved_bytes
 from workers.tracing.recorder import BatchValues
 from workers.tracing.step import emulated_device
 from workers.tracing.trace import trace
@@ -29,6 +28,7 @@ from workers.tracing.traced_model import fake_ranks, in_fake_memory, traced_mode
 from workers.tracing.variants import batch_of, longest_spec, pass_plan
 
 _EMPTY = torch.ops.aten.empty.memory_format  # of gathered weights, before the tracker knows them
+_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5  # in an attention kernel
 _ACTIVATIONS = ("ACT", "TEMP", "INP")  # kinds of memory in torch's tracker
 
 
@@ -102,7 +102,8 @@ def _track(
     whole = traced_model(spec, attention, mode, whole=True)
     model = in_fake_memory(whole.model, "fp32", mode, None)
     batch = batch_of(model, longest_spec(model, spec), pass_plan(micro_batch))
-    plan = replace(pass_plan(1, data=ranks), precision="bf16" if compute == "cast" else "fp32")
+    precision: Precision = "bf16" if compute == "cast" else "fp32"
+    plan = replace(pass_plan(1), data=ranks, zero_stage=3, precision=precision)
     with fake_ranks(plan) as mesh, mode, seeded(spec.train.seed):
         shard(
             model.module,
@@ -149,3 +150,54 @@ def _activations(tracker: FSDPMemTracker) -> int:
         for kind, size_bytes in by_kind.items()
         if str(kind).rpartition(".")[2] in _ACTIVATIONS
     )
+
+
+def saved_bytes(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
+    """Returns the bytes in memory at the end of forward, without weights."""
+    return sum(float(part.saved_bytes.at(micro_batch, tensor)) for part in _in_order(variant))
+
+
+def peak_bytes(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
+    """Returns the peak of bytes in forward and backward, without weights and their gradients."""
+    level, peak = 0.0, 0.0
+    for part in _in_order(variant):
+        level += float(part.saved_bytes.at(micro_batch, tensor))
+        for direction in (part.forward, part.backward):
+            peak = max(peak, level + float(direction.transient_bytes.at(micro_batch, tensor)))
+    return peak
+
+
+def flops(variant: Variant, micro_batch: int, tensor: int = 1) -> float:
+    """Returns the FLOPs of matrix products and attention kernels, without recomputation.
+
+    All pairs of tokens count, including those that a causal mask blocks, as in torch's counter.
+    """
+    return sum(
+        _flops(part.forward, _FORWARD_PRODUCTS, micro_batch, tensor)
+        + _flops(part.backward, _BACKWARD_PRODUCTS, micro_batch, tensor)
+        for part in _in_order(variant)
+    )
+
+
+def _in_order(variant: Variant) -> Iterator[Part]:
+    yield variant.embedding
+    blocks = {index: kind.part for kind in variant.blocks for index in kind.indices}
+    for index in sorted(blocks):
+        yield blocks[index]
+    yield variant.head
+
+
+def _flops(work: Pass, products: int, micro_batch: int, tensor: int) -> float:
+    total = 0.0
+    for matmul in work.matmuls:
+        sizes = (matmul.batch, matmul.rows, matmul.columns, matmul.inner)
+        matmul_flops = 2.0 * matmul.count
+        for size in sizes:
+            matmul_flops *= size.at(micro_batch, tensor)
+        total += matmul_flops
+    for kernel in work.attentions:
+        kernel_flops = 2.0 * products * kernel.head_size * kernel.count
+        for size in (kernel.heads, kernel.queries, kernel.keys):
+            kernel_flops *= size.at(micro_batch, tensor)
+        total += kernel_flops
+    return total

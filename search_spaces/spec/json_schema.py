@@ -1,0 +1,60 @@
+"""JSON Schema of the specification, from which editors complete and check it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.spec.schema import SweepSpec
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_SECTIONS = "#/$defs/"
+
+
+def json_schema() -> dict[str, Any]:
+    """Returns the JSON Schema of a specification as users write it.
+
+    It extends pydantic's schema of the sections: `model: gpt2` is valid, an empty section has its
+    defaults, and a list of values to search has at least one. Constraints between keys, such as a
+    price for `samples_per_price`, are left to `plimsoll check`.
+    """
+    schema: dict[str, Any] = _without_titles(SweepSpec.model_json_schema())
+    definitions = schema["$defs"]
+    for section in (schema, *definitions.values()):
+        section["properties"] = {
+            key: value if key in section.get("required", ()) else _nullable(value, definitions)
+            for key, value in section["properties"].items()
+        }
+    schema["properties"]["train"]["description"] = definitions["TrainSpec"]["description"]
+    schema["properties"]["model"] = {
+        "anyOf": [{"type": "string", "minLength": 1}, {"$ref": f"{_SECTIONS}ModelSpec"}],
+        "description": definitions["ModelSpec"]["description"],
+    }
+    for knob in definitions["SpaceSpec"]["properties"].values():
+        knob["anyOf"][0]["minItems"] = 1
+    definitions["DataSpec"]["properties"]["lengths"]["propertyNames"] = {
+        "pattern": "^[1-9][0-9_]*$"
+    }
+    return {"$schema": DRAFT, "title": "Plimsoll specification", **schema}
+
+
+def _nullable(value: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a key; a key that is a section may be empty."""
+    if "$ref" not in value:
+        return value
+    section = definitions[value["$ref"].removeprefix(_SECTIONS)]
+    description = value.get("description") or section.get("description", "")
+    return {"anyOf": [{"$ref": value["$ref"]}, {"type": "null"}], "description": description}
+
+
+def _without_titles(node: Any) -> Any:
+    """Removes the titles, which repeat the keys; a property may be called `title`."""
+    if isinstance(node, dict):
+        return {
+            key: {name: _without_titles(value) for name, value in child.items()}
+            if key in ("properties", "$defs")
+            else _without_titles(child)
+            for key, child in node.items()
+            if key != "title"
+        }
+    return [_without_titles(child) for child in node] if isinstance(node, list) else node
