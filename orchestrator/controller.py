@@ -302,7 +302,6 @@ class Controller:
 
 
 def _closed(trial: TrialStarted, cause: Stopped, at: float) -> TrialEnded:
-    """Ends a running trial through no fault of its plan."""
     record = closed_record(trial.number, trial.plan, Cancelled(cause=cause), trial.reason, at=at)
     return TrialEnded(record=replace(record, validation=trial.validation), at=at)
 

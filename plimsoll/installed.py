@@ -82,7 +82,6 @@ def _untested(requirements: Iterable[str], path: list[str] | None) -> Iterator[s
 
 
 def _installed(name: str, path: list[str] | None) -> metadata.Distribution | None:
-    """Returns the distribution of a name that Python imports from, None if there is none."""
     found = metadata.distributions(name=name, **_searched(path))
     # a half-removed package leaves a folder without a name
     return next((each for each in found if each.metadata["Name"]), None)

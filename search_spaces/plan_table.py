@@ -111,7 +111,6 @@ class PlanTable:
         return group([(self.codes[name], len(self.values[name])) for name in names], len(self))
 
     def _recoded(self, name: str, values: Values) -> Codes:
-        """Returns a column in the codes of another list of values; -1 for values not in it."""
         code_of = {value: code for code, value in enumerate(values)}
         recoded = np.array([code_of.get(value, -1) for value in self.values[name]], dtype=np.int32)
         return recoded[self.codes[name]]

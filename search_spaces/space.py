@@ -118,7 +118,6 @@ class Combinations:
 
 
 def _dependencies(level: int) -> tuple[str, ...]:
-    """Returns the knobs before a level that knobs from that level on depend on."""
     earlier = {knob.name for knob in KNOBS[:level]}
     depended_on = {name for knob in KNOBS[level:] for name in knob.depends_on}
     return tuple(sorted(earlier & depended_on))

@@ -276,7 +276,6 @@ def _import_from(folder: Path, module: str) -> None:
 
 
 def _all_ranks() -> tuple[dist.ProcessGroup | None, torch.device]:
-    """Returns the group of all ranks of a script, None for one rank, and its device."""
     if not dist.is_initialized():
         return None, torch.device("cpu")
     on_gpu = "nccl" in dist.get_backend()

@@ -71,7 +71,6 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
 
 
 def _exchanged(ending: Outcome, worker: Worker) -> list[Outcome]:
-    """Returns the outcomes of all ranks, which send them as JSON."""
     texts = worker.ranks.gather(json.dumps(outcome_to_json(ending)).encode())
     return [outcome_from_json(json.loads(text)) for text in texts]
 
@@ -87,7 +86,6 @@ def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
 
 
 def _woken(ending: Outcome, rank: int) -> Crashed:
-    """Returns the ending of a rank whose collectives were aborted, and with them its results."""
     phase = ending.phase if isinstance(ending, Crashed) else "end"
     detail = "another rank failed, which ended the collectives of this one"
     return Crashed(cause="collective", rank=rank, phase=phase, detail=detail)
@@ -144,7 +142,6 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
 
 
 def _total_wanted(wanted: FailedAllocation, held_bytes: int | None, limit_bytes: int) -> int | None:
-    """Returns the bytes that a plan wanted, above the limit: some are free since the failure."""
     if wanted.asked_bytes is None or held_bytes is None:
         return wanted.total_bytes
     return max(held_bytes + wanted.asked_bytes, limit_bytes + 1)

@@ -358,7 +358,6 @@ class TrialGroup:
             groups.pop()
 
     def _abort_all(self) -> None:
-        """Ends what this rank waits for, where the backend can; gloo cannot."""
         groups = self._groups()
         with _nccl_group(groups, self._device):
             for place in range(len(groups)):

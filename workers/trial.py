@@ -255,7 +255,6 @@ def _measure(
 
 
 def _counted(feed: Feed, plan: Plan, group: dist.ProcessGroup | None, device: torch.device) -> Feed:
-    """Returns a feed whose steps count the targets of all ranks."""
     return lambda step: feed(step).counted_over(plan, group, device)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.api import find_study
-from orchestrator.cli.completion import complete_key, complete_study, complete_trial
+from orchestrator.cli.completion import complete_key, complete_study
 from orchestrator.cli.console import print_error
 from orchestrator.workspace import NamedStudy
 from search_spaces.spec.load import FLAG
@@ -58,7 +58,6 @@ TrialNumber = Annotated[
         metavar="N",
         min=0,
         help="Trial N (default: the best plan).",
-        autocompletion=complete_trial,
     ),
 ]
 Trials = Annotated[

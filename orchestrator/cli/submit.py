@@ -246,7 +246,6 @@ def _named(variables: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _run_context(code: CodeVersion | None) -> tuple[tuple[str, str], ...]:
-    """The environment variable with the job's user and version of the code."""
     from orchestrator.tracking.mlflow_fields import job_context
     from orchestrator.tracking.provenance import CONTEXT_VARIABLE, run_context, user
 

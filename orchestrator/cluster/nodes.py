@@ -315,7 +315,6 @@ def _accepts_connections(address: str) -> bool:
 
 
 def _kind(node: dict[str, Any]) -> str:
-    """Returns Ray's name of the node's GPUs: from a label, or from a resource if there is none."""
     label: str = node.get("Labels", {}).get(_KIND_LABEL, "")
     resources = (name for name in sorted(node["Resources"]) if name.startswith(_KIND_RESOURCE))
     return label or next(resources, "").removeprefix(_KIND_RESOURCE)

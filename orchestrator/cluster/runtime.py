@@ -361,7 +361,6 @@ def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
 
 
 def _room(nodes: Sequence[Node]) -> tuple[int, int]:
-    """Returns how many ranks fit on all nodes, and on the largest."""
     slots = [node.slots for node in nodes]
     return sum(slots), max(slots, default=0)
 

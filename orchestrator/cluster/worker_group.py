@@ -103,7 +103,6 @@ def _root_cause(failure: Exception) -> Exception:
 
 
 def _one_line(error: Exception) -> str:
-    """Returns the message of an error; only the first and the last line if it is a traceback."""
     plain = _COLORS.sub("", str(error)).strip()
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     excerpt = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
@@ -335,7 +334,6 @@ class WorkerGroup:
         return GroupFailed(outcome_of_group_failure(failure, ()), self.kill())
 
     def _ask(self, reference: Any) -> Any:
-        """Returns the channel's answer, or None if it does not answer."""
         try:
             return ray.get(reference, timeout=STOP_SECONDS)
         except RayError:
@@ -393,7 +391,6 @@ def trainer_of(
 
 
 def _selectors(processes: Processes) -> list[dict[str, str]] | None:
-    """Returns the node of each rank. Ray Train keeps the order, and ranks of a node together."""
     if processes.placement is None:
         return None
     return [{ID_LABEL: node} for node in processes.placement.node_of_rank]

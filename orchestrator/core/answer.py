@@ -127,6 +127,5 @@ def next_validation(
 
 
 def _validated_last(records: Sequence[Record], validations: Sequence[Record]) -> set[int]:
-    """Returns the trials that were validated since the last trial ended."""
     last = max(record.ended_at for record in records)
     return {validation.number for validation in validations if validation.ended_at > last}

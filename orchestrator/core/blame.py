@@ -79,7 +79,6 @@ def next_check(step: Step) -> Open | None:
 
 
 def _blame_suspects(step: Step, accelerator: str) -> None:
-    """Stores the results of the suspects on a kind of nodes that was seen to work."""
     suspects = step.state.suspects
     blamed = [one for one in suspects if one.record.plan.accelerator == accelerator]
     step.change(suspects=tuple(one for one in suspects if one not in blamed))

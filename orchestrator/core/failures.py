@@ -143,7 +143,6 @@ def is_loss_of_processes(outcome: Outcome) -> TypeGuard[Crashed]:
 
 
 def _has_crashed_itself(outcome: Outcome) -> TypeGuard[Crashed]:
-    """Returns True for crashes of a rank's own: not of its peers, its machine or the driver."""
     own = ("exception", "layout", "device_error", "worker_died")
     return isinstance(outcome, Crashed) and outcome.cause in own
 

@@ -273,7 +273,6 @@ def _lose_trial(step: Step, number: int, outcome: Crashed) -> None:
 
 
 def _kill_overdue(step: Step) -> None:
-    """Gives up groups whose report is overdue: they count as dead from now on."""
     for name, group in tuple(step.state.groups.items()):
         if group.trial is not None and step.now >= group.overdue_at:
             step.set_group(name, None)

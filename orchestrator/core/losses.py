@@ -184,7 +184,6 @@ def _reference(
 
 
 def _probed(outcome: Measured, changes: Collection[str]) -> LossDependence | None:
-    """Returns the first finding of the model's probe that concerns one of these knobs, or all."""
     found = () if outcome.validation is None else outcome.validation.dependences
     return next((one for one in found if not one.knobs or set(one.knobs) & set(changes)), None)
 

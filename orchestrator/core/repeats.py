@@ -165,7 +165,6 @@ class Speeds:
 
 
 def _half_width(rate: Estimate) -> float:
-    """Returns half of an interval in logarithms; that of a few steps may have no end."""
     if rate.low <= 0:
         return _WIDEST
     return min(math.log(rate.high / rate.low) / 2, _WIDEST)

@@ -170,7 +170,6 @@ def _runs_alone(state: ControllerState) -> bool:
 
 
 def _is_suspected_of_drivers(reason: Retry) -> bool:
-    """Returns True if two drivers died with the plan under way: it runs alone, to tell why."""
     return isinstance(reason.cause, DriverDied) and reason.cause.times > 1
 
 
@@ -284,7 +283,6 @@ def _validate(step: Step, trial: Record) -> None:
 
 
 def _place(step: Step, trial: TrialStarted) -> None:
-    """Announces a trial, and runs it or lets it wait for room."""
     step.announce(trial)
     if not _run(step, trial):
         step.change(pending={**step.state.pending, trial.plan.accelerator: trial})

@@ -152,17 +152,14 @@ def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """Returns a line of the README that stays one, whatever names and paths are in it."""
     return without_controls(" ".join(text.splitlines()))
 
 
 def _name(text: str) -> str:
-    """Returns a name without Markdown's markup."""
     return "".join(f"\\{one}" if one in _MARKUP else one for one in text)
 
 
 def _code(path: str) -> str:
-    """Returns a path for a code span, which it cannot end."""
     return path.replace("`", "'")
 
 

@@ -165,7 +165,6 @@ def start_words(manifest: ExportManifest) -> list[str]:
 
 
 def _keep_log(log: Path, folder: Path) -> Path:
-    """Copies the output into the exported folder, or else into a new temporary folder."""
     try:
         return Path(shutil.copy(log, folder / LOG_NAME))
     except OSError:
@@ -234,7 +233,6 @@ def environment_of(manifest: ExportManifest, folder: Path) -> dict[str, str]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends all processes of the session, with SIGTERM and then with SIGKILL."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signum)

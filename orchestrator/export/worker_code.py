@@ -103,12 +103,10 @@ def _source(node: ast.stmt, lines: list[str]) -> str:
 
 
 def _names_in(tree: ast.AST) -> set[str]:
-    """Returns the names that code reads, in annotations too."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _bound_by(tree: ast.Module) -> set[str]:
-    """Returns the names that a script defines itself."""
     return {name for node in tree.body for name in _defined_by(node)}
 
 
@@ -138,7 +136,6 @@ def _imports_of(tree: ast.Module) -> dict[str, Imported]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Joins definitions: constants in consecutive lines, two empty lines around the others."""
     joined, is_constant = "", True
     for text in texts:
         was_constant, is_constant = is_constant, not text.startswith(("def ", "class ", "@"))
@@ -155,7 +152,6 @@ def _section(text: str) -> str:
 
 
 def _with_imports(script: str, tree: ast.Module, imports: list[Imported]) -> str:
-    """Returns the script with these imports in place of those it has."""
     lines = script.splitlines(keepends=True)
     own = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     first, last = own[0].lineno - 1, own[-1].end_lineno or 0

@@ -286,7 +286,6 @@ def _limit_bytes(
 
 
 def _fingerprint_on(state: SweepState, accelerator: str) -> Fingerprint | None:
-    """Returns the last fingerprint of a kind of nodes; of any, if it is empty."""
     if not accelerator:
         return state.last_fingerprint
     return last_fingerprint([one for one in state.records if one.plan.accelerator == accelerator])

@@ -95,7 +95,6 @@ def memory_front(sized: ForecastTable) -> tuple[ForecastRow, ...]:
 
 
 def _nearest(table: ForecastTable) -> ForecastRow:
-    """Returns the plan with the smallest peak, of those that the host can hold if any."""
     peaks = table.forecasts.peak_bytes
     if table.hosted.any():
         peaks = np.where(table.hosted, peaks, np.inf)
@@ -233,7 +232,6 @@ class Planner:
         return result
 
     def _token_price(self, best: ForecastRow) -> float | None:
-        """Returns the price of a billion tokens, None without a price per hour."""
         if self._request.price_per_hour is None:
             return None
         tokens_per_hour = best.forecast.samples_per_second.value * self._mean_tokens * 3600

@@ -194,7 +194,6 @@ def _limit_bytes(spec: SweepSpec, device: Device, ranks: int) -> int:
 
 
 def _missing_features(device: Device) -> tuple[tuple[str, str], ...]:
-    """Lists missing features of the device; assumes that another machine has the software."""
     if device.link_kind == "memory":
         from workers.probe.doctor import lacks
 

@@ -209,7 +209,6 @@ def _table_of(
 
 
 def _recommendable(forecasts: Forecasts, line_bytes: float) -> Flags:
-    """Marks the plans within the headroom line that fit the limit with high probability."""
     likely = forecasts.fits >= RECOMMENDED_FIT_PROBABILITY
     within: Flags = (forecasts.peak_bytes <= line_bytes) & likely
     return within

@@ -89,8 +89,6 @@ class Bar(TypedDict):
     hovertemplate: str
     name: NotRequired[str]
     orientation: NotRequired[Literal["h"]]
-    text: NotRequired[Sequence[str]]
-    textposition: NotRequired[Literal["none"]]
 
 
 Trace = Scatter | Bar
@@ -106,9 +104,6 @@ class Axis(TypedDict, total=False):
     autorange: Literal["reversed"]
     tickvals: Sequence[float]
     ticktext: Sequence[str]
-    dtick: float
-    categoryorder: Literal["array"]
-    categoryarray: Sequence[str]
 
 
 class Shape(TypedDict):

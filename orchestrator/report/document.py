@@ -71,7 +71,6 @@ def _json(value: Any, spec: SweepSpec | None) -> Any:
 
 
 def _forecast_row(row: ForecastRow) -> dict[str, Any]:
-    """Puts the figures of the forecast beside the others, since the document is a flat row."""
     values = _fields(row, None)
     forecast = values.pop("forecast")
     return values | {name: forecast[name] for name in _FORECAST}

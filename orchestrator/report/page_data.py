@@ -1,4 +1,4 @@
-"""Data behind the page of a sweep: comparisons, ablation, outcome counts and loss curves."""
+"""Data behind the page of a sweep: comparisons, ablation and outcome counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, forecast_context, without_accelerator
 from orchestrator.explain.effects import KnobEffect, single_changes
-from orchestrator.report.labels import KIND_WORDS, check_of
+from orchestrator.report.labels import KIND_WORDS
 from orchestrator.report.sweep_tables import baseline_record
 from search_spaces.errors import UserError
 from search_spaces.trial import Estimate, Measured
@@ -157,32 +157,4 @@ def _untried(context: ForecastContext) -> Iterator[Count]:
     others = int(untried.sum()) - fitting
     yield Count(
         plans=others, what="not tried", why="forecast over usable memory, or not certain to fit"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossCurves:
-    """Losses of the best plan's validation and of its reference trial, by optimizer step."""
-
-    ours: tuple[float, ...]
-    theirs: tuple[float, ...]
-    reference: int
-    tolerance: float
-    difference: float
-
-
-def loss_curves(state: SweepState) -> LossCurves | None:
-    """Returns the losses of the validation and its reference, or None if either is missing."""
-    validation = state.validated
-    check = None if validation is None else check_of(validation, state)
-    if validation is None or check is None or not isinstance(validation.outcome, Measured):
-        return None
-    reference = next(record for record in state.records if record.number == check.reference)
-    assert isinstance(reference.outcome, Measured)
-    return LossCurves(
-        ours=validation.outcome.losses[: check.steps],
-        theirs=reference.outcome.losses[: check.steps],
-        reference=check.reference,
-        tolerance=check.tolerance.share,
-        difference=check.difference,
     )

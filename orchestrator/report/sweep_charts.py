@@ -1,4 +1,4 @@
-"""Charts of a sweep: trials, knob effects, memory, step time and losses."""
+"""Charts of a sweep: trials, progress, memory and step time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from orchestrator.core.objective import memory_of
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import without_accelerator
-from orchestrator.explain.effects import KnobEffect
 from orchestrator.forecast.planner import scatter_points
 from orchestrator.report.charts import (
     BEST_COLOUR,
     COLOURS,
     LEGEND,
-    LINE_COLOUR,
     Bar,
-    Dash,
     Figure,
     Layout,
     Scatter,
@@ -28,10 +24,8 @@ from orchestrator.report.charts import (
     stacked,
 )
 from orchestrator.report.labels import KIND_WORDS, plan_words, record_words
-from orchestrator.report.page_data import LossCurves, ReportData, ablation, loss_curves
-from orchestrator.report.plan_text import term_words
+from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_tables import anatomy_rows
-from search_spaces.costs.time import TERMS
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Measured, OutOfMemory
 
@@ -45,11 +39,6 @@ _STYLES = {  # colour and symbol of each outcome
     "cancelled": ("#999999", "circle-open"),
 }
 _UNTRIED_COLOUR = "#9aa5b1"
-_SOURCE_COLOURS = {
-    "measured": "#0072b2",
-    "forecast": "#8fbbd9",
-    "forecast, may not fit": "#e9c9a8",
-}
 _MOST_PLANS = 4  # in the charts of memory and step time
 
 
@@ -167,38 +156,6 @@ def _highlights(data: ReportData) -> Iterator[Scatter]:
             }
 
 
-def forecasts_chart(records: Sequence[Record]) -> Figure:
-    """Plots measured over forecast speed; trials without a measurement lie at the bottom."""
-    traces: list[Scatter] = []
-    forecast = [record for record in records if record.forecast is not None]
-    for kind, words in KIND_WORDS.items():
-        ended = [record for record in forecast if record.outcome.kind == kind]
-        if ended:
-            xs = [record.forecast.samples_per_second.value for record in ended if record.forecast]
-            ys = [_rate(record) if kind == "measured" else 0.0 for record in ended]
-            traces.append(_points(words, kind, ended, xs, ys))
-    most = max(max((*points["x"], *points["y"])) for points in traces)
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "exact forecast",
-            "x": [0, most],
-            "y": [0, most],
-            "line": {"dash": "dot", "color": "#999999"},
-            "hoverinfo": "skip",
-        }
-    )
-    layout: Layout = {
-        "height": 420,
-        "xaxis": {"title": {"text": "forecast samples/s"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "measured samples/s"}, "rangemode": "tozero"},
-        "legend": LEGEND,
-        "showlegend": True,
-    }
-    return {"data": traces, "layout": layout}
-
-
 def progress_chart(data: ReportData) -> Figure:
     """Plots speed over the minutes of the search, with the incumbent."""
     state = data.state
@@ -248,47 +205,6 @@ def progress_chart(data: ReportData) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-def change_words(effect: KnobEffect) -> str:
-    """Formats the change of a knob: `micro_batch 8 → 4`."""
-    change = effect.change
-    return f"{change.knob} {change.value} → {change.other_value}"
-
-
-def speed_change(effect: KnobEffect) -> float:
-    """Returns the relative change in speed, -0.25 for a quarter less."""
-    assert effect.ratio is not None
-    return 1 / effect.ratio.value - 1
-
-
-def _source(effect: KnobEffect) -> str:
-    if effect.trial is not None:
-        return "measured"
-    return "forecast, may not fit" if effect.keeps_headroom is False else "forecast"
-
-
-def knobs_chart(knob_effects: Sequence[KnobEffect]) -> Figure:
-    """Plots the speed change of each single-knob change to the best plan."""
-    bars: list[Bar] = []
-    names = [change_words(effect) for effect in knob_effects]
-    for name, colour in _SOURCE_COLOURS.items():
-        effects = [effect for effect in knob_effects if _source(effect) == name]
-        if effects:
-            bars.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "name": name,
-                    "x": [round(100 * speed_change(effect), 2) for effect in effects],
-                    "y": [change_words(effect) for effect in effects],
-                    "marker": {"color": colour},
-                    "hovertemplate": "%{y}: %{x:+.1f} % samples/s<extra>" + name + "</extra>",
-                }
-            )
-    layout = stacked("change in samples/s, %", len(knob_effects))
-    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
-    return {"data": bars, "layout": layout}
-
-
 def _labels(records: Sequence[Record]) -> list[str]:
     return [f"trial {record.number}" for record in records]
 
@@ -333,77 +249,16 @@ def time_chart(records: Sequence[Record]) -> Figure:
     return {"data": bars, "layout": layout}
 
 
-def terms_chart(data: ReportData, records: Sequence[Record]) -> Figure:
-    """Plots the calibrated forecast of step time by term, for the plans that have one."""
-    context, best = data.context, data.best
-    assert context is not None
-    assert best is not None
-    rows = [
-        (record, row)
-        for record in records
-        if record.plan.accelerator == best.plan.accelerator
-        and (row := context.expected(without_accelerator(record.plan))) is not None
-    ]
-    parts = [dict(row.seconds) for _, row in rows]
-    labels = _labels([record for record, _ in rows])
-    bars = [
-        part_of_bars(term_words(name), colour, labels, [part[name] for part in parts], "s")
-        for name, colour in zip(TERMS, COLOURS, strict=False)
-        if any(part[name] > 0.001 * sum(part.values()) for part in parts)
-    ]
-    layout = stacked("forecast seconds per optimizer step", len(rows))
-    return {"data": bars, "layout": layout}
-
-
-def losses_chart(curves: LossCurves) -> Figure:
-    """Plots the losses of the validation over those of its reference trial."""
-    reference = f"trial {curves.reference}, the reference"
-    layout: Layout = {
-        "height": 340,
-        "xaxis": {"title": {"text": "optimizer step"}, "dtick": 1},
-        "yaxis": {"title": {"text": "loss"}},
-        "legend": LEGEND,
-        "showlegend": True,
-    }
-    return {
-        "data": [
-            _losses(reference, curves.theirs, LINE_COLOUR, "solid", 11),
-            _losses("validation of the best plan", curves.ours, BEST_COLOUR, "dot", 6),
-        ],
-        "layout": layout,
-    }
-
-
-def _losses(name: str, losses: Sequence[float], colour: str, dash: Dash, size: int) -> Scatter:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": list(range(1, len(losses) + 1)),
-        "y": losses,
-        "line": {"color": colour, "dash": dash},
-        "marker": {"size": size},
-    }
-
-
 def figures(data: ReportData) -> Mapping[str, Figure]:
     """Makes the charts that have data, by the name of their place in the template."""
     charts: dict[str, Figure] = {}
     state = data.state
     if any(isinstance(record.outcome, Measured | OutOfMemory) for record in state.records):
         charts["trials"] = trials_chart(data)
-    if any(record.forecast is not None for record in state.records):
-        charts["forecasts"] = forecasts_chart(state.records)
     charts["progress"] = progress_chart(data)
-    if effects := [effect for effect in ablation(data) if effect.ratio is not None]:
-        charts["knobs"] = knobs_chart(effects)
     if shown := shown_plans(data):
         charts["memory"] = memory_chart(data, shown)
         charts["time"] = time_chart(shown)
-        if data.context is not None and data.best is not None:
-            charts["terms"] = terms_chart(data, shown)
-    if (curves := loss_curves(state)) is not None:
-        charts["losses"] = losses_chart(curves)
     return MappingProxyType({name: figure for name, figure in charts.items() if figure["data"]})
 
 

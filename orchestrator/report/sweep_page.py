@@ -24,7 +24,7 @@ from orchestrator.report.page_data import (
     comparisons,
 )
 from orchestrator.report.reasons import reason_words, stop_words
-from orchestrator.report.sweep_charts import change_words, figures, speed_change
+from orchestrator.report.sweep_charts import figures
 from orchestrator.report.sweep_text import (
     best_sentence,
     budget_sentence,
@@ -211,6 +211,18 @@ def _effect_row(effect: KnobEffect) -> tuple[str, str, str, str]:
         outcome = KIND_WORDS[effect.outcome_kind or "measured"]
         source = f"trial {effect.trial}" + (f": {outcome}" if outcome else "")
     return change_words(effect), speed, memory, source
+
+
+def change_words(effect: KnobEffect) -> str:
+    """Formats the change of a knob: `micro_batch 8 → 4`."""
+    change = effect.change
+    return f"{change.knob} {change.value} → {change.other_value}"
+
+
+def speed_change(effect: KnobEffect) -> float:
+    """Returns the relative change in speed, -0.25 for a quarter less."""
+    assert effect.ratio is not None
+    return 1 / effect.ratio.value - 1
 
 
 def _total(data: ReportData) -> str:

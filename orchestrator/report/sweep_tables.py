@@ -93,7 +93,6 @@ def progress(state: SweepState, now: float) -> Progress:
 
 
 def _at_once(records: Sequence[Record]) -> float:
-    """Returns how many trials ran at the same time on average, at least 1."""
     if not records:
         return 1.0
     span = max(one.ended_at for one in records) - min(one.started_at for one in records)

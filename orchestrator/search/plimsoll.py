@@ -380,7 +380,6 @@ def _latest(records: Sequence[Record], accelerator: str) -> Record | None:
 
 
 def _last_plan(state: SearchState) -> Plan | None:
-    """Returns the plan that ran last, whose worker group is warm."""
     if state.running:
         return state.running[-1]
     last = max(state.records, key=lambda record: record.ended_at, default=None)

@@ -90,7 +90,6 @@ def this_process(inode: int | None) -> Holder:
 
 
 def _machine() -> tuple[str, str]:
-    """Returns the ids of the running kernel and of the namespace of process ids."""
     try:
         return _BOOT.read_text().strip(), str((_PROC / "self/ns/pid").readlink())
     except OSError:  # not Linux: every other process may live

@@ -155,7 +155,6 @@ class DriverLock(AbstractLock):
         self._engine.dispose()
 
     def _identity(self) -> tuple[int, int] | None:
-        """Returns device and inode of the SQLite file; None for a server."""
         if self._path is None:
             return None
         found = self._path.stat()

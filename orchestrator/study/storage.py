@@ -184,7 +184,6 @@ def process_name() -> str:
 
 
 def _connect_arguments(url: str) -> dict[str, Any]:
-    """Returns libpq's options that the URL does not set; none for drivers without libpq."""
     if _driver(url) not in (*_PSYCOPG, "postgresql+psycopg2"):
         return {}
     name = f"plimsoll {process_name()}".encode()[:_NAME_BYTES].decode(errors="ignore")

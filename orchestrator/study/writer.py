@@ -204,7 +204,6 @@ class StudyWriter:
             self._storage.set_trial_system_attr(trial_id, key, value)
 
     def _transaction(self) -> AbstractContextManager[None]:
-        """Returns a block whose writes take effect together, if the storage is a database."""
         if isinstance(self._storage, StudyStorage):
             return self._storage.transaction()
         return nullcontext()

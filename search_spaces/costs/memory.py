@@ -168,7 +168,6 @@ def _largest(moments: Sequence[tuple[Numbers, ...]]) -> Numbers:
 
 
 def _saved(work: Workload, compiled_saved: float) -> Numbers:
-    """Returns the bytes that a block saves of a micro-batch where it is not recomputed."""
     case = work.rows.case
     saved, kept = work.parts.block_saved[case], work.parts.block_kept[case]
     share = np.where(work.executions.compiled, compiled_saved, 1.0)

@@ -119,7 +119,6 @@ def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:
 
 
 def _replicated(table: PlanTable) -> tuple[Flags, Flags]:
-    """Returns where DDP averages gradients, and where the engine does after the step."""
     whole = table.is_value("engine", "torch") & (table.column("zero_stage") == 0)
     replicated = whole & (table.column("data") > 1)
     splits = _of_schedule(table, "splits_backward") > 0
@@ -140,7 +139,6 @@ def _schedules(table: PlanTable) -> dict[str, Any]:
 
 
 def _of_schedule(table: PlanTable, attribute: str) -> Numbers:
-    """Returns an attribute of each plan's `ScheduleShape`."""
     values = {name: float(getattr(shape, attribute)) for name, shape in SCHEDULES.items()}
     return _mapped(table, "pipeline_schedule", values)
 

@@ -127,7 +127,6 @@ def _tokens(
 
 @functools.lru_cache(maxsize=64)
 def _steps(lengths: tuple[int, ...], samples: int) -> Counts:
-    """Returns sample lengths of some steps, one from each stratum, in random order."""
     rng = np.random.default_rng(0)
     steps = min(max(_SAMPLES // samples, _MIN_STEPS), _MAX_STEPS)
     indices = (np.arange(samples) + rng.random((steps, samples))) * len(lengths) / samples

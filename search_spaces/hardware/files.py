@@ -211,7 +211,6 @@ def _type_faults(whole: Entry, path: str) -> Iterator[Fault]:
 
 
 def _with_tuples(value: Entry) -> Entry:
-    """Converts the mapping `sources` of a file to the pairs of a `Device`."""
     sources = value.get("sources")
     if not isinstance(sources, dict):
         return value

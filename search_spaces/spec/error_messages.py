@@ -163,7 +163,6 @@ def _number(bound: float) -> str:
 
 
 def _paths(fields: Fields, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yields path and name of each key in a section."""
     for name, field in fields.items():
         if prefix:
             yield f"{prefix}{name}", name

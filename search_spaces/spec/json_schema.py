@@ -39,7 +39,6 @@ def json_schema() -> dict[str, Any]:
 
 
 def _nullable(value: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema of a key; a key that is a section may be empty."""
     if "$ref" not in value:
         return value
     section = definitions[value["$ref"].removeprefix(_SECTIONS)]

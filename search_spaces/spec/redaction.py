@@ -124,7 +124,6 @@ def _split(url: str) -> tuple[str, set[str]]:
 
 
 def _without_user_password(url: str, secrets: set[str]) -> tuple[str, str, str]:
-    """Returns address, question mark and query; adds the password after the user to `secrets`."""
     if (match := _USER.match(url)) and (end := _end_of_password(match[2])) is not None:
         password = match[2][:end]
         secrets |= {password, *_decoded(password)}

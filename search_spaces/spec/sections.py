@@ -155,7 +155,6 @@ class ClusterSpec(Section):
     @field_validator("accelerators", mode="before")
     @classmethod
     def _complete_accelerators(cls, value: Any) -> Any:
-        """Fills in empty sections: `{H100: }` has none, and neither has a list of names."""
         if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
             return {name: {} for name in value}
         if isinstance(value, dict):

@@ -42,7 +42,6 @@ def _keys() -> Iterator[tuple[str, Any]]:
 
 
 def _value_type(name: str, hint: Any) -> Any:
-    """Returns the type of a value, which must be one that a plan accepts."""
     if hint is float:
         return _Ratio
     if name not in COUNTS:

@@ -294,7 +294,6 @@ def batch_source_of(module: nn.Module, batch_maker: BatchMaker) -> FunctionSourc
 
 
 def _is_causal_lm(module: nn.Module) -> bool:
-    """Returns True for causal language models of transformers, which shift labels themselves."""
     if not hasattr(module, "config"):
         return False
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

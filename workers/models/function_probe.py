@@ -119,7 +119,6 @@ def _difference(batch: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 
 def _sorted(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a batch with the rows of each tensor in an order of their own."""
     return {
         name: tensor[_row_order(tensor)] if tensor.dim() and len(tensor) == len(_PAIR) else tensor
         for name, tensor in batch.items()

@@ -200,7 +200,6 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
 
 
 def _length_of_first_rope(config: Any) -> int:
-    """Returns the tokens up to which rotary positions do not depend on the longest row, or 0."""
     rope = getattr(config, "rope_parameters", None)
     if not isinstance(rope, dict) or rope.get("rope_type") not in ("dynamic", "longrope"):
         return 0

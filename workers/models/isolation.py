@@ -139,7 +139,6 @@ class _Forks:
             self._door = None
 
     def _kill(self) -> None:
-        """Ends the process, which may hang."""
         self.close()
         if self._process is not None:
             self._process.kill()
@@ -249,7 +248,6 @@ def _supervise(channel_handle: int, stderr: int) -> NoReturn:
 
 
 def _seconds_without_core(pid: int) -> float:
-    """Returns for how long a process could have run, and had no core; 0 if Linux does not tell."""
     try:
         _, waited_nanoseconds, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
     except (OSError, ValueError):

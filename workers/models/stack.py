@@ -50,7 +50,6 @@ def _outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, ...]]:
 
 
 def _are_lists(members: tuple[nn.Module, ...]) -> bool:
-    """Tells if a list holds lists, as Funnel's of layers by the length of their rows."""
     return all(type(member) is nn.ModuleList for member in members)
 
 

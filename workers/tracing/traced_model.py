@@ -189,7 +189,6 @@ def _weight_on_meta(weight: nn.Parameter) -> nn.Parameter:
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns an empty tensor of no mode: `torch.empty_like` of a fake one would be fake."""
     return torch.empty_strided(
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=torch.device("meta")
     )

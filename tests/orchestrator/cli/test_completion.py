@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -28,10 +27,6 @@ from tests.orchestrator.records import make_spec
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_spec(make_spec(), "demo")
-    ended = {"event": "trial_ended", "validation": False}
-    lines = [json.dumps(ended | {"trial": number}) for number in (0, 1, 10, 2)]
-    torn = '{"event": "trial_en'
-    Path("plimsoll-runs/demo/events.jsonl").write_text("\n".join([*lines, torn]))
     Path("more.yaml").write_text("")
 
 
@@ -54,14 +49,9 @@ def completed(*words: str) -> list[str]:
     return ended.stdout.split()
 
 
-def test_the_shell_completes_commands_and_trials() -> None:
+def test_the_shell_completes_commands_and_studies() -> None:
     assert completed("exp") == ["explain", "export"]
-    assert completed("explain", "demo", "--trial", "1") == ["1", "10"]
-
-
-def test_trials_of_the_latest_sweep_and_of_none() -> None:
-    assert completed("export", "--trial", "2") == ["2"]
-    assert completed("export", "nobody", "--trial", "2") == []
+    assert completed("explain", "de") == ["demo"]
 
 
 def test_studies_by_name_then_files() -> None:

@@ -27,8 +27,7 @@ from tests.orchestrator.report.values import TRIED
 PLOTLY = Path(html.__file__).parent / "static" / "plotly"
 MOST_BYTES = 1_300_000
 CHARTS = {
-    *("trials", "forecasts", "progress", "knobs", "memory", "time", "terms", "losses"),
-    "speed-memory",
+    *("trials", "progress", "memory", "time", "speed-memory"),
 }
 
 

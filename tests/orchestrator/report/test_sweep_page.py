@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.report.page_data import ReportData, ablation, accounting, comparisons, loss_curves
-from orchestrator.report.sweep_charts import change_words, speed_change
-from orchestrator.report.sweep_page import report_page
+from orchestrator.report.page_data import ReportData, ablation, accounting, comparisons
+from orchestrator.report.sweep_page import change_words, report_page, speed_change
 from tests.orchestrator.explain.values import out_of_memory
 from tests.orchestrator.report.pages import figures_of, words_of
 from tests.orchestrator.report.values import ANSWER, START, TRIED, told_of, validated
@@ -93,12 +92,6 @@ def test_charts_show_every_trial() -> None:
     assert (points["best"]["x"], points["best"]["y"]) == ([60.0], [50.0])
     assert points["Pareto front"]["x"] == sorted(points["Pareto front"]["x"])
     assert drawn["progress"]["data"][0]["y"][-1] == 50.0
-    shown = {one["name"]: one["y"] for one in drawn["knobs"]["data"]}
-    assert "micro_batch 4 → 1" in shown["measured"]
-    assert "micro_batch 4 → 2" in [
-        *shown.get("forecast", []),
-        *shown.get("forecast, may not fit", []),
-    ]
     assert len(drawn["memory"]["data"][0]["x"]) == 3  # best, baseline, equal
 
 
@@ -119,15 +112,17 @@ def test_a_sweep_in_which_nothing_fits_has_a_page() -> None:
     assert "memory" not in figures_of(page)
 
 
-def test_losses_of_the_validation_are_drawn_on_those_of_the_reference() -> None:
-    state = validated((3.0, 2.0, 1.0))
-    curves = loss_curves(state)
+def test_a_validated_plan_says_so() -> None:
+    page = report_page(ReportData(state=validated((3.0, 2.0, 1.0)), context=None))
 
-    assert curves is not None
-    assert (curves.ours, curves.theirs, curves.reference) == ((3.0, 2.0, 1.0), (3.0, 2.0, 1.0), 0)
-    page = report_page(ReportData(state=state, context=None))
     assert "Trial 1 is best, validated in a fresh worker group" in words_of(page)
-    assert len(figures_of(page)["losses"]["data"]) == 2
+
+
+def test_the_effect_of_each_knob_is_a_table() -> None:
+    words = words_of(report_page(told_of()))
+
+    assert "micro_batch 4 → 1 -50.0 %" in words
+    assert "trial 4: out of memory" in words
 
 
 def test_what_does_not_train_the_same_is_not_the_answer() -> None:
@@ -138,4 +133,3 @@ def test_what_does_not_train_the_same_is_not_the_answer() -> None:
     assert "the validation of trial 1 failed: its losses differ by up to 17 %" in words.replace(
         "the validation of trial 1 failed: failed:", "the validation of trial 1 failed:"
     )
-    assert loss_curves(state) is None
