@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS
-from search_spaces.plan import CHOICES, DEFAULTS, NAMES
+from search_spaces.plan import CHOICES, DEFAULTS
 from search_spaces.rules.base import Rule
 from search_spaces.rules.registry import RULES, knob_at_default
 
@@ -73,8 +73,6 @@ def _values(name: str) -> str:
             f"**{_text(value)}**" if name in DEFAULTS and value == default else _text(value)
             for value in CHOICES[name]
         )
-    if name in NAMES:
-        return f"names in `cluster.{name}s`, **none**"
     kind = "0.0 to 1.0" if name == "checkpoint_ratio" else "counts"
     return f"{kind}, **{default}**" if name in DEFAULTS else kind
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Section, section_of, sections_in
+from search_spaces.spec.sections import Section, section_of
 from search_spaces.spec.template import default_text
 
 _HEAD = """\
@@ -46,10 +46,7 @@ def markdown_reference() -> str:
 
 def _tables(path: str, field: FieldInfo) -> Iterator[str]:
     """Yields the table of a section, then the tables of the sections in it."""
-    section, entry_section = section_of(field), sections_in(field)
-    if section is None and entry_section is not None:
-        path, section = f"{path}.NAME", entry_section
-    if section is None:
+    if (section := section_of(field)) is None:
         return
     head = "| key | type | default | meaning |\n|---|---|---|---|\n"
     keys = section.model_fields.items()

@@ -142,13 +142,7 @@ def _subjects(url: str) -> Mapping[str, Mapping[str, Any]]:
 
 def _spec_of_subject(subject: Mapping[str, Any]) -> SweepSpec:
     """Makes a specification from the settings that a study records; all others are defaults."""
-    tree = {section: dict(keys) for section, keys in subject.items()}
-    limits = tree.get("cluster", {}).get("accelerators")
-    if limits:
-        tree["cluster"]["accelerators"] = {
-            name: {"memory_gib": limit} for name, limit in limits.items()
-        }
-    return SweepSpec.model_validate(tree)
+    return SweepSpec.model_validate({section: dict(keys) for section, keys in subject.items()})
 
 
 def _with_storage(spec: SweepSpec, url: str) -> SweepSpec:

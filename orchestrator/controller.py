@@ -218,7 +218,7 @@ class Controller:
         """Carries out an instruction, and returns the answer if there is one."""
         match instruction:
             case Propose():
-                return self._propose(instruction)
+                return self._propose()
             case Open():
                 return self._open(instruction)
             case ChooseFinalists(count=count):
@@ -231,14 +231,14 @@ class Controller:
                 self._cluster.start_group(group)
             case Kill(group=group):
                 self._cluster.kill(group)
-            case RequestCapacity(needs=needs):
-                self._cluster.request_capacity(needs)
+            case RequestCapacity(need=need):
+                self._cluster.request_capacity(need)
         return None
 
-    def _propose(self, asked: Propose) -> PlanProposed:
+    def _propose(self) -> PlanProposed:
         before = self._clock()
         prior = self._noting_problems(self._forecasts.prior(self.sweep))
-        proposed = self._study.propose(prior, asked.accelerators)
+        proposed = self._study.propose(prior)
         now = self._clock()
         return replace(proposed, ask_seconds=now - before, at=now)
 

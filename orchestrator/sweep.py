@@ -22,7 +22,6 @@ from orchestrator.core.placement import (
     CapacityRequest,
     Node,
     capacities,
-    nodes_with_accelerator,
     room_for_groups,
 )
 from orchestrator.core.state import AbstractCallback, SweepState
@@ -119,11 +118,11 @@ def _prepare_and_run(
         facts, nodes = connection.facts, connection.nodes
         space = planned.get(facts) or sweep_space(spec, model, facts)
         head_groups = groups_on_head(nodes.head_bytes())
-        requests, groups = capacity_requests(spec, space, nodes.up(), head_groups)
+        request, groups = capacity_request(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
         started = study.driver_started(
-            facts, requests, groups, time.time(), nodes_may_come=nodes.may_come
+            facts, request, groups, time.time(), nodes_may_come=nodes.may_come
         )
         study.keep_model(model)
         callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *callbacks)
@@ -210,7 +209,7 @@ def _warnings(spec: SweepSpec, nodes: RayNodes, groups: int, head_groups: int) -
         kinds = ", ".join(sorted({node.kind or "no name" for node in unused}))
         yield (
             f"nodes with other GPUs are not used: {len(unused)} ({kinds});"
-            " list the kinds to search in cluster.accelerators"
+            " cluster.accelerator chooses the kind to use"
         )
     if groups > head_groups:
         yield (
@@ -248,10 +247,10 @@ def groups_on_head(head_bytes: int) -> int:
     return min(max((head_bytes - _HEAD_BYTES) // _GROUP_BYTES, 1), MAX_GROUPS)
 
 
-def capacity_requests(
+def capacity_request(
     spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MAX_GROUPS
-) -> tuple[tuple[CapacityRequest, ...], int]:
-    """Returns the capacity to request for each kind of nodes, and the number of groups.
+) -> tuple[CapacityRequest, int]:
+    """Returns the capacity to request, as far as all plans fit in it, and the number of groups.
 
     Args:
         spec: The specification, with the number of groups.
@@ -264,44 +263,31 @@ def capacity_requests(
             workers, so that each would wait for the others.
     """
     groups, share = spec.cluster.groups, spec.cluster.share_nodes
-    requests = tuple(
-        _request_on(kind, space, nodes, spec) for kind in space.table.values["accelerator"]
-    )
-    fit = sum(request.groups for request in requests)
-    if groups == "auto" or groups <= fit:
-        return requests, min(fit, most) if groups == "auto" else groups
-    unshared = "" if share else " without sharing nodes; cluster.share_nodes: true lets them share"
-    available = capacity_words(capacities(nodes))
-    fault = Fault(
-        path="cluster.groups",
-        value=str(groups),
-        advice=f"plans take up to {max(request.ranks for request in requests)} ranks;"
-        f" available: {available}; at most {fit} groups fit at the same time{unshared}",
-    )
-    raise SpecError("specification", (fault,))
-
-
-def _request_on(kind: str, space: Space, nodes: Sequence[Node], spec: SweepSpec) -> CapacityRequest:
-    """Returns a request for the groups wanted on nodes of a kind, as far as its plans all fit."""
-    groups, share = spec.cluster.groups, spec.cluster.share_nodes
-    table = space.table.take(space.table.is_value("accelerator", kind))
-    tensor = table.column("tensor")
-    ranks = tensor * table.column("pipeline") * table.column("data")
-    most = MAX_GROUPS if groups == "auto" else groups
+    tensor = space.table.column("tensor")
+    ranks = tensor * space.table.column("pipeline") * space.table.column("data")
+    wanted = MAX_GROUPS if groups == "auto" else groups
     if groups == "auto" and spec.cluster.workers == "auto":
-        most = 1
-    fit = most
-    if most > 1:
-        shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
-        usable = nodes_with_accelerator(nodes, kind)
-        fit = min(room_for_groups(*shape, usable, most, share=share) for shape in shapes)
-    return CapacityRequest(
-        groups=max(fit, 1),
+        wanted = 1
+    shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
+    fit = max(min(room_for_groups(*shape, nodes, wanted, share=share) for shape in shapes), 1)
+    request = CapacityRequest(
+        groups=fit,
         ranks=int(ranks.max()),
         tensor=int(tensor.max()),
         share=share,
-        accelerator=kind,
+        accelerator=spec.cluster.accelerator or "",
     )
+    if groups == "auto" or groups <= fit:
+        return request, min(fit, most) if groups == "auto" else groups
+    unshared = "" if share else " without sharing nodes; cluster.share_nodes: true lets them share"
+    fault = Fault(
+        path="cluster.groups",
+        value=str(groups),
+        advice=f"plans take up to {request.ranks} ranks; available:"
+        f" {capacity_words(capacities(nodes))}; at most {fit} groups fit at the same time"
+        f"{unshared}",
+    )
+    raise SpecError("specification", (fault,))
 
 
 def _run(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
@@ -12,7 +12,6 @@ from search_spaces.spec.schema import SweepSpec
 Dependence = Literal["padding", "batch", "attention", "data"]
 # Shares below which outputs, and losses, are the same: fp32 sums in another order
 SAME_OUTPUTS, SAME_LOSS = 1e-4, 1e-5
-Room = Callable[[str], tuple[int, int | None]]  # ranks that fit on all nodes, and on one node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,29 +125,16 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceleratorFacts:
-    """Facts about the nodes of one kind; see `ClusterFacts`."""
-
-    name: str
-    slots: int
-    node_slots: int | None = None
-    memory_limit_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """Facts about the machines before a trial runs.
 
     Attributes:
         device: "cpu" or "cuda".
-        slots: Ranks that fit at once; with several kinds of nodes, the maximum of any kind.
-        memory_limit_bytes: Memory limit per rank; None if only the machine limits it. With several
-            kinds of nodes, the minimum of any kind.
-        node_slots: Ranks that fit on one node; None if unknown. With several kinds of nodes, the
-            maximum of any kind.
+        slots: Ranks that fit at once.
+        memory_limit_bytes: Memory limit per rank; None if only the machine limits it.
+        node_slots: Ranks that fit on one node; None if unknown.
         lacks: Features that a worker's machine lacks, each with reason and remedy in one sentence;
             `workers.probe.doctor` has their names.
-        accelerators: Kinds of nodes that plans choose from; empty for a cluster of one kind.
     """
 
     device: str
@@ -156,37 +142,10 @@ class ClusterFacts:
     memory_limit_bytes: int | None
     node_slots: int | None = None
     lacks: tuple[tuple[str, str], ...] = ()
-    accelerators: tuple[AcceleratorFacts, ...] = ()
 
     def lack(self, feature: str) -> str | None:
         """Returns the reason if the machines lack a feature; None if they have it."""
         return dict(self.lacks).get(feature)
-
-    def of(self, accelerator: str) -> Self:
-        """Returns the facts of the nodes of one kind; those of all nodes if it is unknown."""
-        for kind in self.accelerators:
-            if kind.name == accelerator:
-                return replace(
-                    self,
-                    slots=kind.slots,
-                    node_slots=kind.node_slots,
-                    memory_limit_bytes=kind.memory_limit_bytes,
-                )
-        return self
-
-    def by_accelerator(self, accelerators: tuple[AcceleratorFacts, ...]) -> Self:
-        """Returns the facts with kinds of nodes; unchanged if there are none."""
-        if not accelerators:
-            return self
-        node_slots = [kind.node_slots for kind in accelerators if kind.node_slots is not None]
-        limits = [kind.memory_limit_bytes for kind in accelerators if kind.memory_limit_bytes]
-        return replace(
-            self,
-            slots=max(kind.slots for kind in accelerators),
-            node_slots=max(node_slots, default=None),
-            memory_limit_bytes=min(limits, default=None),
-            accelerators=accelerators,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,31 +208,6 @@ def provenance_at(provenances: Sequence[Provenance], moment: float) -> Provenanc
 
 def planned_cluster(spec: SweepSpec, slots: int) -> ClusterFacts:
     """Returns a cluster of exactly `slots` ranks, as the specification describes it."""
-    facts = ClusterFacts(
+    return ClusterFacts(
         device=spec.cluster.device, slots=slots, memory_limit_bytes=spec.memory_limit_bytes
     )
-    return split_by_accelerator(facts, spec)
-
-
-def split_by_accelerator(
-    cluster: ClusterFacts, spec: SweepSpec, room: Room | None = None
-) -> ClusterFacts:
-    """Returns the cluster with the kinds of nodes that the specification names.
-
-    Args:
-        cluster: Facts about all nodes together.
-        spec: Names the kinds and their memory limits.
-        room: Returns the ranks that fit on the nodes of a kind; if None, as many as on all nodes.
-    """
-    kinds = []
-    for name in spec.cluster.accelerators:
-        slots, node_slots = room(name) if room else (cluster.slots, cluster.node_slots)
-        kinds.append(
-            AcceleratorFacts(
-                name=name,
-                slots=slots,
-                node_slots=node_slots,
-                memory_limit_bytes=spec.on(name).memory_limit_bytes,
-            )
-        )
-    return cluster.by_accelerator(tuple(kinds))

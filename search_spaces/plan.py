@@ -133,8 +133,6 @@ class Plan:
     allocator: Annotated[
         Allocator, "memory allocators: default; CUDA: expandable_segments, max_split; CPU: mmap"
     ] = "default"
-    # nodes
-    accelerator: Annotated[str, "kinds of nodes, from cluster.accelerators"] = ""
 
     def __post_init__(self) -> None:
         if problems := tuple(_broken_rules(self)):
@@ -197,9 +195,6 @@ def _broken_rules(plan: Plan) -> Iterator[str]:
     ratio = plan.checkpoint_ratio
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
         yield f"checkpoint_ratio is {ratio!r}, must lie in 0.0 to 1.0"
-    for name in NAMES:
-        if not isinstance(getattr(plan, name), str):
-            yield f"{name} is {getattr(plan, name)!r}, must be a name"
     for name, choices in CHOICES.items():
         value = getattr(plan, name)
         if type(value) not in map(type, choices) or value not in choices:
@@ -216,7 +211,6 @@ _HINTS = get_type_hints(Plan)
 COUNTS: Mapping[str, int] = {  # knobs that are whole numbers, each with its minimum
     name: int(name not in _FROM_ZERO) for name, hint in _HINTS.items() if hint is int
 }
-NAMES = frozenset(name for name, hint in _HINTS.items() if hint is str)  # names of the cluster's
 CHOICES: Mapping[str, tuple[Any, ...]] = _choices()  # knobs with a few values, and these values
 DEFAULTS: Mapping[str, Any] = {  # values of inactive knobs
     field.name: field.default for field in fields(Plan) if field.default is not MISSING

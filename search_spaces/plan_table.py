@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self, overload
 
@@ -19,7 +19,7 @@ Rows = NDArray[np.intp]
 KNOB_NAMES = tuple(field.name for field in fields(Plan))
 _MAX_KEYS = 2**20  # size of the lookup table of group keys; larger keys are renumbered first
 Flags = NDArray[np.bool_]
-_DATA_DEPENDS_ON = ("accelerator", "tensor", "pipeline")  # they determine the data ranks
+_DATA_DEPENDS_ON = ("tensor", "pipeline")  # they determine the data ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,11 +72,7 @@ class PlanTable:
 
     def is_value(self, name: str, value: Any) -> NDArray[np.bool_]:
         """Returns the mask of the rows in which a knob has this value."""
-        return self.is_one_of(name, (value,))
-
-    def is_one_of(self, name: str, values: Collection[Any]) -> NDArray[np.bool_]:
-        """Returns the mask of the rows in which a knob has one of these values."""
-        matching = np.array([value in values for value in self.values[name]], dtype=bool)
+        matching = np.array([one == value for one in self.values[name]], dtype=bool)
         return matching[self.codes[name]]
 
     def take(self, rows: NDArray[Any]) -> Self:

@@ -303,17 +303,15 @@ class NoRoom:
     Attributes:
         ranks: Ranks of the plan.
         ranks_per_node: Ranks that must share a node.
-        accelerator: Node kind that the plan names; empty if none.
         minutes: Longest wait for room.
-        available: Nodes that were up: their number, the ranks that each holds, and their kind.
+        available: Nodes that were up: their number, and the ranks that each holds.
     """
 
     kind: Literal["no_room"] = "no_room"
     ranks: int
     ranks_per_node: int = 1
-    accelerator: str = ""
     minutes: float
-    available: tuple[tuple[int, int, str], ...] = ()
+    available: tuple[tuple[int, int], ...] = ()
 
 
 Interruption = Stopped | DriverDied | WorkersFailed | NodesLost | QueuesLost | NoRoom

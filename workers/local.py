@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from search_spaces.errors import ClusterError
-from search_spaces.facts import ClusterFacts, split_by_accelerator
+from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
@@ -52,19 +52,18 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
         )
     device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
     _restart_with(render_environment(plan, device.type))
-    facts = ClusterFacts(
+    cluster = ClusterFacts(
         device=device.type,
         slots=world_size,
         memory_limit_bytes=spec.memory_limit_bytes,
         lacks=lacks(device.type),
     )
-    cluster = split_by_accelerator(facts, spec)
     context = RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
     is_first = os.environ.get("RANK", "0") == "0"
     if refused := refusal(plan, context):
         return refused if is_first else None
     with _process_group(spec, world_size):
-        worker = Worker.start(spec.on(plan.accelerator))
+        worker = Worker.start(spec)
         warm_up(spec, worker)
         outcome = run_trial(trial_request(plan, spec, validation=validation), worker)
     return outcome if is_first else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -56,18 +56,16 @@ class Nodes:
         if random.random() < 0.5:
             self._world.after(random.uniform(10, returns_after), lambda: self._come(node))
 
-    def request(self, needs: Sequence[Shortfall]) -> None:
+    def request(self, need: Shortfall) -> None:
         """Does what an autoscaler does, which may deliver or not."""
-        for need in needs:
-            if need.bundles and not self._world.occurs("nodes_never_come"):
-                kind = need.accelerator or self._job.nodes[0].kind
-                slots = max(node.slots for node in self._job.nodes)
-                self._count += 1
-                name = f"node-{self._count}"
-                node = Node(id=name, name=name, slots=slots, kind=kind, address=f"{name}:1")
-                if len(self.up) < 2 * len(self._job.nodes):
-                    delay = self._world.random.uniform(20, 200)
-                    self._world.after(delay, lambda node=node: self._come(node))  # type: ignore[misc]
+        if not need.bundles or self._world.occurs("nodes_never_come"):
+            return
+        slots = max(node.slots for node in self._job.nodes)
+        self._count += 1
+        name = f"node-{self._count}"
+        node = Node(id=name, name=name, slots=slots, address=f"{name}:1")
+        if len(self.up) < 2 * len(self._job.nodes):
+            self._world.after(self._world.random.uniform(20, 200), lambda: self._come(node))
 
     def heal(self) -> None:
         """Brings all nodes back."""
@@ -119,8 +117,8 @@ class VirtualCluster(AbstractCluster):
     def nodes(self) -> tuple[Node, ...]:
         return tuple(self._nodes.listed.values())
 
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
-        self._nodes.request(needs)
+    def request_capacity(self, need: Shortfall) -> None:
+        self._nodes.request(need)
 
     def start_group(self, group: str) -> None:
         self._groups[group] = made = _Group(group)

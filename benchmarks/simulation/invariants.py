@@ -43,7 +43,6 @@ class _Busy:
     plan: str
     nodes: dict[str, int]
     until: float
-    accelerator: str
 
 
 @dataclass
@@ -123,7 +122,6 @@ class DriverChecks:
             + run.deadline_seconds
             + 60 * spec.cluster.start_minutes
             + _REPORT_SECONDS,
-            accelerator=plan.accelerator,
         )
 
     def _is_placed(self, run: Run, listed: dict[str, Node]) -> None:
@@ -139,7 +137,6 @@ class DriverChecks:
                 self.now - lost_at > _AVOID_SECONDS, f"trial {number} runs on {name}, just lost"
             )
             node = listed[name]
-            _require(plan.accelerator in ("", node.kind), f"trial {number} runs on {node.kind}")
             others = [
                 other.get(name, 0) for group, other in self.workers.items() if group != run.group
             ]
@@ -241,12 +238,10 @@ class DriverChecks:
         """Checks that nothing waits for longer than it may."""
         for busy in self.busy.values():
             _require(self.now <= busy.until + 60, f"trial {busy.number} is awaited for ever")
-        accelerators = {busy.accelerator for busy in self.busy.values()}
         spec = self.job.spec
         limit = 60 * (spec.cluster.wait_minutes + spec.study.wait_minutes) + 120
         for number in self.pending:
-            kind = self.under_way[number].plan.accelerator
-            if kind not in accelerators and len(self.busy) < self.job.groups:
+            if not self.busy:
                 since = self.stuck_since.setdefault(number, self.now)
                 _require(self.now - since < limit, f"trial {number} waits for room for ever")
 
@@ -259,8 +254,8 @@ class SweepChecks:
         self.deaths: Counter[str] = Counter()  # of a plan's trials, through machines, by plan
         self.alone: Counter[str] = Counter()  # deaths of drivers with one trial, by its plan
         self._failed_at: dict[str, float] = {}  # last death of a plan, by plan
-        self._measured_at: dict[str, float] = {}  # first stored measurement, by accelerator
-        self._went_well_at: dict[str, float] = {}  # last trial that did not die, by accelerator
+        self._measured_at = math.inf  # first stored measurement
+        self._went_well_at = -1.0  # last trial that did not die
         self.reported: defaultdict[int, list[Outcome]] = defaultdict(list)
         self.acknowledged: dict[int, Outcome] = {}
         self.closed: set[int] = set()  # trials that a driver closed as its head was lost
@@ -271,7 +266,7 @@ class SweepChecks:
         if outcome is None or (isinstance(outcome, Crashed) and outcome.cause in lost):
             self._failed_at[started.plan.key] = now
             return
-        self._went_well_at[started.plan.accelerator] = now
+        self._went_well_at = now
 
     def blamed(self, record: Record, now: float) -> None:
         """Checks that a plan is blamed for a death only after its trials died twice.
@@ -284,11 +279,10 @@ class SweepChecks:
         lost = (*_MACHINE, "worker_died", "collective", "device_error")
         if isinstance(outcome, Crashed) and outcome.cause in lost and not record.validation:
             failed_at = self._failed_at.get(key, -1.0)
-            kind = record.plan.accelerator
-            could_check = self._measured_at.get(kind, math.inf) < failed_at
+            could_check = self._measured_at < failed_at
             needed = outcome.cause in _MACHINE or (could_check and not _is_repeat(record))
             _require(
-                not needed or self._went_well_at.get(kind, -1.0) >= failed_at,
+                not needed or self._went_well_at >= failed_at,
                 f"plan of trial {record.number} is blamed, and the machine was not checked",
             )
         is_death = isinstance(outcome, Crashed) and outcome.cause in (
@@ -300,7 +294,7 @@ class SweepChecks:
             deaths = self.deaths[record.plan.key]
             _require(deaths >= 2, f"plan of trial {record.number} is blamed after {deaths} deaths")
         if isinstance(outcome, Measured) and not record.validation:
-            self._measured_at.setdefault(record.plan.accelerator, now)
+            self._measured_at = min(self._measured_at, now)
 
     def study(self, records: Iterable[Record]) -> None:
         """Compares what the study holds with what groups reported."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.outcomes import measured
 from orchestrator.core.placement import Node
-from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
+from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
@@ -52,14 +52,12 @@ class Job:
         spec: The specification; its study has no folder of its own.
         space: The plans that may be tried.
         nodes: The nodes that the cluster has when nothing is lost.
-        kinds: The accelerators that plans name.
         groups: Most groups at the same time.
     """
 
     spec: SweepSpec
     space: Space
     nodes: tuple[Node, ...]
-    kinds: tuple[str, ...]
     groups: int
 
 
@@ -71,8 +69,7 @@ def draw_job(random: Random, folder: str, *, real_sampler: bool) -> Job:
 @lru_cache(maxsize=256)
 def _job(number: int, folder: str, sampler: str) -> Job:
     random = Random(number)
-    kinds = ("A100", "H100") if random.random() < 0.4 else ("",)
-    groups = random.choice([1, 2, 2, 3]) * len(kinds)
+    groups = random.choice([1, 2, 2, 3, 4])
     share = random.random() < 0.2
     cluster: dict[str, Any] = {
         "workers": RANKS,
@@ -82,8 +79,6 @@ def _job(number: int, folder: str, sampler: str) -> Job:
         "start_minutes": 2,
         "share_nodes": share,
     }
-    if kinds != ("",):
-        cluster["accelerators"] = list(kinds)
     budget: dict[str, Any] = {
         "trials": random.choice([2, 5, 8, 12, 60]),
         "minutes": random.choice([10, 60, 1000]),
@@ -124,15 +119,12 @@ def _job(number: int, folder: str, sampler: str) -> Job:
             },
         }
     )
-    facts = split_by_accelerator(CLUSTER, spec, lambda _: (RANKS, None))
-    space = build_space(RuleContext(spec=spec, model=_MODEL, cluster=facts), RANKS)
-    return Job(
-        spec=spec, space=space, nodes=_nodes(random, kinds, groups), kinds=kinds, groups=groups
-    )
+    space = build_space(RuleContext(spec=spec, model=_MODEL, cluster=CLUSTER), RANKS)
+    return Job(spec=spec, space=space, nodes=_nodes(random, groups), groups=groups)
 
 
-def _nodes(random: Random, kinds: tuple[str, ...], groups: int) -> tuple[Node, ...]:
-    count = max(groups, len(kinds)) + random.randint(0, 1)
+def _nodes(random: Random, groups: int) -> tuple[Node, ...]:
+    count = groups + random.randint(0, 1)
     slots = random.choice([1, 1, 2, 4])
     count = count * 2 if slots == 1 else count
     return tuple(
@@ -140,7 +132,6 @@ def _nodes(random: Random, kinds: tuple[str, ...], groups: int) -> tuple[Node, .
             id=f"node-{at}",
             name=f"host-{at}",
             slots=slots,
-            kind=kinds[at % len(kinds)],
             address=f"host-{at}:1",
         )
         for at in range(count)

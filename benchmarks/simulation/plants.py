@@ -29,7 +29,7 @@ PLANTS = (
     Plant(
         "a trial that found room keeps waiting for it, and runs again",
         "orchestrator.core.schedule",
-        "_forget_pending(step, kind)\n            return Next.STARTED",
+        "_forget_pending(step)\n        return Next.STARTED",
         "return Next.STARTED",
     ),
     Plant(
@@ -72,8 +72,8 @@ PLANTS = (
     Plant(
         "a trial waits for nodes without end",
         "orchestrator.core.schedule",
-        "return step.now - step.state.out_of_room_since[kind] >= step.state.wait_seconds",
-        "return False",
+        "if since is not None and step.now - since < state.wait_seconds:",
+        "if True:",
     ),
     Plant(
         "workers on other nodes are kept",
@@ -106,12 +106,6 @@ PLANTS = (
         "step.change(awaited=None)",
     ),
     Plant(  # a fault of the earlier controller, which the simulation found
-        "a second trial for a kind of nodes displaces the one that waits",
-        "orchestrator.core.schedule",
-        "if plan.accelerator in ready:",
-        "if True:",
-    ),
-    Plant(  # another one that it found
         "a driver that lost its lock goes on after another one has written",
         "orchestrator.study.writer",
         "if self._lock is not None:",

@@ -44,7 +44,7 @@ from orchestrator.core.inputs import (
 )
 from orchestrator.core.instructions import Instruction
 from orchestrator.core.placement import CapacityRequest
-from orchestrator.core.reasons import MachineFailed, NoPlanForNodes
+from orchestrator.core.reasons import MachineFailed
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import AbstractCallback, SweepState
@@ -184,16 +184,10 @@ class _Driver:
             / 3600
         )
         offset = world.offset
-        requests = tuple(
-            CapacityRequest(
-                groups=1 if len(job.kinds) > 1 else job.groups,
-                ranks=RANKS,
-                share=job.spec.cluster.share_nodes,
-                accelerator=kind,
-            )
-            for kind in job.kinds
+        request = CapacityRequest(
+            groups=job.groups, ranks=RANKS, share=job.spec.cluster.share_nodes
         )
-        started = study.driver_started(CLUSTER, requests, job.groups, world.now + offset)
+        started = study.driver_started(CLUSTER, request, job.groups, world.now + offset)
         for trial in started.interrupted:
             if trial.number in simulation.checks.closed:
                 raise Violation(f"trial {trial.number} was closed, and counts as a dead driver's")
@@ -292,14 +286,11 @@ class _Driver:
 
     def _ended_by_machine(self) -> bool:
         ended = self.controller.sweep.ended if self.controller else None
-        return ended is not None and isinstance(
-            ended.reason, MachineFailed | NoPlanForNodes | NoRoom
-        )
+        return ended is not None and isinstance(ended.reason, MachineFailed | NoRoom)
 
     def _agree_on_untried(self) -> None:
         assert self.controller is not None
-        counted = sum(self.controller.state.untried.values())
-        untried = sum(self.study.untried_counts().values())
+        counted, untried = self.controller.state.untried, self.study.untried_count()
         if counted != untried:
             raise Violation(f"{counted} plans count as untried, of {untried}")
 

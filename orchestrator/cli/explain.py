@@ -109,33 +109,26 @@ def _explanation(state: SweepState, number: int | None, knobs: list[str]) -> Exp
         print_line(f"it was tried, as trial {number}")
     if number is not None:
         record = trial_named(state, number)
-        return explain_trial(state, record, *_forecast_context(state, record.plan.accelerator))
+        return explain_trial(state, record, *_forecast_context(state))
     best = state.best
     if best is None:
         return None
-    return explain_best(state, best, *_forecast_context(state, best.plan.accelerator))
+    return explain_best(state, best, *_forecast_context(state))
 
 
 def _untried(state: SweepState, knobs: list[str]) -> UntriedExplanation:
     from orchestrator.explain.context import forecast_context, knob_args
     from orchestrator.explain.untried import explain_untried
 
-    values = knob_args(knobs)
-    template = (state.best or state.records[0]).plan
-    kind = values.get("accelerator", template.accelerator)
-    kinds = state.spec.cluster.accelerators
-    if kind not in kinds and (kind or kinds):
-        choices = ", ".join(kinds) or "none"
-        raise UserError(f"--plan accelerator={kind}: cluster.accelerators has {choices}")
-    return explain_untried(values, forecast_context(state, kind))
+    return explain_untried(knob_args(knobs), forecast_context(state))
 
 
-def _forecast_context(state: SweepState, accelerator: str) -> tuple[ForecastContext | None, str]:
+def _forecast_context(state: SweepState) -> tuple[ForecastContext | None, str]:
     """Returns the forecasts; None and the reason if nothing can be forecast here."""
     from orchestrator.explain.context import forecast_context
 
     try:
-        return forecast_context(state, accelerator), ""
+        return forecast_context(state), ""
     except UserError as error:
         return None, " ".join(str(error).split())
 

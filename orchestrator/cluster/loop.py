@@ -84,7 +84,7 @@ class TuneCluster(AbstractCluster):
         self._alive = alive
         self._nodes = nodes
         self._seconds = silent_seconds
-        self._needs: Sequence[Shortfall] = ()
+        self._need: Shortfall | None = None
         self.starting: deque[str] = deque()  # groups to start
         # of each group, as last reported
         self._worker_processes: dict[str, Sequence[WorkerProcess]] = {}
@@ -101,9 +101,9 @@ class TuneCluster(AbstractCluster):
     def nodes(self) -> tuple[Node, ...]:
         return self._nodes.up()
 
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
-        self._needs = needs
-        self._nodes.request_capacity(needs)
+    def request_capacity(self, need: Shortfall) -> None:
+        self._need = need
+        self._nodes.request_capacity(need)
 
     def start_group(self, group: str) -> None:
         self.starting.append(group)
@@ -128,8 +128,8 @@ class TuneCluster(AbstractCluster):
         now = time.monotonic()
         if not self.lost and now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
-            if self._needs:
-                self._nodes.request_capacity(self._needs)
+            if self._need is not None:
+                self._nodes.request_capacity(self._need)
             answer = self._answer(self.queues.silent_runners.remote(self._seconds), _CHECK_SECONDS)
             if answer is not None:
                 silent, self._worker_processes = answer

@@ -6,8 +6,8 @@ import contextlib
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 from orchestrator.cluster import ray_private
@@ -17,7 +17,6 @@ from orchestrator.core.placement import (
     Shortfall,
     capacities,
     nodes_of_one_kind,
-    nodes_with_accelerator,
     room_for_groups,
     shortfall,
 )
@@ -127,21 +126,21 @@ class RayNodes:
     """The nodes of the cluster that this process is connected to."""
 
     def __init__(
-        self, device: str, cpus_per_worker: int, accelerators: Iterable[str] = (), *, joined: bool
+        self, device: str, cpus_per_worker: int, accelerator: str | None = None, *, joined: bool
     ) -> None:
         """Describes what a rank needs; requests nothing yet.
 
         Args:
             device: "cpu" or "cuda": ranks take CPU cores alone, or a GPU each as well.
             cpus_per_worker: CPU cores of each rank.
-            accelerators: Kinds of nodes that plans choose from; empty: the sweep uses one kind.
+            accelerator: Kind of the nodes to use; None: the one with room for the most ranks.
             joined: Whether the cluster existed before, so that its nodes may come and go.
         """
         self._device = device
         self._cpus_per_worker = cpus_per_worker
-        self._accelerators = frozenset(accelerators)
         self._autoscaler = Autoscaler() if joined else None
-        self._kind: str | None = None  # of the sweep's GPUs, once a node is up
+        self._kind = accelerator  # of the sweep's nodes; if open, set once a node is up
+        self._labelled = device == "cuda" or accelerator is not None
 
     @property
     def may_come(self) -> bool:
@@ -149,9 +148,7 @@ class RayNodes:
         return self._autoscaler is not None
 
     def up(self) -> tuple[Node, ...]:
-        """Returns the nodes that are up and have room for a rank, of the kinds that are used."""
-        if self._accelerators:
-            return tuple(node for node in self.all_up() if node.kind in self._accelerators)
+        """Returns the nodes that are up and have room for a rank, of the kind that is used."""
         nodes = nodes_of_one_kind(self.all_up(), self._kind)
         if nodes:
             self._kind = nodes[0].kind
@@ -164,7 +161,7 @@ class RayNodes:
                 id=node["NodeID"],
                 slots=slots,
                 name=node["NodeName"],
-                kind=_kind(node) if self._device == "cuda" or self._accelerators else "",
+                kind=_kind(node) if self._labelled else "",
                 address=f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}",
             )
             for node in _nodes()
@@ -176,17 +173,15 @@ class RayNodes:
         resources = (node["Resources"] for node in _nodes() if node["Alive"])
         return int(sum(each.get("memory", 0) for each in resources if _HEAD in each))
 
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
+    def request_capacity(self, need: Shortfall) -> None:
         """Keeps nodes up and requests the missing ones; replaces all earlier requests.
 
         A request expires: call this often.
         """
         if self._autoscaler is None:
             return
-        self._autoscaler.keep({node for need in needs for node in need.nodes}, ID_LABEL)
-        self._autoscaler.ask_for(
-            [self._bundle(ranks, need.accelerator) for need in needs for ranks in need.bundles]
-        )
+        self._autoscaler.keep(need.nodes, ID_LABEL)
+        self._autoscaler.ask_for([self._bundle(ranks, need.accelerator) for ranks in need.bundles])
 
     def close(self) -> None:
         """Cancels all requests, which would keep nodes up after the sweep."""
@@ -207,39 +202,37 @@ class RayNodes:
 def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> None:
     """Waits until all worker groups find room, if the specification fixes their size.
 
-    Waits for one group if the specification leaves their number open, and for one on each kind of
-    nodes if it names kinds. Kinds without room are then left out.
+    Waits for one group if the specification leaves their number open.
 
     Args:
         nodes: The cluster's nodes.
         spec: Says how many ranks a group has, and how long to wait.
-        say: Receives a line when the wait begins, and one if kinds are left out.
+        say: Receives a line when the wait begins.
 
     Raises:
         ClusterError: If no group finds room within `cluster.wait_minutes`; says what room there is.
     """
+    if (request := _request(spec)) is None:
+        return
     minutes = f"{spec.cluster.wait_minutes:g} minutes"
     until = time.monotonic() + spec.cluster.wait_minutes * 60
-    requests, waits = _requests(spec), False
-    tensor = min(spec.space.tensor or (1,))
-    while missing := [one for one in requests if not _has_room(one, up := nodes.up(), tensor)]:
+    tensor, waits = min(spec.space.tensor or (1,)), False
+    while not _has_room(request, up := nodes.up(), tensor):
         if time.monotonic() >= until:
-            if len(missing) == len(requests):
-                raise ClusterError(
-                    f"{_keys(missing[0])}, but after {minutes} (cluster.wait_minutes) the cluster"
-                    f" has {_room(up)}: lower the values, or add nodes"
-                )
-            kinds = ", ".join(one.accelerator for one in missing)
-            say(f"After {minutes} the cluster has {_room(up)}: plans for {kinds} are left out.")
-            break
-        nodes.request_capacity([shortfall(one, up) for one in requests])
+            raise ClusterError(
+                f"{_keys(request)}, but after {minutes} (cluster.wait_minutes) the cluster"
+                f" has {_room(up)}: lower the values, or add nodes"
+            )
+        nodes.request_capacity(shortfall(request, up))
         if not waits:
             waits = True
-            room = " and ".join(map(_room_words, missing))
-            say(f"Waiting up to {minutes} for room for {room}. The cluster has {_room(up)}.")
+            say(
+                f"Waiting up to {minutes} for room for {_room_words(request)}. The cluster has"
+                f" {_room(up)}."
+            )
         time.sleep(_POLL_SECONDS)
     # the nodes must not go before the first trial
-    nodes.request_capacity([Shortfall(nodes=shortfall(one, nodes.up()).nodes) for one in requests])
+    nodes.request_capacity(Shortfall(nodes=shortfall(request, nodes.up()).nodes))
 
 
 def _room(up: Sequence[Node]) -> str:
@@ -254,26 +247,23 @@ def _has_room(request: CapacityRequest, up: Sequence[Node], tensor: int) -> bool
         up: Nodes.
         tensor: Ranks of a group that must be on one node.
     """
-    candidates = nodes_with_accelerator(up, request.accelerator)
-    fitting = room_for_groups(
-        request.ranks, tensor, candidates, request.groups, share=request.share
-    )
+    fitting = room_for_groups(request.ranks, tensor, up, request.groups, share=request.share)
     return fitting == request.groups
 
 
-def _requests(spec: SweepSpec) -> tuple[CapacityRequest, ...]:
-    """Returns what a sweep needs before it begins, per kind of nodes; empty: any room will do."""
-    cluster, kinds = spec.cluster, spec.space.accelerator or tuple(spec.cluster.accelerators)
+def _request(spec: SweepSpec) -> CapacityRequest | None:
+    """Returns what a sweep needs before it begins; None: any room will do."""
+    cluster = spec.cluster
     if cluster.workers == "auto":
-        return ()
+        return None
     fitting = [degree for degree in spec.space.tensor or () if degree <= cluster.workers]
-    request = CapacityRequest(
-        groups=1 if cluster.groups == "auto" or kinds else cluster.groups,
+    return CapacityRequest(
+        groups=1 if cluster.groups == "auto" else cluster.groups,
         ranks=cluster.workers,
         tensor=max(fitting, default=1),
         share=cluster.share_nodes,
+        accelerator=cluster.accelerator or "",
     )
-    return tuple(replace(request, accelerator=kind) for kind in kinds or ("",))
 
 
 def _keys(request: CapacityRequest) -> str:
@@ -283,12 +273,11 @@ def _keys(request: CapacityRequest) -> str:
 
 def _room_words(request: CapacityRequest) -> str:
     ranks = "1 rank" if request.ranks == 1 else f"{request.ranks} ranks"
-    if request.accelerator:
-        return f"{ranks} on {request.accelerator}"
+    where = f" on {request.accelerator}" if request.accelerator else ""
     if request.groups == 1:
-        return ranks
+        return f"{ranks}{where}"
     separate = "" if request.share else " on separate nodes"
-    return f"{request.groups} groups of {ranks}{separate}"
+    return f"{request.groups} groups of {ranks}{where}{separate}"
 
 
 def unreachable_nodes(addresses: Collection[tuple[str, str]]) -> tuple[str, ...]:

@@ -21,10 +21,10 @@ from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.cluster.processes import adopting_orphans
 from orchestrator.cluster.ray_private import on_loopback
-from orchestrator.core.placement import Node, nodes_with_accelerator
+from orchestrator.core.placement import Node
 from orchestrator.host import end_children, kill_all
 from search_spaces.errors import ClusterError, MachineError, require
-from search_spaces.facts import ClusterFacts, split_by_accelerator
+from search_spaces.facts import ClusterFacts
 from search_spaces.spec.failpoints import Step, step
 from search_spaces.spec.schema import SweepSpec
 
@@ -181,7 +181,7 @@ def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
         nodes = RayNodes(
             device,
             spec.cluster.cpus_per_worker,
-            spec.cluster.accelerators,
+            spec.cluster.accelerator,
             joined=not is_local,
         )
         try:
@@ -333,12 +333,12 @@ def _device(ray: Any, spec: SweepSpec) -> str:
 
 def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
     nodes = cluster.up()
-    if not nodes and spec.cluster.accelerators:
+    if not nodes and spec.cluster.accelerator:
         kinds = sorted({node.kind for node in cluster.all_up()} - {""})
         raise ClusterError(
-            f"cluster.accelerators is {', '.join(spec.cluster.accelerators)}, but the Ray cluster"
-            f" has {', '.join(kinds) or 'no labelled node'}: name the accelerators as its nodes'"
-            " labels ray.io/accelerator-type do"
+            f"cluster.accelerator is {spec.cluster.accelerator}, but the Ray cluster has"
+            f" {', '.join(kinds) or 'no labelled node'}: name the accelerator as its nodes' labels"
+            " ray.io/accelerator-type do"
         )
     if not nodes and device == "cuda":
         raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
@@ -349,14 +349,11 @@ def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
             " nodes from an autoscaler"
         )
     slots, node_slots = _room(nodes)
-    facts = ClusterFacts(
+    return ClusterFacts(
         device=device,
         slots=slots,
         memory_limit_bytes=spec.memory_limit_bytes,
         node_slots=node_slots,
-    )
-    return split_by_accelerator(
-        facts, spec, lambda kind: _room(nodes_with_accelerator(nodes, kind))
     )
 
 

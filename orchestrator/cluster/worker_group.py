@@ -452,7 +452,7 @@ class WarmGroup:
             plan = run.request.plan
             with step(Step.GROUP_START):
                 self._group = WorkerGroup(
-                    run.request.spec.on(plan.accelerator),
+                    run.request.spec,
                     Processes.of(plan, run.device, run.placement),
                     run.device,
                     run.folder,

@@ -1,7 +1,7 @@
 """Blame: whether a trial failed through its plan, or through the machine that ran it.
 
 A plan that takes its processes down twice is suspected. Before that counts, a plan that was
-measured on the same kind of nodes runs once more: if it fails in the same way, the machine is to
+measured before runs once more: if it fails in the same way, the machine is to
 blame, no plan counts as failed, and the sweep ends so that it can resume elsewhere.
 """
 
@@ -57,50 +57,36 @@ def conclude_trial(
         return
     step.store(record, waited_seconds)
     if isinstance(trial.reason, ChecksMachine):
-        _blame_suspects(step, trial.plan.accelerator)
+        _blame_suspects(step)
 
 
 def next_check(step: Step) -> Open | None:
-    """Returns the next trial that checks the machine: of a measured plan, for the first suspect.
+    """Returns the trial that checks the machine: of a measured plan, for the first suspect.
 
-    One at a time on each kind of nodes; None if none is due.
+    None if none is due, or one runs.
     """
-    checked = {
-        trial.plan.accelerator
-        for trial in step.state.sweep.running
-        if isinstance(trial.reason, ChecksMachine)
-    }
-    for suspect in step.state.suspects:
-        known = _last_measured(step, suspect.record.plan.accelerator)
-        if known is not None and known.plan.accelerator not in checked:
-            reason = ChecksMachine(trial=known.number, suspect=suspect.record.number)
-            return Open(plan=known.plan, reason=reason)
-    return None
+    suspects, known = step.state.suspects, _last_measured(step)
+    running = any(isinstance(trial.reason, ChecksMachine) for trial in step.state.sweep.running)
+    if not suspects or known is None or running:
+        return None
+    reason = ChecksMachine(trial=known.number, suspect=suspects[0].record.number)
+    return Open(plan=known.plan, reason=reason)
 
 
-def _blame_suspects(step: Step, accelerator: str) -> None:
+def _blame_suspects(step: Step) -> None:
     suspects = step.state.suspects
-    blamed = [one for one in suspects if one.record.plan.accelerator == accelerator]
-    step.change(suspects=tuple(one for one in suspects if one not in blamed))
-    for suspect in blamed:
+    step.change(suspects=())
+    for suspect in suspects:
         step.store(suspect.record, suspect.waited_seconds)
 
 
 def _can_check(step: Step, trial: TrialStarted) -> bool:
-    if trial.validation or trial.is_repeat:
-        return False
-    return _last_measured(step, trial.plan.accelerator) is not None
+    return not (trial.validation or trial.is_repeat) and _last_measured(step) is not None
 
 
-def _last_measured(step: Step, accelerator: str) -> Record | None:
-    return next(
-        (
-            record
-            for record in reversed(step.state.sweep.records)
-            if isinstance(record.outcome, Measured) and record.plan.accelerator == accelerator
-        ),
-        None,
-    )
+def _last_measured(step: Step) -> Record | None:
+    records = reversed(step.state.sweep.records)
+    return next((record for record in records if isinstance(record.outcome, Measured)), None)
 
 
 def _count_machine_failure(step: Step) -> None:
@@ -111,8 +97,8 @@ def _count_machine_failure(step: Step) -> None:
 def _blame_machine(step: Step, trial: TrialStarted, outcome: Crashed) -> None:
     """Ends the search: other trials that run may end, and no plan is blamed."""
     step.change(stop_reason=MachineFailed(cause=outcome.cause, error=outcome.detail))
-    waiting = tuple(step.state.pending.values())
-    step.change(pending={}, out_of_room_since={})
-    for closed in (trial, *waiting):
+    waiting = step.state.pending
+    step.change(pending=None, out_of_room_since=None)
+    for closed in filter(None, (trial, waiting)):
         step.close(closed, WorkersFailed(outcome=outcome))
     step.close_suspects()

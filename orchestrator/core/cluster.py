@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
@@ -21,7 +20,7 @@ class AbstractCluster(ABC):
         """Returns the nodes that are up and have room for a rank."""
 
     @abstractmethod
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
+    def request_capacity(self, need: Shortfall) -> None:
         """Keeps nodes up and requests the missing ones; replaces all earlier requests."""
 
     @abstractmethod

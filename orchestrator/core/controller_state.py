@@ -17,7 +17,6 @@ from orchestrator.core.placement import (
     Placement,
     Processes,
     Shortfall,
-    nodes_with_accelerator,
 )
 from orchestrator.core.reasons import Retry, StopReason
 from orchestrator.core.state import SweepState
@@ -71,13 +70,13 @@ class Settings:
     device: str
     folder: str
     max_groups: int
-    requests: Mapping[str, CapacityRequest]  # by accelerator
+    request: CapacityRequest
     nodes_may_come: bool
 
     @property
     def share(self) -> bool:
         """True if groups may share nodes."""
-        return any(request.share for request in self.requests.values())
+        return self.request.share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +86,14 @@ class ControllerState:
     Attributes:
         sweep: What is known of the sweep; `sweep.running` are the trials under way.
         settings: What does not change.
-        untried: Number of plans without a trial, ended or running, by accelerator.
+        untried: Number of plans without a trial, ended or running.
         nodes: The nodes that are up, as last reported.
         groups: The groups by name.
         groups_started: Number of groups started so far.
         retries: Plans to run once more.
-        pending: Trials that were started and wait for room, by accelerator.
-        out_of_room_since: Since when no running trial could make room for a pending one, by
-            accelerator, in seconds since the epoch.
+        pending: The trial that was started and waits for room; None if none does.
+        out_of_room_since: Since when no running trial could make room for it, in seconds since the
+            epoch.
         awaited: The instruction whose answer is awaited; nothing else is started meanwhile.
         machine_failures: Failures in a row, over all plans, that no plan is blamed for.
         paused_until: Until when nothing is started after one of them, in seconds since the epoch.
@@ -102,23 +101,22 @@ class ControllerState:
         repeats_done: True once no repeat is due, until another trial ends.
         stop_reason: Why the search ended; None while it goes on.
         ended: True once nothing is started any more.
-        left_out: Accelerators whose nodes did not come in time.
         node_losses: Number of node losses during trials of a plan, by plan key.
         avoided: Nodes on which workers of a plan died, by plan key.
         lost_at: Time of each node's loss, in seconds since the epoch.
         names: Names of nodes, by id.
-        needs: The capacity that was last requested.
+        need: The capacity that was last requested.
     """
 
     sweep: SweepState
     settings: Settings
-    untried: Mapping[str, int]
+    untried: int
     nodes: tuple[Node, ...] = ()
     groups: Mapping[str, Group] = field(default_factory=lambda: _EMPTY)
     groups_started: int = 0
     retries: tuple[tuple[Plan, Retry], ...] = ()
-    pending: Mapping[str, TrialStarted] = field(default_factory=lambda: _EMPTY)
-    out_of_room_since: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
+    pending: TrialStarted | None = None
+    out_of_room_since: float | None = None
     awaited: Propose | Open | ChooseFinalists | None = None
     machine_failures: int = 0
     paused_until: float = -inf
@@ -126,12 +124,11 @@ class ControllerState:
     repeats_done: bool = False
     stop_reason: StopReason | None = None
     ended: bool = False
-    left_out: frozenset[str] = frozenset()
     node_losses: Mapping[str, int] = field(default_factory=lambda: _EMPTY)
     avoided: Mapping[str, frozenset[str]] = field(default_factory=lambda: _EMPTY)
     lost_at: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     names: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
-    needs: tuple[Shortfall, ...] | None = None
+    need: Shortfall | None = None
 
     @property
     def phase(self) -> Phase:
@@ -180,16 +177,6 @@ class ControllerState:
             return self.nodes
         return tuple(
             node for node in self.nodes if now - self.lost_at.get(node.id, -inf) > _NOTICE_SECONDS
-        )
-
-    def accelerators_with_room(self, now: float) -> frozenset[str]:
-        """Returns the accelerators of which a node runs no trial."""
-        free = self.usable_nodes(now)
-        if not self.settings.share:
-            used = {node for placement in self.placements() for node, _ in placement.parts}
-            free = tuple(node for node in free if node.id not in used)
-        return frozenset(
-            kind for kind in self.settings.requests if nodes_with_accelerator(free, kind)
         )
 
     def with_group(self, name: str, group: Group | None) -> ControllerState:

@@ -61,10 +61,10 @@ def start(started: DriverStarted) -> Decision:
             device=started.device,
             folder=started.folder,
             max_groups=started.max_groups,
-            requests={request.accelerator: request for request in started.requests},
+            request=started.request,
             nodes_may_come=started.nodes_may_come,
         ),
-        untried=dict(started.untried),
+        untried=started.untried,
     )
     step = Step(state, started.at)
     step.announce(begun)
@@ -82,21 +82,20 @@ def handle(state: ControllerState, given: Input) -> Decision:
     written, and nodes may have gone since they were last listed. The driver lets time pass next.
     """
     step = Step(state, given.at)
-    declined = _take(step, given)
+    _take(step, given)
     if not isinstance(given, TrialFinished | GroupsEnded):
-        schedule(step, declined)
+        schedule(step)
     return step.state, tuple(step.instructions)
 
 
-def _take(step: Step, given: Input) -> frozenset[str] | None:
-    """Takes an input in; returns the accelerators that a declined proposal was to be for."""
+def _take(step: Step, given: Input) -> None:
     match given:
         case NodesChanged(nodes=nodes):
             step.change(nodes=nodes)
         case Tick():
             _kill_overdue(step)
         case PlanProposed():
-            return take_proposal(step, given)
+            take_proposal(step, given)
         case TrialOpened():
             take_opened(step, given)
         case FinalistsChosen():
@@ -109,7 +108,6 @@ def _take(step: Step, given: Input) -> frozenset[str] | None:
             _stop(step, given)
         case StudyUnavailable():
             step.change(ended=True, awaited=None)
-    return None
 
 
 def _sweep_started(started: DriverStarted) -> SweepStarted:
@@ -142,7 +140,7 @@ def _repair(step: Step, trial: InterruptedTrial, *, alone: bool) -> None:
         return
     record = closed_record(trial.number, trial.plan, DRIVER_DIED_TWICE, trial.reason, at=step.now)
     if trial.in_space:
-        step.count_untried(trial.plan.accelerator, -1)
+        step.count_untried(-1)
     step.abandon(record)
 
 
@@ -286,5 +284,5 @@ def _stop(step: Step, stop: StopRequested) -> None:
         return
     for trial in step.state.sweep.running:
         step.close(trial, stop.cause)
-    step.change(pending={}, out_of_room_since={}, awaited=None, suspects=())
+    step.change(pending=None, out_of_room_since=None, awaited=None, suspects=())
     step.end(stop.cause)

@@ -48,12 +48,12 @@ class DriverStarted:
         records: Trials of earlier drivers.
         validations: Validations of earlier drivers, in the order in which they ended.
         interrupted: Trials that an earlier driver left running.
-        untried: Number of plans without a record, by accelerator.
+        untried: Number of plans without a record.
         memory_limit_bytes: Per rank; None until a trial reports the device's.
         device: "cpu" or "cuda".
         folder: Base of relative paths in the specification.
         max_groups: Most worker groups at the same time.
-        requests: The capacity to request for each accelerator that plans name.
+        request: The capacity to request.
         nodes_may_come: Whether other nodes may take the place of those that go.
     """
 
@@ -63,12 +63,12 @@ class DriverStarted:
     records: tuple[Record, ...]
     validations: tuple[Record, ...] = ()
     interrupted: tuple[InterruptedTrial, ...] = ()
-    untried: tuple[tuple[str, int], ...]
+    untried: int
     memory_limit_bytes: int | None
     device: str
     folder: str
     max_groups: int
-    requests: tuple[CapacityRequest, ...]
+    request: CapacityRequest
     nodes_may_come: bool = True
     at: float
 

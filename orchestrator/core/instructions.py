@@ -13,12 +13,7 @@ from search_spaces.trial import TrialRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Propose:
-    """Ask the sampler for an untried plan, and answer with `PlanProposed`.
-
-    `accelerators` restricts the plans; None: any.
-    """
-
-    accelerators: frozenset[str] | None = None
+    """Ask the sampler for an untried plan, and answer with `PlanProposed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +92,7 @@ class Kill:
 class RequestCapacity:
     """Keep nodes up and request missing ones; replaces all earlier requests."""
 
-    needs: tuple[Shortfall, ...]
+    need: Shortfall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

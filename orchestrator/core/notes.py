@@ -39,13 +39,6 @@ class TrialWaits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlansLeftOut:
-    """Plans for a kind of nodes are left out, since no room for them came in time."""
-
-    room: NoRoom
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastsEnded:
     """An error ended the forecasts; the sweep goes on without them."""
 
@@ -71,12 +64,4 @@ class TrialsTransferred:
     hosts: tuple[int, ...] = ()
 
 
-Note = (
-    Message
-    | GroupReplaced
-    | PlanBlamed
-    | TrialWaits
-    | PlansLeftOut
-    | ForecastsEnded
-    | TrialsTransferred
-)
+Note = Message | GroupReplaced | PlanBlamed | TrialWaits | ForecastsEnded | TrialsTransferred

@@ -36,14 +36,13 @@ class Objective:
     """Metric, constraints and prices by which records are compared.
 
     `lower_bounds` holds the smallest samples per second and samples per price that are allowed.
-    `price` is the price per rank-hour, None if unknown; `prices` has one for each accelerator.
+    `price` is the price per rank-hour, None if unknown.
     """
 
     metric: Metric = "samples_per_second"
     headroom: float = 0.0
     lower_bounds: tuple[tuple[Metric, float], ...] = ()
     price: float | None = None
-    prices: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(cls, spec: SweepSpec) -> Self:
@@ -60,17 +59,12 @@ class Objective:
                 (name, bound) for name, bound in bounds.items() if bound is not None
             ),
             price=spec.cluster.price_per_gpu_hour or None,
-            prices=tuple(spec.cluster.price_on.items()),
         )
 
     @property
     def is_priced(self) -> bool:
         """True if ranks have a price."""
-        return self.price is not None or bool(self.prices)
-
-    def price_on(self, accelerator: str) -> float | None:
-        """Returns the price per rank-hour on nodes with this accelerator; None if unknown."""
-        return dict(self.prices).get(accelerator, self.price)
+        return self.price is not None
 
     def value(self, record: Record, metric: Metric | None = None) -> Estimate | None:
         """Returns the record's value of a metric; None if it has none.
@@ -99,8 +93,7 @@ class Objective:
 
     def seconds_per_price(self, plan: Plan) -> float | None:
         """Returns the seconds that a plan's ranks run per unit of price; None without a price."""
-        price = self.price_on(plan.accelerator)
-        return None if price is None else _HOUR / (price * plan.world_size)
+        return None if self.price is None else _HOUR / (self.price * plan.world_size)
 
     def violations(self, record: Record) -> Iterator[Violation]:
         """Yields the constraints that a measured plan violates; none if it is feasible."""

@@ -111,11 +111,6 @@ def nodes_of_one_kind(nodes: Sequence[Node], kind: str | None = None) -> tuple[N
     return tuple(node for node in nodes if node.kind == selected)
 
 
-def nodes_with_accelerator(nodes: Sequence[Node], accelerator: str) -> tuple[Node, ...]:
-    """Returns the nodes with this accelerator; all of them if it is empty."""
-    return tuple(node for node in nodes if not accelerator or node.kind == accelerator)
-
-
 def room_for_groups(
     ranks: int, tensor: int, nodes: Sequence[Node], most: int, *, share: bool
 ) -> int:
@@ -183,19 +178,14 @@ def _place(plan: Plan | _Shape, free_slots: Mapping[str, int]) -> Placement | No
     return Placement(tuple(parts))
 
 
-def capacities(nodes: Sequence[Node]) -> tuple[tuple[int, int, str], ...]:
-    """Counts nodes of the same size and kind.
+def capacities(nodes: Sequence[Node]) -> tuple[tuple[int, int], ...]:
+    """Counts nodes of the same size.
 
     Returns:
-        For each group of equal nodes, largest first: their number, the ranks that each holds, and
-        their kind, which is empty if all nodes are of one kind.
+        For each size, largest first: the number of nodes, and the ranks that each holds.
     """
-    kinds = {node.kind for node in nodes}
-    nodes_of = Counter((node.slots, node.kind) for node in nodes)
-    return tuple(
-        (count, slots, kind if len(kinds) > 1 else "")
-        for (slots, kind), count in sorted(nodes_of.items(), reverse=True)
-    )
+    nodes_of = Counter(node.slots for node in nodes)
+    return tuple((count, slots) for slots, count in sorted(nodes_of.items(), reverse=True))
 
 
 def missing_room(plan: Plan, nodes: Sequence[Node], wait_seconds: float) -> NoRoom:
@@ -203,7 +193,6 @@ def missing_room(plan: Plan, nodes: Sequence[Node], wait_seconds: float) -> NoRo
     return NoRoom(
         ranks=plan.world_size,
         ranks_per_node=plan.tensor,
-        accelerator=plan.accelerator,
         minutes=wait_seconds / 60,
         available=capacities(nodes),
     )
@@ -217,7 +206,7 @@ class CapacityRequest:
     ranks: int  # of a group
     tensor: int = 1  # consecutive ranks that must share a node
     share: bool = False  # groups may share nodes
-    accelerator: str = ""  # of the nodes, where plans name one
+    accelerator: str = ""  # of the nodes, where the specification names one
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +228,10 @@ def shortfall(
 
     Args:
         wanted: The groups to make room for.
-        nodes: The nodes that are up, of any kind.
+        nodes: The nodes that are up.
         held: Placements of the groups that have workers.
     """
-    nodes = nodes_with_accelerator(nodes, wanted.accelerator)
-    groups = _groups_that_fit(wanted, nodes)
+    groups = _groups_that_fit(wanted, tuple(nodes))
     needed = frozenset(node for group in groups for node in group.nodes)
     missing = wanted.groups - len(groups)
     if missing <= 0:

@@ -175,7 +175,6 @@ StopReason = (
     | SameFailure
     | MachineFailed
     | ClusterSilent
-    | NoPlanForNodes
     | NoRoom
     | Stopped
 )
@@ -183,7 +182,7 @@ StopReason = (
 
 def ended_by_machine(reason: StopReason) -> bool:
     """Returns True if the sweep ended before its time, so that another driver can go on."""
-    return isinstance(reason, MachineFailed | ClusterSilent | NoPlanForNodes | NoRoom)
+    return isinstance(reason, MachineFailed | ClusterSilent | NoRoom)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 from enum import Enum
 
@@ -29,20 +28,18 @@ from orchestrator.core.instructions import (
     Run,
     StartGroup,
 )
-from orchestrator.core.notes import GroupReplaced, PlansLeftOut, TrialWaits
+from orchestrator.core.notes import GroupReplaced, TrialWaits
 from orchestrator.core.placement import (
     PlacementDecision,
     Processes,
     assign,
     missing_room,
-    nodes_with_accelerator,
     reason_to_replace,
     shortfall,
 )
 from orchestrator.core.reasons import (
     IsBaseline,
     MachineFailed,
-    NoPlanForNodes,
     Remeasures,
     Retry,
     StopReason,
@@ -76,17 +73,13 @@ class Next(Enum):
     ENDED = "ended"  # the sweep is over
 
 
-def schedule(step: Step, declined: Set[str] | None = None) -> None:
+def schedule(step: Step) -> None:
     """Starts whatever can start now, but at most one group that is not there yet.
 
     The next tick starts another: so the first of a thousand groups does not wait for the last one's
     trial to be chosen.
-
-    Args:
-        step: The step to add to.
-        declined: Accelerators for which the sampler's best plan was just found not worth its time.
     """
-    while _can_start(step) and _start_next(step, declined) is Next.STARTED:
+    while _can_start(step) and _start_next(step) is Next.STARTED:
         pass
     if step.state.ended:
         step.dismiss(tuple(step.state.idle_groups()))
@@ -101,62 +94,35 @@ def _can_start(step: Step) -> bool:
     return not step.has_written and not step.starts_group
 
 
-def _start_next(step: Step, declined: Set[str] | None) -> Next:
+def _start_next(step: Step) -> Next:
     state = step.state
-    for kind, trial in state.pending.items():
-        if _run(step, trial):
-            _forget_pending(step, kind)
-            return Next.STARTED
-    if _runs_alone(state):
-        return _wait(step) if state.pending else Next.LATER
-    ready = state.settings.requests.keys() - state.left_out - state.pending.keys()
-    free = ready & state.accelerators_with_room(step.now)
-    if not free and state.pending:
-        return _wait(step)
-    # first a trial that can start now, else one that waits for room
-    result = _decide(step, free or ready, ready, declined)
-    if result is Next.LATER and free < ready:
-        result = _decide(step, ready, ready, declined)
-    if result is Next.LATER and step.state.pending:
-        return _wait(step)
-    if result is Next.LATER and not any(g.trial is not None for g in state.groups.values()):
-        step.change(stop_reason=NoPlanForNodes())
-        return _conclude(step, NoPlanForNodes())
-    return result
+    if state.pending is not None:
+        if not _run(step, state.pending):
+            return _wait(step, state.pending)
+        _forget_pending(step)
+        return Next.STARTED
+    return Next.LATER if _runs_alone(state) else _decide(step)
 
 
-def _decide(step: Step, kinds: Set[str], ready: Set[str], declined: Set[str] | None) -> Next:
-    """Decides on the next trial.
-
-    Args:
-        step: The step to add to.
-        kinds: Accelerators of which a new plan may be.
-        ready: Accelerators for which no trial waits for room yet; those of retries.
-        declined: See `schedule`.
-    """
+def _decide(step: Step) -> Next:
+    """Decides on the next trial, of which none waits for room yet."""
     state = step.state
-    if (check := next_check(step)) is not None and check.plan.accelerator in ready:
+    if (check := next_check(step)) is not None:
         return _ask(step, check)
     if state.stop_reason is not None:
         return _conclude(step, state.stop_reason)
-    untried = sum(state.untried.values())
-    action = next_action(state.sweep, step.now, untried)
+    action = next_action(state.sweep, step.now, state.untried)
     if isinstance(action, Stop):
         return _conclude(step, action.reason)
-    for again in state.retries:
-        plan, reason = again
+    if state.retries:
+        (plan, reason), *others = state.retries
         if _is_suspected_of_drivers(reason) and state.sweep.running:
             return Next.LATER
-        if plan.accelerator in ready:
-            step.change(retries=tuple(other for other in state.retries if other is not again))
-            return _ask(step, Open(plan=plan, reason=reason))
-    baseline = state.sweep.space.baseline
-    if action.baseline and baseline.accelerator in ready:
-        return _ask(step, Open(plan=baseline, reason=IsBaseline()))
-    if not any(state.untried.get(kind) for kind in kinds) or (declined and kinds <= declined):
-        return Next.LATER
-    everywhere = kinds == state.settings.requests.keys()
-    return _ask(step, Propose(accelerators=None if everywhere else frozenset(kinds)))
+        step.change(retries=tuple(others))
+        return _ask(step, Open(plan=plan, reason=reason))
+    if action.baseline:
+        return _ask(step, Open(plan=state.sweep.space.baseline, reason=IsBaseline()))
+    return _ask(step, Propose())
 
 
 def _runs_alone(state: ControllerState) -> bool:
@@ -179,23 +145,15 @@ def _ask(step: Step, asked: Propose | Open | ChooseFinalists) -> Next:
     return Next.STARTED
 
 
-def take_proposal(step: Step, proposed: PlanProposed) -> frozenset[str] | None:
-    """Opens a trial of the proposed plan, unless it takes longer than it is expected to save.
-
-    Returns:
-        The accelerators that the plan was to be for, if it is declined.
-    """
-    asked = step.state.awaited
-    if not isinstance(asked, Propose):
-        return None
+def take_proposal(step: Step, proposed: PlanProposed) -> None:
+    """Opens a trial of the proposed plan, unless it takes longer than it is expected to save."""
+    if not isinstance(step.state.awaited, Propose):
+        return
     step.change(awaited=None)
     if stop := not_worth_it(step.state.sweep, proposed.saving, proposed.seconds):
-        if asked.accelerators is None:
-            step.change(stop_reason=stop.reason)
-            return frozenset(step.state.settings.requests)
-        return asked.accelerators
+        step.change(stop_reason=stop.reason)
+        return
     _ask(step, Open(plan=proposed.plan, reason=proposed.reason, ask_seconds=proposed.ask_seconds))
-    return None
 
 
 def take_opened(step: Step, opened: TrialOpened) -> None:
@@ -208,7 +166,7 @@ def take_opened(step: Step, opened: TrialOpened) -> None:
     if measures_again(asked.reason):
         deadline_seconds = repeat_deadline_seconds(sweep, plan)
     else:
-        step.count_untried(plan.accelerator, -1)
+        step.count_untried(-1)
         deadline_seconds = trial_deadline_seconds(sweep, step.now, plan, opened.forecast)
     started = TrialStarted(
         number=opened.number,
@@ -265,8 +223,6 @@ def _remeasure(step: Step) -> Next | None:
         or repeats_left(sweep.records, running, sweep.spec) < 1
     ):
         return None
-    if step.state.pending:
-        return Next.LATER
     return _ask(step, ChooseFinalists(count=FINALISTS))
 
 
@@ -285,7 +241,7 @@ def _validate(step: Step, trial: Record) -> None:
 def _place(step: Step, trial: TrialStarted) -> None:
     step.announce(trial)
     if not _run(step, trial):
-        step.change(pending={**step.state.pending, trial.plan.accelerator: trial})
+        step.change(pending=trial)
 
 
 def _request(sweep: SweepState, trial: TrialStarted) -> TrialRequest:
@@ -357,19 +313,15 @@ def _find_room(step: Step, plan: Plan, *, alone: bool) -> PlacementDecision | No
     up = state.usable_nodes(step.now)
     running = state.placements()
     idle = [group.placement for _, group in state.idle_groups() if group.placement]
-    kinds = settings.requests.keys() - state.left_out
-    requests = [request for kind, request in settings.requests.items() if kind in kinds]
-    if alone:
-        requests = [replace(settings.requests[plan.accelerator], groups=1)]
-    needs = tuple(shortfall(request, up, [*running, *idle]) for request in requests)
-    if needs != state.needs:
-        step.change(needs=needs)
-        step.instruct(RequestCapacity(needs=needs))
-    usable = nodes_with_accelerator(up, plan.accelerator)
+    request = replace(settings.request, groups=1) if alone else settings.request
+    need = shortfall(request, up, [*running, *idle])
+    if need != state.need:
+        step.change(need=need)
+        step.instruct(RequestCapacity(need=need))
     avoided = state.avoided.get(plan.key, frozenset())
-    preferred = [node for node in usable if node.id not in avoided]
+    preferred = [node for node in up if node.id not in avoided]
     decision = assign(plan, preferred, running, idle, share=settings.share) if avoided else None
-    return decision or assign(plan, usable, running, idle, share=settings.share)
+    return decision or assign(plan, up, running, idle, share=settings.share)
 
 
 def _choose_group(step: Step, decision: PlacementDecision) -> str:
@@ -397,46 +349,25 @@ def _choose_group(step: Step, decision: PlacementDecision) -> str:
     return name
 
 
-def _wait(step: Step) -> Next:
+def _wait(step: Step, trial: TrialStarted) -> Next:
     """Waits for room, a bounded time once no running trial can make some."""
-    numbers = [group.trial for group in step.state.groups.values() if group.trial is not None]
-    busy = {trial.plan.accelerator for trial in step.state.sweep.running if trial.number in numbers}
-    for kind, trial in step.state.pending.items():
-        if kind not in busy and _has_timed_out(step, kind, trial):
-            _forget_pending(step, kind)
-            _leave_out(step, trial)
-            return Next.STARTED
-    return Next.LATER
-
-
-def _has_timed_out(step: Step, kind: str, trial: TrialStarted) -> bool:
-    if kind not in step.state.out_of_room_since:
-        step.change(out_of_room_since={**step.state.out_of_room_since, kind: step.now})
-        if step.state.wait_seconds:
-            nodes = step.state.usable_nodes(step.now)
-            room = missing_room(trial.plan, nodes, step.state.wait_seconds)
-            step.note(TrialWaits(trial=trial.number, room=room))
-    return step.now - step.state.out_of_room_since[kind] >= step.state.wait_seconds
-
-
-def _leave_out(step: Step, trial: TrialStarted) -> None:
-    plan, state = trial.plan, step.state
-    room = missing_room(plan, state.usable_nodes(step.now), state.wait_seconds)
-    step.change(left_out=state.left_out | {plan.accelerator})
-    step.close_suspects()
-    if trial.validation or step.state.left_out == state.settings.requests.keys():
-        step.give_up(trial, room)
-    else:
-        step.note(PlansLeftOut(room=room))
-        step.interrupt(trial, room, retry=False)
-
-
-def _forget_pending(step: Step, kind: str) -> None:
-    """Takes a trial from those that wait for room."""
     state = step.state
-    step.change(
-        pending={other: trial for other, trial in state.pending.items() if other != kind},
-        out_of_room_since={
-            other: at for other, at in state.out_of_room_since.items() if other != kind
-        },
-    )
+    running = {one.number for one in state.sweep.running}
+    if any(group.trial in running for group in state.groups.values()):
+        return Next.LATER
+    room = missing_room(trial.plan, state.usable_nodes(step.now), state.wait_seconds)
+    if state.out_of_room_since is None:
+        step.change(out_of_room_since=step.now)
+        if state.wait_seconds:
+            step.note(TrialWaits(trial=trial.number, room=room))
+    since = step.state.out_of_room_since
+    if since is not None and step.now - since < state.wait_seconds:
+        return Next.LATER
+    _forget_pending(step)
+    step.close_suspects()
+    step.give_up(trial, room)
+    return Next.STARTED
+
+
+def _forget_pending(step: Step) -> None:
+    step.change(pending=None, out_of_room_since=None)

@@ -84,7 +84,7 @@ class Step:
         record = closed_record(trial.number, trial.plan, outcome, trial.reason, at=self.now)
         self.abandon(replace(record, validation=trial.validation))
         if not trial.validation and not trial.is_repeat:
-            self.count_untried(trial.plan.accelerator, 1)
+            self.count_untried(1)
 
     def close_suspects(self) -> None:
         """Closes the trials whose plans are suspected, without a result."""
@@ -101,10 +101,9 @@ class Step:
         self._advance(ended)
         self.instruct(Abandon(number=record.number, ended=ended))
 
-    def count_untried(self, accelerator: str, change: int) -> None:
+    def count_untried(self, change: int) -> None:
         """Changes the number of plans without a trial."""
-        count = self.state.untried.get(accelerator, 0) + change
-        self.change(untried={**self.state.untried, accelerator: count})
+        self.change(untried=self.state.untried + change)
 
     def give_up(self, trial: TrialStarted, room: NoRoom) -> None:
         """Closes a trial that has no room, and ends the search, or the sweep if it validates."""

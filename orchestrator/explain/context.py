@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.objective import memory_limit_of
@@ -19,10 +19,9 @@ from orchestrator.forecast.table import (
 )
 from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.errors import UserError
-from search_spaces.hardware.catalogue import find_device
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Values
-from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, NAMES, Plan
+from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.trial import Refused
@@ -33,15 +32,13 @@ _DERIVED = "accumulation"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForecastContext:
-    """A study on one accelerator kind, with forecasts of every legal plan.
+    """A study, with forecasts of every legal plan.
 
     Attributes:
-        records: The study's records on that kind. Their plans do not name the kind.
         sized: Forecasts of all plans of the space.
     """
 
     state: SweepState
-    records: tuple[Record, ...]
     question: PlanningRequest
     calibration: Calibration
     trace: TraceVariants
@@ -67,11 +64,12 @@ class ForecastContext:
 
     def record_of(self, plan: Plan) -> Record | None:
         """Returns the last record of a plan; None if it was not tried."""
-        return next((record for record in reversed(self.records) if record.plan == plan), None)
+        records = reversed(self.state.records)
+        return next((record for record in records if record.plan == plan), None)
 
 
-def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContext:
-    """Builds the context of a study, for one accelerator kind if its plans name kinds.
+def forecast_context(state: SweepState) -> ForecastContext:
+    """Builds the context of a study.
 
     No data is read, and no code of a user's model runs.
 
@@ -81,16 +79,8 @@ def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContex
     """
     from orchestrator.study.reader import model_of
 
-    spec = state.spec.on(accelerator)
-    records = tuple(
-        replace(record, plan=without_accelerator(record.plan))
-        for record in state.records
-        if record.plan.accelerator == accelerator
-    )
+    spec, records = state.spec, state.records
     device = study_device(spec, records)
-    accelerator_spec = spec.cluster.accelerators.get(accelerator)
-    if accelerator_spec is not None and accelerator_spec.gpu is not None:
-        device = find_device(accelerator_spec.gpu)
     model = model_of(state)
     request = planning_request(spec, model, device, ranks=(_ranks(state),))
     limits = (limit for record in reversed(records) if (limit := memory_limit_of(record)))
@@ -101,17 +91,11 @@ def forecast_context(state: SweepState, accelerator: str = "") -> ForecastContex
     )
     return ForecastContext(
         state=state,
-        records=records,
         question=request,
         calibration=calibration,
         trace=trace,
         sized=forecast_table(request, request.ranks[0], trace, calibration),
     )
-
-
-def without_accelerator(plan: Plan) -> Plan:
-    """Returns the plan without its accelerator kind."""
-    return replace(plan, accelerator="")
 
 
 def _ranks(state: SweepState) -> int:
@@ -153,8 +137,6 @@ def _value(name: str, text: str) -> Any:
     Raises:
         UserError: If the knob cannot have this value.
     """
-    if name in NAMES:
-        return text
     if name in COUNTS:
         if text.isdecimal() and len(text) <= 9 and int(text) >= COUNTS[name]:
             return int(text)

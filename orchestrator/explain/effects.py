@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.core.objective import quotient
 from orchestrator.core.records import Record
-from orchestrator.explain.context import ForecastContext, without_accelerator
+from orchestrator.explain.context import ForecastContext
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable, differing_knobs, neighbours
 from search_spaces.trial import Estimate, Measured
@@ -56,22 +56,22 @@ def knob_effects(record: Record, other: Plan, context: ForecastContext) -> tuple
     It is a one-at-a-time ablation: each knob alone is set to its value in the other plan. If
     several plans do that, a measured one is taken before a forecast one, then the fastest.
     """
-    plan = without_accelerator(record.plan)
-    tables = context.sized.table, PlanTable.of(trial.plan for trial in context.records)
+    plan = record.plan
+    tables = context.sized.table, PlanTable.of(trial.plan for trial in context.state.records)
     near = [
         (neighbour.knob, table.plan(neighbour.row))
         for table in tables
         for neighbour in neighbours(plan, table)
     ]
     effects = []
-    for change in changes(plan, without_accelerator(other)):
+    for change in changes(plan, other):
         ablations = [
             near_plan
             for knob, near_plan in near
             if knob == change.knob and getattr(near_plan, knob) == change.other_value
         ]
         candidates = [
-            _effect(change, record, ablation, context.records, context)
+            _effect(change, record, ablation, context.state.records, context)
             for ablation in dict.fromkeys(ablations)
         ]
         unknown = KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
@@ -91,10 +91,10 @@ def single_changes(
 
     Args:
         record: The record of the plan.
-        records: Records whose plans do not name an accelerator kind.
+        records: The study's records.
         context: Forecasts of plans that were not measured; None leaves those plans out.
     """
-    plan = without_accelerator(record.plan)
+    plan = record.plan
     tables = [PlanTable.of(trial.plan for trial in records)]
     if context is not None:
         tables.append(context.sized.table)
@@ -139,7 +139,7 @@ def _effect(
             trial=tried.number,
             outcome_kind=other_outcome.kind,
         )
-    expected = None if context is None else context.expected(without_accelerator(record.plan))
+    expected = None if context is None else context.expected(record.plan)
     other_expected = None if context is None else context.expected(other)
     if expected is None or other_expected is None:
         return KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
@@ -168,8 +168,8 @@ def term_seconds(
 
     Yields nothing if one of the plans is not legal in this context.
     """
-    expected = context.expected(without_accelerator(plan))
-    other_expected = context.expected(without_accelerator(other))
+    expected = context.expected(plan)
+    other_expected = context.expected(other)
     if expected is not None and other_expected is not None:
         other_seconds = dict(other_expected.seconds)
         for name, seconds in expected.seconds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from orchestrator.core.objective import ranked, speedup
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import ForecastContext, without_accelerator
+from orchestrator.explain.context import ForecastContext
 from orchestrator.explain.effects import Change, changes
 from orchestrator.search.base import dominated_rows
 from orchestrator.workspace import memory_snapshot_path
@@ -87,7 +87,9 @@ def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> 
     factor = max(wanted / peak.value, 1.0) if wanted and peak else 1.0
     table = context.sized.table
     near = {neighbour.row: neighbour.knob for neighbour in neighbours(record.plan, table)}
-    dominated = {int(row) for trial in context.records for row in dominated_rows(table, trial)}
+    dominated = {
+        int(row) for trial in context.state.records for row in dominated_rows(table, trial)
+    }
     fixes = [
         fix
         for row, knob in near.items()
@@ -217,8 +219,7 @@ def explain_trial(
     ranking = [trial.number for trial in ranked(state.by_plan, state.objective)]
     device_shortage = None
     if isinstance(outcome, OutOfMemory) and outcome.where == "device" and context is not None:
-        plain = replace(record, plan=without_accelerator(record.plan))
-        device_shortage = shortage(plain, outcome, context)
+        device_shortage = shortage(record, outcome, context)
     ran_out = isinstance(outcome, OutOfMemory)
     snapshot = memory_snapshot_path(state.spec, state.study, record.number) if ran_out else None
     return TrialExplanation(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from orchestrator.core.objective import quotient
 from orchestrator.core.reasons import StopReason
 from orchestrator.core.records import Record
-from orchestrator.explain.context import ForecastContext, complete_plan, without_accelerator
+from orchestrator.explain.context import ForecastContext, complete_plan
 from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
 from orchestrator.forecast.table import ForecastRow
@@ -146,14 +146,13 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
     template = context.state.space.baseline if best is None else best.plan
     searched = context.sized.table.values
     domains = {knob.name: searched[knob.name] for knob in KNOBS}
-    values = {name: value for name, value in knobs.items() if name != "accelerator"}
     batch = context.state.spec.train.global_batch
-    plan = complete_plan(values, without_accelerator(template), domains, batch)
-    tried = context.record_of(without_accelerator(template))
+    plan = complete_plan(knobs, template, domains, batch)
+    tried = context.record_of(template)
     number = None if tried is None else tried.number
     if isinstance(plan, Refused):
         return _untried(context, None, number, _ruled_out(plan))
-    return _untried(context, plan, number, _cause(plan, best, domains, values, context))
+    return _untried(context, plan, number, _cause(plan, best, domains, knobs, context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,7 @@ def _untried(
         plan=plan,
         lossy=() if plan is None else lossy_knobs(plan, context.state.spec),
         like=like,
-        changes=() if plan is None else changes(without_accelerator(other), plan),
+        changes=() if plan is None else changes(other, plan),
         verdict=cause.verdict,
         rule=cause.rule,
         trial=cause.trial,
@@ -240,7 +239,7 @@ def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
     return next(
         (
             record
-            for record in context.records
+            for record in context.state.records
             if isinstance(record.outcome, OutOfMemory) and len(dominated_rows(table, record))
         ),
         None,

@@ -9,7 +9,7 @@ from typing import Literal
 from orchestrator.core.objective import quotient, ranked, record_of, speedup
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import ForecastContext, without_accelerator
+from orchestrator.explain.context import ForecastContext
 from orchestrator.explain.effects import (
     Change,
     KnobEffect,
@@ -113,11 +113,9 @@ def _competitor(
     if tried is not None and isinstance(tried.outcome, Measured):
         peak = float(tried.outcome.memory.peak_bytes)
     measured = ratio is not None
-    if plan.accelerator != best.plan.accelerator:
-        context = None  # it forecasts the accelerator kind of the best plan only
     if context is not None and not measured:
-        expected_best = context.expected(without_accelerator(best.plan))
-        expected = context.expected(without_accelerator(plan))
+        expected_best = context.expected(best.plan)
+        expected = context.expected(plan)
         if expected_best is not None and expected is not None:
             forecast = expected.forecast
             ratio = quotient(expected_best.forecast.samples_per_second, forecast.samples_per_second)

@@ -55,7 +55,7 @@ def files_of(source: ExportSource) -> dict[str, str]:
         engine=plan.engine,
         environment=(*environment, _PRIORITY),
         resources=resources,
-        accelerator=ascii(plan.accelerator),
+        accelerator=source.spec.cluster.accelerator,
         report_steps=math.ceil(_REPORT_SECONDS / source.measured.step_seconds.value),
     )
     return {SCRIPT: script} | files

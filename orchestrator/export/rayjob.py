@@ -44,7 +44,7 @@ def export(source: ExportSource) -> Bundle:
         "memory_gib": memory_gib(source, ranks_per_host),
         "shared_gib": 1 + ranks_per_host * _SHARED_GIB[source.device],
         "product": _product(source),
-        "accelerator": plan.accelerator,
+        "accelerator": source.spec.cluster.accelerator,
         "nvme": source.spec.cluster.nvme_folder if _uses_nvme(plan) else None,
         "files": (*files, EXPORTED_FILE, SPEC_FILE),
         "version": _release(),

@@ -49,7 +49,7 @@ SCRIPT_KNOBS = (
     "bucket_mib",
     "allocator",
 )
-USER_KNOBS = ("accelerator", "attention", "batching", "loader_workers", "loader_pin_memory")
+USER_KNOBS = ("attention", "batching", "loader_workers", "loader_pin_memory")
 _SPLIT = "splitting blocks takes more than a wrapper"
 _STAGES = "stages take more than a wrapper"
 SCRIPT_LIMITS = (
@@ -213,8 +213,8 @@ def user_tasks(source: ExportSource, batches: str = "make_steps") -> Iterator[st
         )
     if spec.train.method == "lora":
         yield "LoRA adapters were trained: `make_model` must return your model with them."
-    if plan.accelerator:
-        yield f"It was measured on nodes of kind {plan.accelerator}."
+    if kind := spec.cluster.accelerator:
+        yield f"It was measured on nodes of kind {kind}."
     if plan.world_size % source.hosts:
         yield (
             f"{plan.world_size} ranks ran on {source.hosts} hosts, with different numbers per host:"

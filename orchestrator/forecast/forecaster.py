@@ -10,7 +10,7 @@ from typing import TypeVar, final
 
 import numpy as np
 
-from orchestrator.core.records import Record, last_fingerprint
+from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import MOST_RECORDS, calibrated
 from search_spaces.costs.calibration import Calibration
@@ -18,7 +18,6 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import (
     SearchPrior,
     forecast,
-    join_priors,
     plan_forecast,
     search_prior,
 )
@@ -189,10 +188,10 @@ class TracedForecasts(AbstractForecasts):
         self._cluster = cluster
         self._calibration = calibration
         self._poll = poll
-        # By accelerator, with the name of the device when the forecaster was made
-        self._forecasters: dict[str, tuple[str | None, Forecaster | None]] = {}
-        # With the forecasters and limits that it was made from
-        self._prior: tuple[list[_Basis], SearchPrior | None] | None = None
+        self._forecaster: Forecaster | None = None
+        self._forecaster_device: str | None = None  # as reported when it was made
+        # With the forecaster and limit that it was made from
+        self._prior: tuple[_Basis, SearchPrior | None] | None = None
         self._failed = False
         self._problem: str | None = None
 
@@ -220,39 +219,31 @@ class TracedForecasts(AbstractForecasts):
         return None
 
     def _plan_forecast(self, plan: Plan, state: SweepState) -> PlanForecast | None:
-        forecaster, limit = self._basis(plan.accelerator, state)
+        forecaster, limit = self._basis(state)
         if forecaster is None:
             return None
-        fingerprint = _fingerprint_on(state, plan.accelerator)
-        records = _on_device(state.records, plan.accelerator, fingerprint)
-        return forecaster.expectation(plan, records, limit)
+        return forecaster.expectation(plan, _on_device(state), limit)
 
     def _search_prior(self, state: SweepState) -> SearchPrior | None:
-        table = state.space.table
-        bases = [self._basis(kind, state) for kind in table.values["accelerator"]]
-        if self._prior is None or self._prior[0] != bases:
-            self._prior = bases, _joint_prior(table, bases)
+        basis = forecaster, limit = self._basis(state)
+        if self._prior is None or self._prior[0] != basis:
+            prior = forecaster.prior(state.space.table, limit) if forecaster else None
+            self._prior = basis, prior
         return self._prior[1]
 
-    def _basis(self, accelerator: str, state: SweepState) -> _Basis:
-        fingerprint = _fingerprint_on(state, accelerator)
-        limit = _limit_bytes(state, accelerator, fingerprint)
-        return self._forecaster(accelerator, fingerprint), limit
-
-    def _forecaster(self, accelerator: str, fingerprint: Fingerprint | None) -> Forecaster | None:
-        """Returns the forecaster for a node kind; makes a new one when its device is reported."""
+    def _basis(self, state: SweepState) -> _Basis:
+        """Returns the forecaster, made anew when its device is reported, and the memory limit."""
+        fingerprint = state.last_fingerprint
         name = fingerprint.device_name if fingerprint else None
-        cached = self._forecasters.get(accelerator)
-        if cached is None or cached[1] is None or name != cached[0]:
-            forecaster = self._new_forecaster(accelerator, fingerprint)
-            cached = self._forecasters[accelerator] = name, forecaster
-        return cached[1]
+        if self._forecaster is None or name != self._forecaster_device:
+            self._forecaster, self._forecaster_device = self._new_forecaster(fingerprint), name
+        device_bytes = fingerprint.device_memory_bytes if fingerprint else None
+        specified = state.memory_limit_bytes or state.spec.memory_limit_bytes
+        return self._forecaster, specified or device_bytes
 
-    def _new_forecaster(
-        self, accelerator: str, fingerprint: Fingerprint | None
-    ) -> Forecaster | None:
+    def _new_forecaster(self, fingerprint: Fingerprint | None) -> Forecaster | None:
         footprint = self._poll()
-        device = device_of_workers(self._spec, self._cluster, fingerprint, accelerator)
+        device = device_of_workers(self._spec, self._cluster, fingerprint)
         if footprint is None or device is None:
             return None
         return Forecaster(
@@ -264,65 +255,33 @@ class TracedForecasts(AbstractForecasts):
         self._problem = " ".join(error.split())
 
 
-def _joint_prior(table: PlanTable, bases: Sequence[_Basis]) -> SearchPrior | None:
-    """Joins the priors of all node kinds; None if one of them has no forecaster yet."""
-    kinds, priors, rows = table.values["accelerator"], [], []
-    for kind, (forecaster, limit) in zip(kinds, bases, strict=True):
-        rows_of_kind = np.flatnonzero(table.is_value("accelerator", kind))
-        prior = forecaster.prior(table.take(rows_of_kind), limit) if forecaster else None
-        if prior is None:
-            return None
-        priors.append(prior)
-        rows.append(rows_of_kind)
-    return priors[0] if len(priors) == 1 else join_priors(priors, rows)
-
-
-def _limit_bytes(
-    state: SweepState, accelerator: str, fingerprint: Fingerprint | None
-) -> int | None:
-    specified = state.spec.on(accelerator).memory_limit_bytes
-    device_bytes = fingerprint.device_memory_bytes if fingerprint else None
-    return state.memory_limit_bytes or specified or device_bytes
-
-
-def _fingerprint_on(state: SweepState, accelerator: str) -> Fingerprint | None:
-    if not accelerator:
-        return state.last_fingerprint
-    return last_fingerprint([one for one in state.records if one.plan.accelerator == accelerator])
-
-
 def device_of_workers(
-    spec: SweepSpec, cluster: ClusterFacts, seen: Fingerprint | None, accelerator: str = ""
+    spec: SweepSpec, cluster: ClusterFacts, seen: Fingerprint | None
 ) -> Device | None:
-    """Returns the device of a rank on a node kind, as specified or as reported by workers.
+    """Returns the device of a rank, as reported by workers.
 
     Returns:
-        None on CUDA until workers have reported their GPU, if plans name no node kind.
+        None on CUDA until workers have reported their GPU.
 
     Raises:
         DeviceError: If the GPU is unknown.
         SpecError: If the user's device file has faults.
     """
-    specified = spec.cluster.accelerators.get(accelerator)
-    if specified is not None and specified.gpu is not None:
-        return find_device(specified.gpu)
     if cluster.device == CPU:
         return find_device(CPU)
-    if seen is None and not accelerator:
+    if seen is None:
         return None
-    device = find_device(seen.device_name if seen else accelerator)
+    device = find_device(seen.device_name)
     per_node = spec.cluster.gpus_per_node
     return replace(device, node_devices=per_node) if per_node else device
 
 
-def _on_device(
-    records: Sequence[Record], accelerator: str, fingerprint: Fingerprint | None
-) -> tuple[Record, ...]:
+def _on_device(state: SweepState) -> tuple[Record, ...]:
     """Selects the records on this device, since the study may have moved from another machine."""
+    here = state.last_fingerprint
     return tuple(
         record
-        for record in records
-        if record.plan.accelerator == accelerator
-        and record.fingerprint is not None
-        and (fingerprint is None or record.fingerprint.device_name == fingerprint.device_name)
+        for record in state.records
+        if record.fingerprint is not None
+        and (here is None or record.fingerprint.device_name == here.device_name)
     )

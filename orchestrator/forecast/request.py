@@ -75,13 +75,7 @@ class PlanningRequest:
             node_slots=None if self.kind == "cpu" else self.device.node_devices,
             lacks=self.lacks,
         )
-        return RuleContext(spec=_without_accelerators(self.spec), model=self.model, cluster=cluster)
-
-
-def _without_accelerators(spec: SweepSpec) -> SweepSpec:
-    cluster = spec.cluster.model_copy(update={"accelerators": {}})
-    space = spec.space.model_copy(update={"accelerator": None})
-    return spec.model_copy(update={"cluster": cluster, "space": space})
+        return RuleContext(spec=self.spec, model=self.model, cluster=cluster)
 
 
 def planning_request(

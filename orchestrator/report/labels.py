@@ -228,7 +228,6 @@ _LABELLED = {knob.name: _labelled(knob) for knob in KNOBS if knob.label}
 # `data` has no word: the global batch is fixed, so the number of data ranks follows from
 # micro-batch and accumulation.
 _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
-    (("accelerator",), lambda plan: plan.accelerator),
     (("engine", "zero_stage", "replicas"), strategy),
     (("offload_optimizer", "offload_parameters"), _offload),
     _LABELLED.pop("pin_memory"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from orchestrator.core.objective import memory_of, speedup, thrashes, within_headroom
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.explain.context import ForecastContext, forecast_context, without_accelerator
+from orchestrator.explain.context import ForecastContext, forecast_context
 from orchestrator.explain.effects import KnobEffect, single_changes
 from orchestrator.report.labels import KIND_WORDS
 from orchestrator.report.sweep_tables import baseline_record
@@ -40,10 +40,9 @@ class ReportData:
 
 
 def report_data(state: SweepState) -> ReportData:
-    """Adds forecasts for the accelerator of the best plan, or a note why there are none."""
-    plan = (state.best or state.records[0]).plan
+    """Adds forecasts, or a note why there are none."""
     try:
-        return ReportData(state=state, context=forecast_context(state, plan.accelerator))
+        return ReportData(state=state, context=forecast_context(state))
     except UserError as error:
         reason = " ".join(str(error).split())
         note = f"This page shows measurements only, without forecasts: {reason}"
@@ -95,13 +94,7 @@ def ablation(data: ReportData) -> tuple[KnobEffect, ...]:
     """Returns the effect of each single-knob change to the best plan; empty if there is none."""
     if data.best is None:
         return ()
-    kind = data.best.plan.accelerator
-    records = [
-        replace(record, plan=without_accelerator(record.plan))
-        for record in data.state.records
-        if record.plan.accelerator == kind
-    ]
-    return single_changes(data.best, records, data.context)
+    return single_changes(data.best, data.state.records, data.context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +143,7 @@ def _status(record: Record, state: SweepState) -> tuple[str, str]:
 def _untried(context: ForecastContext) -> Iterator[Count]:
     forecasts = context.sized
     untried = np.ones(len(forecasts.table), dtype=bool)
-    for record in context.records:
+    for record in context.state.records:
         untried[forecasts.table.rows_of(record.plan)] = False
     fitting = int((untried & forecasts.keeps_headroom).sum())
     yield Count(plans=fitting, what="not tried", why="forecast to fit")

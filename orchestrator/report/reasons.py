@@ -11,7 +11,6 @@ from orchestrator.core.notes import (
     Message,
     Note,
     PlanBlamed,
-    PlansLeftOut,
     TrialsTransferred,
     TrialWaits,
 )
@@ -26,7 +25,6 @@ from orchestrator.core.reasons import (
     MachineFailed,
     MemoryNotReleased,
     NoImprovement,
-    NoPlanForNodes,
     NotWorthIt,
     OtherEnvironment,
     OtherNodes,
@@ -75,12 +73,6 @@ _LIMITS = MappingProxyType({"trials": "trials", "minutes": "minutes", "gpu_hours
 _COMPARATIVES = (
     ("faster than", "slower than"),
     ("more samples per price than", "fewer samples per price than"),
-)
-_PLAIN: Mapping[type[StopReason], str] = MappingProxyType(
-    {
-        NoPlanForNodes: "no untried plan is left for the available nodes",
-        ClusterSilent: "the cluster does not answer",
-    }
 )
 _MACHINE_FAILURES: Mapping[CrashKind, str] = MappingProxyType(
     {
@@ -173,20 +165,18 @@ def interruption_words(cause: Interruption) -> str:
 
 
 def _ranks(room: NoRoom) -> str:
-    where = f" on {room.accelerator}" if room.accelerator else ""
     shared = room.ranks_per_node
     together = f", at least {shared} of them on each node" if shared > 1 else ""
-    return f"{plural(room.ranks, 'rank')}{where}{together}"
+    return f"{plural(room.ranks, 'rank')}{together}"
 
 
-def capacity_words(available: Sequence[tuple[int, int, str]]) -> str:
+def capacity_words(available: Sequence[tuple[int, int]]) -> str:
     """Describes the capacity of nodes: `2 nodes with room for 8 ranks`, or `none`."""
-    return ", ".join(_capacity(*nodes) for nodes in available) or "none"
-
-
-def _capacity(count: int, slots: int, kind: str) -> str:
-    of_kind = f" of {kind}" if kind else ""
-    return f"{plural(count, 'node')}{of_kind} with room for {plural(slots, 'rank')}"
+    words = (
+        f"{plural(nodes, 'node')} with room for {plural(ranks, 'rank')}"
+        for nodes, ranks in available
+    )
+    return ", ".join(words) or "none"
 
 
 def stop_words(reason: StopReason) -> str:
@@ -207,8 +197,8 @@ def stop_words(reason: StopReason) -> str:
             return _same_failure(reason)
         case MachineFailed(cause=cause, error=error):
             return f"{_MACHINE_FAILURES[cause]}: {error}"
-        case NoPlanForNodes() | ClusterSilent():
-            return _PLAIN[type(reason)]
+        case ClusterSilent():
+            return "the cluster does not answer"
         case NoRoom() | Stopped():
             return interruption_words(reason)
 
@@ -258,8 +248,6 @@ def note_words(note: Note) -> str:
                 f"trial {trial} waits for room for {_ranks(room)}, up to {room.minutes:g} minutes;"
                 f" available: {capacity_words(room.available)}"
             )
-        case PlansLeftOut(room=room):
-            return f"plans for {room.accelerator} are left out: {interruption_words(room)}"
         case ForecastsEnded(error=error):
             return f"trials have no forecast: {error}"
         case TrialsTransferred():

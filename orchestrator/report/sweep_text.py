@@ -467,10 +467,8 @@ def evidence_sentences(state: SweepState) -> Iterator[str]:
 
 def _legend(state: SweepState) -> Iterator[str]:
     headroom = state.spec.objective.headroom
-    kinds = {record.plan.accelerator for record in state.records}
-    limit = state.memory_limit_bytes if len(kinds) < 2 else None  # each kind has its own
     share = f"{100 * (1 - headroom):.0f} %"
-    if limit:
+    if limit := state.memory_limit_bytes:
         usable = gib(limit * (1 - headroom))
         yield f"usable memory: {usable} GiB per rank, {share} of the limit of {gib(limit)} GiB"
     else:

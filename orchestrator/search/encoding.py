@@ -14,7 +14,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from search_spaces.plan import CHOICES, COUNTS, NAMES, Plan
+from search_spaces.plan import CHOICES, COUNTS, Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
 
@@ -84,8 +84,7 @@ def storable(searched: Distributions) -> Distributions:
     """Returns the distributions under which a study on disk stores the knobs.
 
     A categorical knob gets every choice that a plan can have, not only those searched: Optuna
-    refuses a study whose choices change, and a resumed sweep may search more of them. Node kinds
-    belong to the job, so theirs cannot change.
+    refuses a study whose choices change, and a resumed sweep may search more of them.
     """
     return {
         name: CategoricalDistribution(CHOICES[name]) if name in CHOICES else distribution
@@ -102,7 +101,7 @@ def parameters(plan: Plan, searched: Distributions) -> dict[str, Any] | None:
 
 def distribution(name: str, values: tuple[Any, ...]) -> BaseDistribution:
     """Returns the Optuna distribution of a knob with these values."""
-    if name in CHOICES or name in NAMES:
+    if name in CHOICES:
         return CategoricalDistribution(values)
     if name in COUNTS:
         # Logarithmic unless the count may be 0. The knob decides, not the values at hand: Optuna

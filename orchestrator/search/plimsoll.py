@@ -100,11 +100,9 @@ def search_objective(objective: Objective, table: PlanTable) -> SearchObjective:
     All values are logarithms; prices are per second.
     """
     price = None
-    prices = [objective.price_on(accelerator) for accelerator in table.values["accelerator"]]
-    if all(prices):
+    if objective.price is not None:
         ranks = table.column("tensor") * table.column("pipeline") * table.column("data")
-        price_per_rank = np.array(prices, dtype=float)[table.codes["accelerator"]]
-        price = np.log(price_per_rank * ranks / 3600)
+        price = np.log(objective.price * ranks / 3600)
     bounds = [
         np.full(len(table), math.log(bound)) + (price if metric == "samples_per_price" else 0.0)
         for metric, bound in objective.lower_bounds
@@ -265,7 +263,7 @@ class _CandidateSet:
         self.cost = cost
         self._own: list[Observation] = []
         self._transferred: list[Observation] = []
-        self._transferred_to: set[str] = set()  # accelerators whose fingerprint was compared
+        self._compared = False  # this study's fingerprint with those of the others
         self.measured_by: dict[int, str] = {}  # name of another study, by candidate
         self._numbers: set[int] = set()  # of the records that are observed
         self._deviation = 0.0  # between trials of a plan, as repeats show it; 0.0 before any
@@ -314,24 +312,20 @@ class _CandidateSet:
                 if is_repeat(record):
                     speeds = Speeds.of(records, (), Objective.of(spec))
                     self._deviation = speeds.deviation if speeds.degrees else 0.0
-        for accelerator in self.table.values["accelerator"]:
-            latest = _latest(records, accelerator)
-            if accelerator in self._transferred_to or latest is None or latest.fingerprint is None:
-                continue
-            self._transferred_to.add(accelerator)
-            for number, study in enumerate(earlier, start=1):
-                for trial in transferred_trials([study], latest.fingerprint):
-                    if trial.record.plan.accelerator in ("", accelerator):
-                        self._transfer(trial, number, latest, spec)
+        latest = None if self._compared else _latest(records)
+        if latest is None or latest.fingerprint is None:
+            return
+        self._compared = True
+        for number, study in enumerate(earlier, start=1):
+            for trial in transferred_trials([study], latest.fingerprint):
+                self._transfer(trial, number, latest, spec)
 
     def _transfer(
         self, trial: TransferredTrial, study: int, latest: Record, spec: SweepSpec
     ) -> None:
         other_limit, limit = memory_limit_of(trial.record), memory_limit_of(latest)
         shift = math.log(other_limit / limit) if other_limit and limit else 0.0
-        # A study of a single node kind does not name it
-        plan = replace(trial.record.plan, accelerator=latest.plan.accelerator)
-        for observation in self._observations_of(replace(trial.record, plan=plan), spec):
+        for observation in self._observations_of(trial.record, spec):
             share = None if observation.log_share is None else observation.log_share + shift
             transferred = replace(
                 observation, study=study, transfer_std=trial.transfer_std, log_share=share
@@ -369,12 +363,10 @@ def _memory_trend(table: PlanTable, searched: Distributions) -> tuple[Numbers, N
     return trend - trend.mean(), _MEMORY_STD * np.stack(parts, axis=1)
 
 
-def _latest(records: Sequence[Record], accelerator: str) -> Record | None:
-    """Returns the last record on a node kind that has a fingerprint and a memory limit."""
+def _latest(records: Sequence[Record]) -> Record | None:
+    """Returns the last record that has a fingerprint and a memory limit."""
     complete = (
-        record
-        for record in reversed(records)
-        if record.plan.accelerator == accelerator and record.fingerprint and memory_limit_of(record)
+        record for record in reversed(records) if record.fingerprint and memory_limit_of(record)
     )
     return next(complete, None)
 

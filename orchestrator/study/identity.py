@@ -23,7 +23,7 @@ _ADAPTER = TypeAdapter(dict[str, Any])
 def job_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the job that a study measures, by section of the specification.
 
-    Empty if the study does not say. Of each accelerator it holds the memory limit only.
+    Empty if the study does not say.
 
     Args:
         attributes: User attributes of the study.
@@ -68,11 +68,6 @@ def check_same_job(study: optuna.Study, spec: SweepSpec, name: str, *, measured:
     job = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
     for key in KEYS_OUTSIDE_MEASUREMENT:
         job["cluster"].pop(key)
-    # prices and forecast settings of an accelerator change no measurement
-    kinds = job["cluster"].pop("accelerators")
-    if kinds:
-        limits = {kind: settings["memory_gib"] for kind, settings in kinds.items()}
-        job["cluster"]["accelerators"] = limits
     if _SUBJECT not in study.user_attrs or not measured:
         study.set_user_attr(_SUBJECT, job)
         return

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 from pydantic import Field, TypeAdapter, ValidationError
@@ -210,7 +209,7 @@ class Study:
     def driver_started(
         self,
         cluster: ClusterFacts,
-        requests: Sequence[CapacityRequest],
+        request: CapacityRequest,
         max_groups: int,
         at: float,
         *,
@@ -220,7 +219,7 @@ class Study:
 
         Args:
             cluster: Device and memory limit of the ranks.
-            requests: The capacity to request for each accelerator that plans name.
+            request: The capacity to request.
             max_groups: Most worker groups at the same time.
             at: Seconds since the epoch.
             nodes_may_come: Whether other nodes may take the place of those that go.
@@ -232,12 +231,12 @@ class Study:
             records=self.records(),
             validations=self.validations(),
             interrupted=self.interrupted(),
-            untried=tuple(self.untried_counts().items()),
-            memory_limit_bytes=None if cluster.accelerators else cluster.memory_limit_bytes,
+            untried=self.untried_count(),
+            memory_limit_bytes=cluster.memory_limit_bytes,
             device=cluster.device,
             folder=str(Path.cwd()),
             max_groups=max_groups,
-            requests=tuple(requests),
+            request=request,
             nodes_may_come=nodes_may_come,
             at=at,
         )
@@ -267,39 +266,21 @@ class Study:
         with self._storage_loss():
             self._writer.keep(lambda study: keep_end(study, ended))
 
-    def untried(self, kinds: Collection[str] | None = None) -> Candidates:
-        """Returns the candidates without a finished or running trial, in the space's order.
+    def untried(self) -> Candidates:
+        """Returns the candidates without a finished or running trial, in the space's order."""
+        return Candidates(self._space.table.take(self._free))
 
-        Args:
-            kinds: Accelerators of the candidates; None: any.
-        """
-        return Candidates(self._space.table.take(self._free & self._is_on(kinds)))
+    def untried_count(self) -> int:
+        """Returns the number of candidates without a finished or running trial."""
+        return int(np.count_nonzero(self._free))
 
-    def untried_counts(self) -> dict[str, int]:
-        """Returns the number of candidates without a finished or running trial, by accelerator."""
-        table = self._space.table
-        return {
-            kind: int(np.count_nonzero(self._free & table.is_value("accelerator", kind)))
-            for kind in table.values["accelerator"]
-        }
-
-    def propose(
-        self, prior: SearchPrior | None = None, kinds: Collection[str] | None = None
-    ) -> PlanProposed:
+    def propose(self, prior: SearchPrior | None = None) -> PlanProposed:
         """Returns the sampler's next proposal. There must be an untried candidate.
 
         Args:
             prior: Forecasts of the space's candidates, or None while there are none.
-            kinds: Accelerators to choose from; None: any.
         """
-        state = self._search_state(prior)
-        return self._proposer.propose(replace(state, free=state.free & self._is_on(kinds)))
-
-    def _is_on(self, kinds: Collection[str] | None) -> NDArray[np.bool_]:
-        table = self._space.table
-        return table.is_one_of(
-            "accelerator", table.values["accelerator"] if kinds is None else kinds
-        )
+        return self._proposer.propose(self._search_state(prior))
 
     def transferred(self, ours: Fingerprint) -> tuple[TrialsTransferred, ...]:
         """Returns what the search learns from each other study on this fingerprint."""

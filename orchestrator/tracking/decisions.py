@@ -59,11 +59,8 @@ def instruction_to_json(instruction: Instruction) -> Json:
         values = {"event": "SweepStarted"}
     else:
         values = _dump(instruction)
-    # sets have another order in each process
-    for need in values.get("needs", ()):
-        need["nodes"].sort()
-    if values.get("accelerators"):
-        values["accelerators"].sort()
+    if "need" in values:
+        values["need"]["nodes"].sort()  # sets have another order in each process
     return {"kind": type(instruction).__name__, **values}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -224,25 +224,6 @@ class SearchPrior:
     def take(self, rows: NDArray[np.intp]) -> Self:
         """Returns the prior of these rows."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-
-def join_priors(parts: Sequence[SearchPrior], rows: Sequence[NDArray[np.intp]]) -> SearchPrior:
-    """Joins the priors of parts of a table.
-
-    Args:
-        parts: Priors of disjoint parts that cover the table.
-        rows: Rows of each part in the table.
-
-    Returns:
-        The prior of the table, in its order.
-    """
-    order = np.argsort(np.concatenate(rows))
-    return SearchPrior(
-        **{
-            field.name: np.concatenate([getattr(part, field.name) for part in parts])[order]
-            for field in fields(SearchPrior)
-        }
-    )
 
 
 def search_prior(work: Workload, calibration: Calibration, limit_bytes: float) -> SearchPrior:

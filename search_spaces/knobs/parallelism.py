@@ -7,17 +7,6 @@ from search_spaces.knobs.knob import ZERO, Knob, is_sharded
 
 PARALLELISM = (
     Knob(
-        name="accelerator",
-        trades="speed and memory of a GPU against its price and the number of such GPUs",
-        does=(
-            "places the ranks on nodes of that kind (Ray's label `ray.io/accelerator-type`),"
-            " which `cluster.accelerators` names and describes; each kind has its own forecasts,"
-            " memory limit and price"
-        ),
-        default=search_defaults.accelerators,
-        set_in="group",
-    ),
-    Knob(
         name="engine",
         trades=(
             "DDP and FSDP2 combine with tensor and pipeline parallelism; DeepSpeed's ZeRO can"
@@ -102,7 +91,7 @@ PARALLELISM = (
             " data ranks"
         ),
         default=search_defaults.data_degrees,
-        depends_on=("accelerator", "tensor", "pipeline"),
+        depends_on=("tensor", "pipeline"),
         set_in="group",
     ),
     Knob(

@@ -44,11 +44,6 @@ def powers_of_two(most: int) -> Values:
     return tuple(2**power for power in range(most.bit_length()) if 2**power <= most)
 
 
-def accelerators(choice: DomainContext) -> Values:
-    """Returns all kinds of nodes that the specification names."""
-    return tuple(kind.name for kind in choice.cluster.accelerators) or ("",)
-
-
 def engines(choice: DomainContext) -> Values:
     """Adds DeepSpeed only where nothing else helps: on one GPU that needs to offload."""
     lack = choice.cluster.lack("deepspeed") or choice.cluster.lack("cpu_adam")
@@ -108,12 +103,9 @@ def pipeline_schedules(choice: DomainContext) -> Values:
 
 
 def data_degrees(choice: DomainContext) -> Values:
-    """Returns all ranks that tensor and pipeline leave, on nodes of the plan's kind."""
-    chosen, ranks = choice.chosen, choice.workers
-    if chosen["accelerator"]:
-        nodes = choice.cluster.of(chosen["accelerator"])
-        ranks = min(ranks, choice.spec.cluster.ranks_of(nodes.slots))
-    return (max(ranks // (chosen["tensor"] * chosen["pipeline"]), 1),)
+    """Returns all ranks that tensor and pipeline leave."""
+    chosen = choice.chosen
+    return (max(choice.workers // (chosen["tensor"] * chosen["pipeline"]), 1),)
 
 
 def zero_stages(choice: DomainContext) -> Values:

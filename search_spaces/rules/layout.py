@@ -10,25 +10,9 @@ from search_spaces.settings.schedules import SCHEDULES
 
 def cluster_has_room(plan: Plan, context: RuleContext) -> str | None:
     """Ray Train would wait forever for a worker group that cannot fit in the cluster."""
-    slots = context.cluster.of(plan.accelerator).slots
+    slots = context.cluster.slots
     ranks = plan.tensor * plan.pipeline * plan.data
-    if ranks <= slots:
-        return None
-    where = f"{plan.accelerator} nodes have" if plan.accelerator else "the cluster has"
-    return f"needs {ranks} ranks, but {where} room for {slots}"
-
-
-def accelerator_is_there(plan: Plan, context: RuleContext) -> str | None:
-    """A plan runs on nodes of one kind, which it names if the cluster has several."""
-    names = [kind.name for kind in context.cluster.accelerators]
-    if not names and not plan.accelerator:
-        return None
-    if plan.accelerator in names:
-        return None
-    if not plan.accelerator:
-        return f"accelerator must be one of cluster.accelerators: {', '.join(names)}"
-    listed = ", ".join(names) or "none"
-    return f"accelerator {plan.accelerator} is not one of cluster.accelerators: {listed}"
+    return None if ranks <= slots else f"needs {ranks} ranks, but the cluster has room for {slots}"
 
 
 def pipeline_needs_torch(plan: Plan, _: RuleContext) -> str | None:

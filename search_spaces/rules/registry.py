@@ -38,7 +38,6 @@ from search_spaces.rules.compute import (
     zero_3_compiles_no_selective_recomputation,
 )
 from search_spaces.rules.layout import (
-    accelerator_is_there,
     batching_needs_lengths,
     cluster_has_room,
     global_batch_is_kept,
@@ -117,7 +116,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             micro_batch_keeps_the_loss,
             padding_keeps_the_loss,
             batching_needs_lengths,
-            accelerator_is_there,
             cluster_has_room,
             pipeline_needs_torch,
             pipeline_can_cut,

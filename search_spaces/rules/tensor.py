@@ -19,7 +19,7 @@ def tensor_stays_inside_a_node(plan: Plan, context: RuleContext) -> str | None:
         Narayanan et al. 2021, Efficient Large-Scale Language Model Training on GPU Clusters,
         section 3.2: tensor parallelism up to the GPUs of a node, pipelines across nodes.
     """
-    slots = context.cluster.of(plan.accelerator).node_slots
+    slots = context.cluster.node_slots
     if slots is None or plan.tensor <= slots:
         return None
     return f"tensor {plan.tensor} exceeds the {slots} ranks that fit on one node"

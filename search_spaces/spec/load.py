@@ -122,8 +122,6 @@ def _set(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     below = tree.get(first)
     if first == _BY_NAME and isinstance(below, str):
         below = {_NAME: below}
-    elif isinstance(below, list) and all(isinstance(name, str) for name in below):
-        below = {name: {} for name in below}  # as cluster.accelerators may be written
     tree[first] = dict(below) if isinstance(below, Mapping) else {}
     _set(tree[first], rest, value)
 

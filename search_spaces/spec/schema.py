@@ -203,26 +203,13 @@ class SweepSpec(Section):
             return {**value, "model": {"name": value["model"]}}
         return value
 
-    @field_validator("space")
-    @classmethod
-    def _accelerators_are_declared(cls, value: SpaceSpec, info: ValidationInfo) -> SpaceSpec:
-        cluster = info.data.get("cluster")
-        declared = cluster.accelerators if cluster is not None else value.accelerator or ()
-        if unknown := [name for name in value.accelerator or () if name not in declared]:
-            raise ValueError(
-                f"accelerator names {', '.join(unknown)}, but cluster.accelerators does not: add"
-                " Ray's name for the nodes' accelerators there"
-            )
-        return value
-
     @field_validator("objective")
     @classmethod
     def _price_is_known(cls, value: ObjectiveSpec, info: ValidationInfo) -> ObjectiveSpec:
         cluster = info.data.get("cluster")
-        if value.asks_for_price and cluster is not None and not cluster.is_priced:
+        if value.asks_for_price and cluster is not None and not cluster.price_per_gpu_hour:
             raise ValueError(
                 "samples_per_price needs a price: set cluster.price_per_gpu_hour above 0"
-                + (", or set one for each of cluster.accelerators" if cluster.accelerators else "")
             )
         return value
 
@@ -252,11 +239,3 @@ class SweepSpec(Section):
         study = self.study.model_copy(update={"storage": None})
         tracking = self.tracking.model_copy(update={"uri": None})
         return self.model_copy(update={"study": study, "tracking": tracking})
-
-    def on(self, accelerator: str) -> Self:
-        """Returns the specification for nodes of one kind, with their memory limit and price."""
-        kind = self.cluster.accelerators.get(accelerator)
-        if kind is None:
-            return self
-        overrides = kind.model_dump(exclude_none=True)
-        return self.model_copy(update={"cluster": self.cluster.model_copy(update=overrides)})

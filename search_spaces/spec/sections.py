@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from search_spaces.plan import Precision
@@ -37,29 +37,6 @@ def section_of(field: FieldInfo | None) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def sections_in(field: FieldInfo) -> type[Section] | None:
-    """Returns the section under each name of a mapping; None if the key holds no such mapping."""
-    kinds = get_args(field.annotation) if get_origin(field.annotation) is dict else ()
-    return next(
-        (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None
-    )
-
-
-class AcceleratorSpec(Section):
-    """One kind of node in a cluster with several; keys left out are taken from `cluster`."""
-
-    gpu: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=100,
-        description="the GPU to forecast for, such as H100 or A100-40; if unset, the kind's name",
-    )
-    price_per_gpu_hour: float | None = Field(default=None, gt=0, description="price per GPU-hour")
-    memory_gib: float | None = Field(
-        default=None, gt=0, le=MOST_GIB, description="memory limit per rank, in GiB"
-    )
-
-
 class ClusterSpec(Section):
     """The Ray cluster, how many ranks it runs, and how much memory each rank may use."""
 
@@ -75,9 +52,9 @@ class ClusterSpec(Section):
     )
     groups: Count | Literal["auto"] = Field(
         default="auto",
-        description="trials that run at the same time, each in its own worker group; auto: one (one"
-        " per kind if accelerators is set), but if workers is a number, as many as get nodes of"
-        " their own and fit in the head node's memory (the sweep waits for one)",
+        description="trials that run at the same time, each in its own worker group; auto: one, but"
+        " if workers is a number, as many as get nodes of their own and fit in the head node's"
+        " memory (the sweep waits for one)",
     )
     share_nodes: bool = Field(
         default=False,
@@ -117,11 +94,12 @@ class ClusterSpec(Section):
         description="price per GPU-hour (on CPU: per rank-hour), in any currency,"
         " for `plimsoll plan` and objective.metric samples_per_price",
     )
-    accelerators: dict[str, AcceleratorSpec] = Field(
-        default_factory=dict,
-        description="kinds of nodes to search among, by Ray's name for their accelerators (the"
-        " label ray.io/accelerator-type), each with gpu, price_per_gpu_hour and memory_gib where"
-        " they differ from the cluster's; if unset, only the kind with room for most ranks is used",
+    accelerator: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="the kind of nodes to use, by Ray's name for their accelerators (the label"
+        " ray.io/accelerator-type); if unset, the kind with room for most ranks",
     )
     cpus_per_worker: Count = Field(default=1, description="CPU cores and threads per rank")
     memory_gib: float | None = Field(
@@ -137,28 +115,16 @@ class ClusterSpec(Section):
         description="folder on each node's NVMe drive, for offloaded state",
     )
 
-    @property
-    def price_on(self) -> dict[str, float]:
-        """Price per GPU-hour of each kind of node; empty if any of them has no price."""
-        prices = {
-            name: kind.price_per_gpu_hour or self.price_per_gpu_hour
-            for name, kind in self.accelerators.items()
-        }
-        known_prices = {name: price for name, price in prices.items() if price}
-        return known_prices if len(known_prices) == len(prices) else {}
-
-    @property
-    def is_priced(self) -> bool:
-        """True if every rank has a price."""
-        return bool(self.price_on if self.accelerators else self.price_per_gpu_hour)
-
-    @field_validator("accelerators", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _complete_accelerators(cls, value: Any) -> Any:
-        if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
-            return {name: {} for name in value}
-        if isinstance(value, dict):
-            return {name: {} if kind is None else kind for name, kind in value.items()}
+    def _one_kind_of_node(cls, value: Any) -> Any:
+        if isinstance(value, dict) and (
+            "accelerators" in value or isinstance(value.get("accelerator"), list | dict)
+        ):
+            raise ValueError(
+                "a sweep uses one kind of node: set accelerator to Ray's name for it, and run a"
+                " sweep for each kind"
+            )
         return value
 
     def ranks_of(self, slots: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.core.events import (
@@ -18,7 +18,7 @@ from orchestrator.core.notes import Message
 from orchestrator.core.reasons import BudgetSpent, Sampled
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance, begin
-from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
+from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
@@ -59,14 +59,10 @@ def make_spec(**sections: Any) -> SweepSpec:
     return SweepSpec.model_validate({**base, **sections})
 
 
-def make_space(spec: SweepSpec, workers: int = 2, without: Collection[str] = ()) -> Space:
-    """The space of the spec for the tiny Llama; there are no nodes of the kinds in `without`."""
+def make_space(spec: SweepSpec, workers: int = 2) -> Space:
+    """The space of the spec for the tiny Llama."""
     cluster = ClusterFacts(device="cpu", slots=workers, memory_limit_bytes=LIMIT_BYTES)
-    apart = split_by_accelerator(
-        cluster, spec, lambda kind: (0, 0) if kind in without else (workers, None)
-    )
-    around = RuleContext(spec=spec, model=LLAMA, cluster=apart)
-    return build_space(around, workers)
+    return build_space(RuleContext(spec=spec, model=LLAMA, cluster=cluster), workers)
 
 
 def make_plan(**knobs: Any) -> Plan:

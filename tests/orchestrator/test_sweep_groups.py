@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from orchestrator.core.placement import CapacityRequest, Node
-from orchestrator.sweep import MAX_GROUPS, capacity_requests, groups_on_head
+from orchestrator.sweep import MAX_GROUPS, capacity_request, groups_on_head
 from search_spaces.errors import SpecError
 from tests.orchestrator.records import make_space, make_spec
 
 NODES = [Node(id=str(number), slots=2) for number in range(3)]
 
 
-def wanted(nodes: list[Node], **cluster: Any) -> tuple[tuple[CapacityRequest, ...], int]:
+def wanted(nodes: list[Node], **cluster: Any) -> tuple[CapacityRequest, int]:
     spec = make_spec(cluster={"workers": 2, **cluster})
-    return capacity_requests(spec, make_space(spec), nodes)
+    return capacity_request(spec, make_space(spec), nodes)
 
 
 def test_by_default_as_many_as_have_nodes_to_themselves() -> None:
-    assert wanted(NODES) == ((CapacityRequest(groups=3, ranks=2),), 3)
-    assert wanted(NODES, groups=2) == ((CapacityRequest(groups=2, ranks=2),), 2)
-    assert wanted(NODES, workers="auto") == ((CapacityRequest(groups=1, ranks=2),), 1)
+    assert wanted(NODES) == (CapacityRequest(groups=3, ranks=2), 3)
+    assert wanted(NODES, groups=2) == (CapacityRequest(groups=2, ranks=2), 2)
+    assert wanted(NODES, workers="auto") == (CapacityRequest(groups=1, ranks=2), 1)
 
 
 def test_the_head_has_memory_for_so_many() -> None:
@@ -34,8 +34,8 @@ def test_the_head_has_memory_for_so_many() -> None:
     spec = make_spec(cluster={"workers": 2})
     asked = make_spec(cluster={"workers": 2, "groups": 3})
 
-    assert capacity_requests(spec, make_space(spec), NODES, 2)[1] == 2
-    assert capacity_requests(asked, make_space(asked), NODES, 2)[1] == 3
+    assert capacity_request(spec, make_space(spec), NODES, 2)[1] == 2
+    assert capacity_request(asked, make_space(asked), NODES, 2)[1] == 3
 
 
 def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:
@@ -45,18 +45,8 @@ def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:
     assert wanted(large)[1] == 1
 
 
-def test_each_kind_of_nodes_has_its_groups() -> None:
-    there = [Node(id="a", slots=2, kind="A100"), Node(id="b", slots=4, kind="A100")]
-    there.append(Node(id="h", slots=2, kind="H100"))
-    kinds = {"accelerators": ["A100", "H100"]}
-    each = (
-        CapacityRequest(groups=2, ranks=2, accelerator="A100"),
-        CapacityRequest(groups=1, ranks=2, accelerator="H100"),
-    )
-
-    assert wanted(there, **kinds) == (each, 3)
-    auto = wanted(there, workers="auto", **kinds)
-    assert ([one.groups for one in auto[0]], auto[1]) == ([1, 1], 2)
+def test_room_is_requested_on_nodes_of_the_kind_that_is_named() -> None:
+    assert wanted(NODES, accelerator="A100")[0].accelerator == "A100"
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Any
 
-from search_spaces.facts import AcceleratorFacts, TensorFacts
+from search_spaces.facts import TensorFacts
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
-from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, NAMES, Plan
+from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_cluster, a_model, a_spec
 
 GLOBAL_BATCH = 48
-KINDS = ("", "H100", "L4")
 KNOB_NAMES = tuple(each.name for each in fields(Plan) if each.name != "accumulation")  # it follows
 # Changes of another knob that rules require for a value of a knob.
 TIED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
@@ -36,7 +35,6 @@ ZERO = {"engine": "deepspeed"}
 BASES: Mapping[str, Mapping[str, Any]] = {
     "ddp": {},
     "ddp on cpu": {},
-    "ddp on H100": {"accelerator": "H100"},
     "ddp in bf16": {"precision": "bf16"},
     "ddp in one pass": {"micro_batch": 24},
     "recomputed": {"checkpoint_ratio": 1.0},
@@ -48,7 +46,7 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "stages": {"pipeline": 2, "data": 1},
     "zero 0, compiled": {**ZERO, "compile": True},
     "zero 2": {**ZERO, "zero_stage": 2},
-    "zero 2 on H100": {**ZERO, "zero_stage": 2, "accelerator": "H100", "checkpoint_ratio": 1.0},
+    "zero 2, recomputed": {**ZERO, "zero_stage": 2, "checkpoint_ratio": 1.0},
     "zero 3": {**ZERO, "zero_stage": 3},
     "zero 3 on host": {**ZERO, "zero_stage": 3, **HOST},
     "zero 3 on nvme": {**ZERO, "zero_stage": 3, **NVME},
@@ -78,7 +76,6 @@ class Pair:
 @cache
 def context_of(base: str) -> RuleContext:
     """Returns the machines of a plan, which lack nothing."""
-    kinds = tuple(AcceleratorFacts(name=name, slots=8) for name in KINDS if name)
     device = "cpu" if "cpu" in base else "cuda"
     return RuleContext(
         spec=a_spec(
@@ -91,7 +88,7 @@ def context_of(base: str) -> RuleContext:
             vocab_size=50257,
             tensor=TensorFacts(divisors=(("attention heads", 12),)),
         ),
-        cluster=a_cluster(device=device, slots=8, accelerators=kinds if "H100" in base else ()),
+        cluster=a_cluster(device=device, slots=8),
     )
 
 
@@ -109,8 +106,6 @@ def values_of(knob: str) -> tuple[Any, ...]:
     if knob in COUNTS:
         default = DEFAULTS.get(knob, 1)
         return tuple(sorted({COUNTS[knob], default, *(2, 4), 2 * default}))
-    if knob in NAMES:
-        return KINDS
     assert knob == "checkpoint_ratio", f"{knob} has a type without values to try: add them here"
     return CHECKPOINT_RATIOS
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from search_spaces.facts import AcceleratorFacts, TensorFacts
+from search_spaces.facts import TensorFacts
 from search_spaces.knobs.registry import KNOBS
-from search_spaces.plan import CHOICES, DEFAULTS, NAMES, Plan
+from search_spaces.plan import CHOICES, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
 from tests.plans import ddp_plan
@@ -23,13 +23,6 @@ LORA = a_spec(data=LENGTHS, train={"global_batch": 32, "precision": "fp32", "met
 NVME = a_spec(data=LENGTHS, cluster={"nvme_folder": "/mnt/nvme"})
 EIGHT = a_cluster(slots=8)
 GPUS = a_cluster(slots=8, device="cuda")
-TWO_KINDS = a_cluster(
-    slots=8,
-    accelerators=(
-        AcceleratorFacts(name="A100", slots=8, node_slots=8),
-        AcceleratorFacts(name="H100", slots=4, node_slots=2),
-    ),
-)
 
 
 def lacking(feature: str, reason: str, device: str = "cpu") -> RuleContext:
@@ -89,11 +82,6 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ddp_plan(batching="grouped"),
         around(spec=a_spec()),
         "batching grouped is the same as padded if all samples have the same length",
-    ),
-    "accelerator_is_there": (
-        ddp_plan(accelerator="V100"),
-        around(cluster=TWO_KINDS),
-        "accelerator V100 is not one of cluster.accelerators: A100, H100",
     ),
     "cluster_has_room": (
         ddp_plan(tensor=2),
@@ -487,36 +475,9 @@ def test_interleaving_takes_what_torch_takes(pipeline: int, accumulation: int, l
     assert (RULES["interleaving_has_whole_rounds"](plan, around()) is None) is legal
 
 
-@pytest.mark.parametrize(
-    ("knobs", "words"),
-    [
-        ({"accelerator": "H100", "tensor": 2, "data": 2}, None),
-        ({"accelerator": "H100", "data": 8}, "needs 8 ranks, but H100 nodes have room for 4"),
-        (
-            {"accelerator": "H100", "tensor": 4, "data": 1},
-            "tensor 4 exceeds the 2 ranks that fit on one node",
-        ),
-        ({"accelerator": "A100", "data": 8}, None),
-        ({}, "accelerator must be one of cluster.accelerators: A100, H100"),
-    ],
-)
-def test_a_plan_has_the_room_that_nodes_of_its_kind_have(
-    knobs: dict[str, Any], words: str | None
-) -> None:
-    plan = ddp_plan(**{"micro_batch": 1} | knobs)
-    plan = replace(plan, accumulation=32 // plan.data)
-    found = refusal(plan, around(cluster=TWO_KINDS))
-
-    assert (found and found.detail) == words
-
-
 # ---------------------------------------------------------------- properties
 
-COUNTS = {
-    name: st.integers(1, 9)
-    for name in Plan.__dataclass_fields__
-    if name not in CHOICES and name not in NAMES
-}
+COUNTS = {name: st.integers(1, 9) for name in Plan.__dataclass_fields__ if name not in CHOICES}
 PLANS = st.builds(
     Plan,
     **COUNTS
@@ -524,7 +485,6 @@ PLANS = st.builds(
     | {
         "checkpoint_ratio": st.floats(0, 1),
         "loader_workers": st.integers(0, 4),
-        "accelerator": st.sampled_from(["", "A100", "V100"]),
     },
 )
 AROUND = st.builds(
@@ -535,9 +495,7 @@ AROUND = st.builds(
         blocks=st.integers(0, 12),
         tensor=st.sampled_from([TensorFacts(), TensorFacts(refusal="no plan splits it")]),
     ),
-    cluster=st.sampled_from(
-        [a_cluster(), EIGHT, GPUS, TWO_KINDS, a_cluster(lacks=(("compile", "no g++"),))]
-    ),
+    cluster=st.sampled_from([a_cluster(), EIGHT, GPUS, a_cluster(lacks=(("compile", "no g++"),))]),
 )
 
 

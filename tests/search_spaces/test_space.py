@@ -12,7 +12,6 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from search_spaces.errors import SpecError
-from search_spaces.facts import AcceleratorFacts
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import DomainContext
 from search_spaces.plan import CHOICES, Plan
@@ -113,7 +112,6 @@ def one_by_one(
     device=st.sampled_from(["cpu", "cuda"]),
     global_batch=st.sampled_from([1, 7, 24, 32, 96]),
     lengths=st.sampled_from([{}, {64: 1.0, 128: 1.0}]),
-    kinds=st.sampled_from([(), (2,), (8, 4)]),
 )
 def test_columns_are_ruled_as_plans_one_by_one(
     space: Any,
@@ -122,12 +120,9 @@ def test_columns_are_ruled_as_plans_one_by_one(
     device: str,
     global_batch: int,
     lengths: Any,
-    kinds: tuple[int, ...],
 ) -> None:
     spec = a_spec(space=space, train={"global_batch": global_batch}, data={"lengths": lengths})
-    cluster = a_cluster(slots=workers, device=device).by_accelerator(
-        tuple(AcceleratorFacts(name=f"of {slots}", slots=slots) for slots in kinds)
-    )
+    cluster = a_cluster(slots=workers, device=device)
     context = around(spec=spec, model=model, cluster=cluster)
     combinations = Combinations(context, workers)
     assume(combinations.count <= MOST)
@@ -180,17 +175,6 @@ def test_a_rule_is_asked_once_for_each_case_it_tells_apart() -> None:
     assert refused is not None
     assert refused.tolist() == [p.engine == "deepspeed" and p.data * p.tensor > 4 for p in plans]
     assert asked <= 1 + 2 + 2 * 3 * 2  # with nothing known, by engine, by all that is read
-
-
-def test_plans_of_a_kind_take_all_ranks_of_its_nodes() -> None:
-    kinds = (AcceleratorFacts(name="A100", slots=2), AcceleratorFacts(name="H100", slots=8))
-    cluster = a_cluster(slots=10).by_accelerator(kinds)
-    built = build_space(around(cluster=cluster), cluster.slots)
-
-    assert {(plan.accelerator, plan.data) for plan in built.candidates} == {
-        ("A100", 2),
-        ("H100", 8),
-    }
 
 
 def test_a_million_plans_are_a_space() -> None:

@@ -56,7 +56,7 @@ INTERRUPTIONS: tuple[Interruption, ...] = (
     WorkersFailed(outcome=Crashed(cause="worker_died", rank=1, phase="forward", detail="so")),
     NodesLost(nodes=("a", "b")),
     QueuesLost(),
-    NoRoom(ranks=4, minutes=10.0, available=((2, 1, "L4"),)),
+    NoRoom(ranks=4, minutes=10.0, available=((2, 1),)),
 )
 
 

@@ -30,7 +30,7 @@ from orchestrator.report.reasons import outcome_sentence
 from search_spaces.facts import ClusterFacts
 from search_spaces.knobs.registry import KNOBS, is_lossless
 from search_spaces.knobs.search_defaults import DomainContext
-from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, NAMES, Plan
+from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import SweepSpec
@@ -214,8 +214,6 @@ def _attempt(
 
 
 def _pick(name: str, offered: tuple[Any, ...], rng: random.Random) -> Any:
-    if name in NAMES:
-        return offered[0]
     if name in ("data", "checkpoint_ratio"):
         return rng.choice(offered)
     if name in _RARE and rng.random() > _RARE[name]:

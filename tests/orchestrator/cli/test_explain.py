@@ -153,7 +153,6 @@ def test_without_an_answer_there_is_nothing_to_explain(
         (["--plan", "12"], "for trial 12 use --trial 12"),
         (["--trial", "1", "--plan", "zero_stage=3"], "two questions: give one of them"),
         (["--plan", "zero=3"], "--plan 'zero' is not a knob; the knobs are"),
-        (["--plan", "accelerator=H100"], "cluster.accelerators has none"),
         (["more.yaml"], "one study is explained, but demo.yaml and more.yaml were named"),
         (["zero_stage=3"], "give a plan with --plan KNOB=VALUE"),
         (["--out", "demo.yaml/x.json"], "demo.yaml/x.json cannot be written"),

@@ -1,14 +1,12 @@
-"""A sweep over two kinds of nodes, each with its own memory limit and price."""
+"""A sweep on one of two kinds of nodes."""
 
 from __future__ import annotations
 
 import subprocess
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from orchestrator.core.objective import Objective, best, memory_limit_of
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
@@ -24,8 +22,6 @@ pytestmark = [
         not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
     ),
 ]
-GIB = 2**30
-# The machine is the same, so that the one that costs a tenth gives more for the price
 SPEC = """
 model: where_model:make
 cluster:
@@ -33,11 +29,10 @@ cluster:
   workers: 1
   memory_gib: 0.5
   wait_minutes: 1
-  accelerators: {{cheap: {{price_per_gpu_hour: 0.1}}, dear: {{memory_gib: 0.75}}}}
-  price_per_gpu_hour: 1.0
+  accelerator: dear
 train: {{global_batch: 16, sequence_length: 16, precision: fp32}}
 space: {{micro_batch: [4, 8]}}
-objective: {{metric: samples_per_price, max_seconds: 2, interval: 0.05, racing: false}}
+objective: {{max_seconds: 2, interval: 0.05, racing: false}}
 validation: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db", folder: "{folder}"}}
 tracking: {{enabled: false}}
@@ -72,43 +67,13 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSpec, list[Rec
     return spec, list(load_records(spec, "sweep")), ran.stdout
 
 
-def test_every_plan_is_measured_on_both_kinds(
+def test_every_plan_is_measured_on_the_node_of_its_kind(
     swept: tuple[SweepSpec, list[Record], str],
-) -> None:
-    _, records, log = swept
-    tried = {(record.plan.accelerator, record.plan.micro_batch) for record in records}
-
-    assert tried == {(kind, micro) for kind in ("cheap", "dear") for micro in (4, 8)}, log
-    assert all(isinstance(record.outcome, Measured) for record in records)
-
-
-def test_each_kind_has_its_limit_and_its_price(
-    swept: tuple[SweepSpec, list[Record], str],
-) -> None:
-    spec, records, log = swept
-    limits = defaultdict(set)
-    for record in records:
-        limits[record.plan.accelerator].add(memory_limit_of(record))
-    answer = best(records, Objective.of(spec))
-
-    assert limits == {"cheap": {GIB // 2}, "dear": {GIB * 3 // 4}}
-    assert answer is not None
-    assert answer.plan.accelerator == "cheap"
-    assert f"trial {answer.number} is best" in log
-
-
-def test_kinds_run_side_by_side_and_nobody_on_a_node_of_none(
-    swept: tuple[SweepSpec, list[Record], str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     spec, records, log = swept
     built = set((Path(spec.study.folder) / "nodes").read_text().split())
 
-    assert len(built - {str(Path("/proc/self/ns/mnt").readlink())}) == 2
-    assert "nodes with other GPUs are not used: 1 (no name)" in log
-    one, other = (
-        [record for record in records if record.plan.accelerator == kind]
-        for kind in ("cheap", "dear")
-    )
-    assert any(
-        a.started_at < b.ended_at and b.started_at < a.ended_at for a in one for b in other
-    ), log
+    assert {record.plan.micro_batch for record in records} == {4, 8}, log
+    assert all(isinstance(record.outcome, Measured) for record in records)
+    assert len(built - {str(Path("/proc/self/ns/mnt").readlink())}) == 1
+    assert "nodes with other GPUs are not used: 2 (cheap, no name)" in log

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -100,8 +100,8 @@ class Standing:
     def up(self) -> tuple[Node, ...]:
         return tuple(make_nodes(*self.names))
 
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
-        assert not any(need.bundles for need in needs)
+    def request_capacity(self, need: Shortfall) -> None:
+        assert not need.bundles
 
 
 def make_sweep(
@@ -426,7 +426,7 @@ class Flickering:
         there = not self.runs_on_both and time.monotonic() >= self.back_at
         return tuple(make_nodes(*("ab" if there else "a"), slots=1))
 
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
+    def request_capacity(self, need: Shortfall) -> None:
         pass
 
 

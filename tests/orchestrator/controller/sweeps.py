@@ -67,7 +67,7 @@ class PlayedCluster(AbstractCluster):
     """Nodes that the test adds and removes, and groups that do nothing by themselves."""
 
     there: list[Node] = field(default_factory=lambda: make_nodes("a"))
-    needs: list[Shortfall] = field(default_factory=list)
+    need: Shortfall | None = None
     started: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)  # that the test has not taken yet
     released: list[str] = field(default_factory=list)
@@ -77,8 +77,8 @@ class PlayedCluster(AbstractCluster):
     def nodes(self) -> tuple[Node, ...]:
         return tuple(self.there)
 
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
-        self.needs = list(needs)
+    def request_capacity(self, need: Shortfall) -> None:
+        self.need = need
 
     def start_group(self, group: str) -> None:
         self.started.append(group)
@@ -105,15 +105,14 @@ def make_nodes(*names: str, slots: int = 2) -> list[Node]:
 class Sweep:
     """A driver; a second one of the same specification resumes the sweep.
 
-    `kinds` are the accelerators that plans name, `groups` the most groups at the same time, and
-    `requested` the groups of each kind that room is requested for, as many as `groups` if None.
+    `groups` are the most groups at the same time, and `requested` those that room is requested for,
+    as many as `groups` if None.
     """
 
     spec: SweepSpec
     cluster: PlayedCluster = field(default_factory=PlayedCluster)
     groups: int = 1
     requested: int | None = None
-    kinds: tuple[str, ...] = ("",)
     clock: Clock = field(default_factory=Clock)
     forecasts: AbstractForecasts = field(default_factory=NoForecasts)
     callbacks: tuple[AbstractCallback, ...] = ()
@@ -125,12 +124,9 @@ class Sweep:
         self.study = Study(self.spec, "demo", space)
         self.recorder = Recorder()
         self.decisions: list[tuple[Input, Sequence[Instruction]]] = []
-        requests = tuple(
-            CapacityRequest(groups=self.requested or self.groups, ranks=2, accelerator=kind)
-            for kind in self.kinds
-        )
+        request = CapacityRequest(groups=self.requested or self.groups, ranks=2)
         started = self.study.driver_started(
-            CLUSTER, requests, self.groups, self.clock(), nodes_may_come=self.nodes_may_come
+            CLUSTER, request, self.groups, self.clock(), nodes_may_come=self.nodes_may_come
         )
         self.controller = Controller(
             started,

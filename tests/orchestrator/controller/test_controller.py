@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -19,14 +18,11 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.failures import RUNNER_DIED
-from orchestrator.core.instructions import Propose
 from orchestrator.core.notes import ForecastsEnded, GroupReplaced, Message
-from orchestrator.core.placement import Node
 from orchestrator.core.reasons import (
     AllTried,
     BudgetSpent,
     IsBaseline,
-    NotWorthIt,
     Retry,
     Sampled,
     WorkersCrashed,
@@ -579,37 +575,6 @@ def test_waiting_is_from_the_start_until_workers_are_ready(sweep: Make) -> None:
 
     ends = ours.events(TrialEnded)
     assert [end.waited_seconds for end in ends] == [7.0, None, 1.0]
-
-
-def test_a_search_ends_only_by_the_best_proposal_for_all_kinds_of_nodes(tmp_path: Path) -> None:
-    spec = make_spec(
-        study={"folder": str(tmp_path)},
-        cluster={"workers": 2, "memory_gib": 0.5, "accelerators": ["A100", "H100"]},
-        budget={"trials": 99, "training_hours": 1e-9},
-        objective={"racing": False},
-    )
-    kinds = ("A100", "H100")
-    there = [Node(id=kind.lower(), slots=2, kind=kind) for kind in kinds]
-    ours = Sweep(spec, PlayedCluster(there), groups=2, kinds=kinds)
-    runs = [ours.ask(), ours.ask()]
-    for _ in range(2):
-        ours.report(runs.pop(0), make_measured())
-        runs.append(ours.ask())
-    ours.decisions.clear()
-    free = runs[0].request.plan.accelerator
-    ours.report(runs.pop(0), make_measured())  # the third: savings are trusted from now on
-
-    asked = [
-        instruction.accelerators
-        for _, instructions in ours.decisions
-        for instruction in instructions
-        if isinstance(instruction, Propose)
-    ]
-    assert asked == [{free}, None]
-    assert ours.phase is Phase.DRAINING
-    ours.report(runs.pop(0), make_measured())
-    assert ours.state.ended is not None
-    assert isinstance(ours.state.ended.reason, NotWorthIt)
 
 
 def test_workers_are_given_no_address_that_may_hold_a_password(tmp_path: Path) -> None:

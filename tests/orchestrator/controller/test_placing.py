@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.notes import PlanBlamed
 from orchestrator.core.placement import Node, Placement, Shortfall
-from orchestrator.core.reasons import NoPlanForNodes, Retry, ended_by_machine
+from orchestrator.core.reasons import Retry, ended_by_machine
 from search_spaces.trial import Cancelled, Measured, NodesLost, NoRoom
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import make_spec
@@ -30,17 +30,16 @@ ONE_PLAN = {
 def placed(tmp_path: Path) -> Make:
     """Returns a function that makes drivers for plans of two ranks, on nodes with two slots.
 
-    A trial waits for room for a minute, and room is requested for one group of each kind.
+    A trial waits for room for a minute, and room is requested for one group.
     """
 
     def make(
         *nodes: str | Node,
         groups: int = 1,
         requested: int = 1,
-        kinds: tuple[str, ...] = (),
         **sections: object,
     ) -> Sweep:
-        cluster = {"workers": 2, "memory_gib": 0.5, "wait_minutes": 1, "accelerators": kinds}
+        cluster = {"workers": 2, "memory_gib": 0.5, "wait_minutes": 1}
         spec = make_spec(
             **{
                 "study": {"folder": str(tmp_path), "sampler": "random"},
@@ -50,13 +49,9 @@ def placed(tmp_path: Path) -> Make:
             }
         )
         there = [node if isinstance(node, Node) else make_nodes(node)[0] for node in nodes]
-        return Sweep(spec, PlayedCluster(there), groups, requested, kinds or ("",))
+        return Sweep(spec, PlayedCluster(there), groups, requested)
 
     return make
-
-
-def node_of(kind: str) -> Node:
-    return Node(id=kind.lower(), slots=2, kind=kind, name=kind)
 
 
 def test_each_trial_has_a_node_and_what_was_decided_waits_for_one(placed: Make) -> None:
@@ -78,7 +73,8 @@ def test_each_trial_has_a_node_and_what_was_decided_waits_for_one(placed: Make) 
     assert third.placement == second.placement
     assert third.group == second.group
     assert not third.fresh
-    assert all(not need.bundles for need in ours.cluster.needs)
+    assert ours.cluster.need is not None
+    assert not ours.cluster.need.bundles
 
 
 def test_room_is_requested_for_as_many_groups_as_may_run(placed: Make) -> None:
@@ -87,7 +83,7 @@ def test_room_is_requested_for_as_many_groups_as_may_run(placed: Make) -> None:
     ours.ask()
     assert ours.next() is None  # the third waits
 
-    assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a", "b"}), bundles=(2,))]
+    assert ours.cluster.need == Shortfall(nodes=frozenset({"a", "b"}), bundles=(2,))
 
 
 def test_a_lost_node_costs_a_trial_that_is_run_again(placed: Make) -> None:
@@ -175,7 +171,7 @@ def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
     assert ours.next() is None
     ours.clock.now += 59
     assert ours.next() is None
-    assert ours.cluster.needs == [Shortfall(bundles=(1, 1))]
+    assert ours.cluster.need == Shortfall(bundles=(1, 1))
     waits = [note for note in ours.notes if "waits for room" in note]
     assert waits == ["trial 1 waits for room for 2 ranks, up to 1 minutes; available: none"]
     ours.cluster.there = make_nodes("new")
@@ -190,83 +186,6 @@ def test_missing_nodes_are_asked_for_and_awaited(placed: Make) -> None:
         ours.clock.now += 59
 
 
-@pytest.fixture
-def kinds(placed: Make) -> Sweep:
-    """A driver for plans on two kinds of nodes, with one node of each."""
-    names = ("A100", "H100")
-    return placed(*map(node_of, names), groups=2, kinds=names)
-
-
-def test_while_one_kind_is_busy_plans_for_the_other_are_tried(kinds: Sweep) -> None:
-    for _ in range(2):
-        first, second = kinds.ask(), kinds.ask()
-        for run in (first, second):
-            assert run.placement is not None
-            assert run.placement.nodes == {run.request.plan.accelerator.lower()}
-        assert first.request.plan.accelerator != second.request.plan.accelerator
-        kinds.report(first, make_measured())
-        kinds.report(second, make_measured())
-
-
-def test_a_plan_waits_for_nodes_of_its_kind(kinds: Sweep) -> None:
-    first, second = kinds.ask(), kinds.ask()
-    mine = first.request.plan.accelerator
-    kinds.cluster.there = [node for node in kinds.cluster.there if node.kind != mine]
-    (other,) = kinds.cluster.there
-    kinds.report(first, DIED, mine.lower())  # and is run again
-
-    assert kinds.next() is None
-    kinds.report(second, make_measured())
-    beside = kinds.ask()
-    assert beside.request.plan.accelerator == other.kind
-    assert kinds.next() is None
-    assert Shortfall(bundles=(1, 1), accelerator=mine) in kinds.cluster.needs
-    assert Shortfall(nodes=frozenset({other.id}), accelerator=other.kind) in kinds.cluster.needs
-    assert any(f"waits for room for 2 ranks on {mine}" in note for note in kinds.notes)
-    kinds.cluster.there.append(Node(id="new", slots=2, kind=mine))
-
-    again = kinds.ask()
-    assert again.request.plan == first.request.plan
-    assert again.placement == Placement((("new", 2),))
-
-
-def test_a_kind_whose_nodes_do_not_come_is_left_out(kinds: Sweep) -> None:
-    """Trials on the other kind continue meanwhile and after."""
-    first, second = kinds.ask(), kinds.ask()
-    mine, there = (run.request.plan.accelerator for run in (first, second))
-    kinds.cluster.there = [node for node in kinds.cluster.there if node.kind == there]
-    kinds.report(first, DIED, mine.lower())
-    assert kinds.next() is None  # what was lost is decided, and waits
-    for _ in range(2):
-        kinds.report(second, make_measured())
-        second = kinds.ask()
-        assert second.request.plan.accelerator == there
-        assert kinds.next() is None
-        assert not any("left out" in note for note in kinds.notes)
-        kinds.clock.now += 30
-    assert kinds.next() is None
-    left_out = [note for note in kinds.notes if note.startswith(f"plans for {mine} are left out")]
-
-    assert len(left_out) == 1
-    assert "no room for 2 ranks on " in left_out[0]
-    assert [need.accelerator for need in kinds.cluster.needs] == [there]
-    kinds.report(second, make_measured())
-    assert kinds.ask().request.plan.accelerator == there
-    assert first.request.plan in kinds.study.untried()
-
-
-def test_a_sweep_ends_when_only_plans_without_nodes_are_left(placed: Make) -> None:
-    ours = placed(node_of("H100"), kinds=("A100", "H100"), space=ONE_PLAN)
-    ours.report(ours.ask(), make_measured())
-    assert ours.next() is None
-    ours.clock.now += 61
-
-    assert ours.next() is None
-    ended = ours.state.ended
-    assert ended is not None
-    assert ended.reason == NoPlanForNodes()
-
-
 def test_nobody_waits_for_ever(placed: Make) -> None:
     ours = placed("a")
     first = ours.ask()
@@ -279,7 +198,7 @@ def test_nobody_waits_for_ever(placed: Make) -> None:
     assert ours.next() is None
     ended = ours.state.ended
     assert ended is not None
-    assert ended.reason == NoRoom(ranks=2, minutes=1.0, available=((1, 1, ""),))
+    assert ended.reason == NoRoom(ranks=2, minutes=1.0, available=((1, 1),))
     assert [type(outcome) for outcome in ours.outcomes] == [Measured, Cancelled]
     later = Sweep(ours.spec, PlayedCluster(make_nodes("a")))  # the plan is still untried
     assert len(later.state.records) == 1
@@ -325,11 +244,11 @@ def test_a_validation_needs_room_for_itself_alone(placed: Make) -> None:
         "a", "b", groups=2, requested=2, validation={"enabled": True, "repeats": 0}, budget=budget
     )
     first = ours.ask()
-    assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a", "b"}))]
+    assert ours.cluster.need == Shortfall(nodes=frozenset({"a", "b"}))
     ours.report(first, make_measured())
 
     assert ours.ask().request.validation
-    assert ours.cluster.needs == [Shortfall(nodes=frozenset({"a"}))]
+    assert ours.cluster.need == Shortfall(nodes=frozenset({"a"}))
 
 
 def test_a_validation_whose_node_is_lost_is_run_again(placed: Make) -> None:

@@ -38,7 +38,6 @@ from search_spaces.trial import Outcome, Stopped
 from tests.orchestrator.records import BEGAN, make_space, make_spec
 from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
 
-KINDS = ("A100", "H100")
 SPEC = make_spec(
     space={"micro_batch": [1, 2, 4], "data": [1, 2], "batching": ["padded"]},
     budget={"trials": 2, "minutes": 600, "trial_seconds": 60},
@@ -56,18 +55,17 @@ def driver(**changes: Any) -> DriverStarted:
     """Returns a first driver for two groups, with a budget of two trials."""
     spec = changes.get("spec", SPEC)
     space = SPACE if spec is SPEC else make_space(spec)
-    kinds = tuple(spec.cluster.accelerators) or ("",)
     base: dict[str, Any] = {
         "study": "demo",
         "spec": spec,
         "space": space,
         "records": (),
-        "untried": tuple((kind, 50) for kind in kinds),
+        "untried": 50,
         "memory_limit_bytes": LIMIT_BYTES,
         "device": "cpu",
         "folder": "/here",
         "max_groups": 2,
-        "requests": tuple(CapacityRequest(groups=2, ranks=2, accelerator=kind) for kind in kinds),
+        "request": CapacityRequest(groups=2, ranks=2),
         "at": BEGAN,
     }
     return DriverStarted(**{**base, **changes})

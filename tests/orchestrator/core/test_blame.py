@@ -108,7 +108,7 @@ def test_a_machine_on_which_nothing_starts_ends_the_sweep_and_blames_no_plan(
     assert ended_by_machine(end.reason)
     assert driven.state.phase is Phase.DONE
     assert outcomes(driven) == []
-    assert driven.state.untried == {"": 50}
+    assert driven.state.untried == 50
     assert not any(isinstance(one, Store) for one in instructions)
     assert isinstance(instructions[-1], Dismiss)
 
@@ -148,7 +148,7 @@ def test_a_measured_plan_that_fails_as_well_shows_that_it_is_the_machine(failure
     (end,) = (one for one in instructions if isinstance(one, End))
     assert end.reason == MachineFailed(cause=failure.cause, error=failure.detail)
     assert outcomes(driven) == [make_measured()]
-    assert driven.state.untried == {"": 49}  # the plan may run again
+    assert driven.state.untried == 49  # the plan may run again
     abandoned = [one.ended.record for one in instructions if isinstance(one, Abandon) and one.ended]
     assert {record.plan for record in abandoned} == {BASELINE, PAIRS[0]}
     assert {record.outcome for record in abandoned} == {

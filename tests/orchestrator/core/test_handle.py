@@ -45,7 +45,7 @@ from orchestrator.core.instructions import (
     Store,
 )
 from orchestrator.core.notes import GroupReplaced, Message, TrialWaits
-from orchestrator.core.placement import Node, Placement, Shortfall
+from orchestrator.core.placement import Placement, Shortfall
 from orchestrator.core.reasons import (
     BudgetSpent,
     FreshWorkers,
@@ -61,7 +61,6 @@ from search_spaces.trial import Cancelled, DriverDied, NodesLost, Outcome, Worke
 from tests.orchestrator.core.driven import (
     ANY_REASON,
     BASELINE,
-    KINDS,
     LONE,
     PAIRS,
     STOPPED,
@@ -130,9 +129,9 @@ def test_a_sweep_from_its_start_to_its_end() -> None:
     assert validation.request.validation
     assert validation.request.number == 1  # the faster one
     assert [run.fresh for run in (first, second, validation)] == [False, False, True]
-    assert [one.needs for one in log if isinstance(one, RequestCapacity)] == [
-        (Shortfall(nodes=frozenset({"a", "b"})),),
-        (Shortfall(nodes=frozenset({"a"})),),  # for a validation alone
+    assert [one.need for one in log if isinstance(one, RequestCapacity)] == [
+        Shortfall(nodes=frozenset({"a", "b"})),
+        Shortfall(nodes=frozenset({"a"})),  # for a validation alone
     ]
     assert [one.event.note for one in log if isinstance(one, Announce) and kinds([one]) == [Noted]]
     (end,) = (one for one in log if isinstance(one, End))
@@ -194,7 +193,7 @@ def test_a_trial_that_an_earlier_driver_left_is_closed(
     assert abandon.number == 4
     assert (abandon.ended and abandon.ended.record.outcome) == closed
     assert [record.outcome for record in state.sweep.records] == ([closed] if closed else [])
-    assert state.untried == {"": untried}
+    assert state.untried == untried
 
     (opening,) = handle(state, NodesChanged(nodes=nodes("a"), at=BEGAN))[1]
     assert isinstance(opening, Open)
@@ -219,7 +218,7 @@ def test_a_trial_waits_until_nodes_come() -> None:
     assert driven.state.groups == {}
 
     assert kinds(driven.show(*nodes("a"))) == [RequestCapacity, StartGroup, Run]
-    assert driven.state.pending == {}
+    assert driven.state.pending is None
     assert driven.show(*nodes("a", "b")) == ()
 
 
@@ -239,7 +238,7 @@ def test_idle_groups_in_the_way_of_a_trial_are_released() -> None:
     driven.show(*nodes("a", "b", slots=1))
     driven.open()  # the baseline takes both nodes
     driven.begin(LONE[0])
-    assert driven.state.pending.keys() == {""}
+    assert driven.state.pending is not None
     instructions = driven.report("group-1", 0)
     assert kinds(instructions) == [GroupStarted, Store, Noted, Run, Propose]
     driven.begin(LONE[1])
@@ -330,7 +329,7 @@ def test_a_stop_closes_what_runs_and_what_waits() -> None:
     assert instructions[3] == End(reason=STOPPED, at=driven.now)
     assert driven.state.phase is Phase.DONE
     assert driven.state.sweep.running == ()
-    assert driven.state.untried == {"": 50}  # the next driver may run them
+    assert driven.state.untried == 50  # the next driver may run them
     assert driven.stop() == ()
 
 
@@ -369,86 +368,21 @@ def test_an_unavailable_study_ends_the_sweep_and_takes_what_still_ends() -> None
     assert driven.stop() == ()
 
 
-@pytest.fixture
-def two_kinds() -> Driven:
-    """A study with three measurements on two kinds of nodes, and a trial that runs on H100."""
-    spec = make_spec(
-        cluster={"workers": 2, "memory_gib": 0.5, "accelerators": list(KINDS)},
-        budget={"trials": 99, "minutes": 600, "training_hours": 1.0},
-        space={"micro_batch": [1, 2, 4], "batching": ["padded"]},
-    )
+def test_a_declined_proposal_ends_the_search() -> None:
+    """Three measurements say what a trial may save; the one that runs is awaited."""
+    budget = {"trials": 99, "minutes": 600, "training_hours": 1.0}
+    spec = make_spec(budget=budget, space={"micro_batch": [1, 2, 4], "batching": ["padded"]})
     space = make_space(spec)
     records = make_records(space, [make_measured()] * 3)
     driven = Driven.by(driver(spec=spec, records=records))
-    there = [Node(id=kind.lower(), slots=2, kind=kind) for kind in KINDS]
-    assert driven.show(*there) == (Propose(),)
-    plan = plan_on(driven, "H100")
-    assert driven.begin(plan)[-1] == Propose(accelerators=frozenset({"A100"}))
-    return driven
+    assert driven.show(*nodes("a", "b")) == (Propose(),)
+    tried = {record.plan for record in records}
+    first, second = [plan for plan in space.candidates if plan not in tried][:2]
+    driven.begin(first)
 
-
-def plan_on(driven: Driven, kind: str) -> Plan:
-    """Returns a plan on a kind of nodes that was not tried."""
-    sweep = driven.state.sweep
-    tried = {one.plan for one in (*sweep.records, *sweep.running)}
-    candidates = sweep.space.candidates
-    return next(plan for plan in candidates if plan.accelerator == kind and plan not in tried)
-
-
-LITTLE = {"saving": 1e-9, "seconds": 100.0}
-
-
-def test_a_proposal_for_some_nodes_that_is_declined_ends_no_search(two_kinds: Driven) -> None:
-    """The best plan for other nodes may be worth its time, and then waits for them."""
-    declined = plan_on(two_kinds, "A100")
-    assert two_kinds.propose(declined, **LITTLE) == (Propose(),)
-    assert two_kinds.state.phase is Phase.SEARCHING
-    worth = plan_on(two_kinds, "H100")
-    (opening,) = two_kinds.propose(worth, saving=0.5, seconds=100.0)
-
-    assert opening == Open(plan=worth, reason=ANY_REASON)
-    assert two_kinds.open()[-1] == Propose(accelerators=frozenset({"A100"}))
-    assert two_kinds.state.pending.keys() == {"H100"}
-
-
-def test_a_declined_proposal_is_not_asked_for_again_at_once(two_kinds: Driven) -> None:
-    """A trial waits for the other nodes: nothing else can start before time has passed."""
-    two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
-    two_kinds.begin(plan_on(two_kinds, "H100"))
-
-    assert two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE) == ()
-    assert two_kinds.state.phase is Phase.SEARCHING
-    assert two_kinds.tick(1) == (Propose(accelerators=frozenset({"A100"})),)
-
-
-def test_a_retry_takes_no_place_of_a_trial_that_waits_for_the_same_nodes(two_kinds: Driven) -> None:
-    two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
-    two_kinds.begin(plan_on(two_kinds, "H100"))
-    waiting = two_kinds.state.pending["H100"]
-    there = two_kinds.state.nodes
-    two_kinds.show(*(node for node in there if node.kind == "A100"))
-    assert kinds(two_kinds.end("group-1")) == [Abandon]  # its trial is one for H100 too
-    two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
-    assert two_kinds.state.pending["H100"] == waiting
-    assert len(two_kinds.state.retries) == 1
-
-    (*_, run, opening) = two_kinds.show(*there)
-    assert isinstance(run, Run)
-    assert (run.request.number, run.request.plan) == (waiting.number, waiting.plan)
-    assert isinstance(opening, Open)
-    assert isinstance(opening.reason, Retry)
-    assert opening.reason.trial == 3
-
-
-def test_the_best_proposal_of_all_ends_the_search_if_it_is_declined(two_kinds: Driven) -> None:
-    two_kinds.propose(plan_on(two_kinds, "A100"), **LITTLE)
-    assert two_kinds.propose(plan_on(two_kinds, "H100"), **LITTLE) == ()
-    assert isinstance(two_kinds.state.stop_reason, NotWorthIt)
-    assert two_kinds.state.phase is Phase.DRAINING
-
-    instructions = two_kinds.report("group-1", 3)
-    assert kinds(instructions) == [GroupStarted, Store, End, Dismiss]
-    assert two_kinds.state.phase is Phase.DONE
+    assert driven.propose(second, saving=1e-9, seconds=100.0) == ()
+    assert isinstance(driven.state.stop_reason, NotWorthIt)
+    assert driven.state.phase is Phase.DRAINING
 
 
 def test_a_trial_that_is_interrupted_reopens_the_search() -> None:
@@ -517,7 +451,7 @@ def test_the_leaders_are_measured_again_between_search_and_validation() -> None:
     (opened,) = log
     assert isinstance(opened, Open)
     assert (opened.plan, opened.reason) == (other, Remeasures(trial=1))
-    untried = dict(driven.state.untried)
+    untried = driven.state.untried
     log = driven.open()
     assert driven.state.phase is Phase.REMEASURING
     assert kinds(log) == [TrialStarted, Run]  # on the workers that are there

@@ -109,7 +109,7 @@ def test_room_for_groups_is_counted() -> None:
     assert room_for_groups(4, 1, there, 2, share=True) == 2
     assert room_for_groups(12, 1, there, 100, share=False) == 1
     assert room_for_groups(24, 8, there, 100, share=False) == 0
-    assert capacities(there) == ((2, 8, ""), (1, 4, ""))
+    assert capacities(there) == ((2, 8), (1, 4))
 
 
 some_nodes = st.lists(st.integers(1, 9), max_size=6).map(

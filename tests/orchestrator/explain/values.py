@@ -70,7 +70,6 @@ def a_ground(state: SweepState) -> ForecastContext:
     question = a_question(spec=state.spec).limited_to(LIMIT)
     return ForecastContext(
         state=state,
-        records=state.records,
         question=question,
         calibration=a_calibration(),
         trace=a_footprint,

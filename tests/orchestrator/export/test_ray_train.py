@@ -120,7 +120,7 @@ STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps
         ({"data": 1}, STEEP),
         ({"zero_stage": 2, "offload_parameters": "cpu"}, {}),
         (
-            {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1, "accelerator": 'H"1'},
+            {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1},
             STEEP,
         ),
         ({"precision": "fp16", "compression": "powersgd", "allocator": "mmap"}, STEEP),

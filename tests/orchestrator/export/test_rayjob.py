@@ -28,7 +28,7 @@ from tests.k8s.test_network import passages
 from tests.k8s.test_policies import our_version
 from tests.orchestrator.export.folders import CLIP, ROOT, taken_of
 from tests.rigs.ray_head import ray_head
-from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
+from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, losses_with_the_longest
 from tests.workers.values import a_plan
 
 NAMESPACE: Resource = {
@@ -57,12 +57,13 @@ def job_of(what: ExportSource) -> dict[str, Any]:
     return job
 
 
+ON_H100 = SPEC.cluster.model_copy(update={"accelerator": "H100"})
 DEEPSPEED = {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}
 TAKEN = {
     "cpu": taken_of(a_plan(checkpoint_ratio=0.5)),
     "gpus": on_gpus(taken_of(a_plan(data=8, micro_batch=1, accumulation=1), hosts=2)),
     "deepspeed": on_gpus(taken_of(a_plan(**DEEPSPEED))),
-    "kind": taken_of(a_plan(accelerator="H100")),
+    "kind": taken_of(a_plan(), spec=SPEC.model_copy(update={"cluster": ON_H100})),
 }
 
 

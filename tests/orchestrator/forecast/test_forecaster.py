@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from orchestrator.core.events import SweepStarted
@@ -21,7 +20,7 @@ from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import UserError
-from search_spaces.facts import ClusterFacts, ModelFacts, split_by_accelerator
+from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.plan import Plan
 from search_spaces.space import Space
@@ -308,78 +307,3 @@ def test_an_expectation_says_how_full_its_rows_are(model: ModelFacts, footprint:
     assert filled.filled == pytest.approx(5 / 8, rel=0.1)
     assert filled.step_seconds.value < whole.step_seconds.value
     assert filled.peak_bytes.value >= 0.9 * whole.peak_bytes.value
-
-
-# ---------------------------------------------------------------- on several kinds of nodes
-
-KINDS = make_spec(
-    model=LLAMA,
-    space={"zero_stage": [0, 3], "micro_batch": [1, 2, 4, 8], "attention": ["sdpa"]},
-    cluster={"accelerators": {"H100": {"memory_gib": 40}, "pool-b": {"gpu": "V100-32"}}},
-)
-
-
-@pytest.fixture(scope="module")
-def kinds(model: ModelFacts, footprint: Footprint) -> tuple[TracedForecasts, SweepState]:
-    """Forecasts before any trial, and the state of a sweep on two node kinds."""
-    facts = ClusterFacts(device="cuda", slots=4, memory_limit_bytes=None)
-    facts = split_by_accelerator(facts, KINDS, lambda _: (2, 2))
-    table = sweep_space(KINDS, model, facts)
-    wanted = trace(KINDS, variants_of(table.table), device="cuda")
-    forecasts = TracedForecasts(KINDS, model, facts, shipped_calibration(), lambda: wanted)
-    state = replace(state_of(table), spec=KINDS, memory_limit_bytes=None)
-    return forecasts, state
-
-
-def test_each_kind_has_the_forecasts_of_its_device(
-    kinds: tuple[TracedForecasts, SweepState], model: ModelFacts
-) -> None:
-    forecasts, state = kinds
-    footprint = trace(KINDS, variants_of(state.space.table), device="cuda")
-    plan = next(plan for plan in state.space.candidates if plan.accelerator == "H100")
-    for kind, device, limit in (("H100", "H100", 40 * 2**30), ("pool-b", "V100-32", None)):
-        alone = Forecaster(
-            model=model,
-            device=find_device(device),
-            footprint=footprint,
-            calibration=shipped_calibration(),
-        )
-        wanted = alone.expectation(replace(plan, accelerator=kind), (), limit)
-        assert wanted is not None
-        assert forecasts.expectation(replace(plan, accelerator=kind), state) == wanted
-
-
-def test_prospects_of_all_plans_are_those_of_each_kind_in_the_order_of_the_table(
-    kinds: tuple[TracedForecasts, SweepState],
-) -> None:
-    forecasts, state = kinds
-    mixed = np.random.default_rng(0).permutation(len(state.space.table))
-    shuffled = replace(state, space=replace(state.space, table=state.space.table.take(mixed)))
-    found = forecasts.prior(shuffled)
-
-    assert found is not None
-    assert forecasts.prior(shuffled) is found
-    limits = {"H100": 40 * 2**30, "pool-b": 32 * 2**30}
-    for row, plan in enumerate(shuffled.space.candidates):
-        told = forecasts.expectation(plan, state)
-        assert told is not None
-        assert math.exp(found.log_rate[row]) == pytest.approx(told.samples_per_second.value)
-        peak = limits[plan.accelerator] * math.exp(found.log_share[row])
-        assert peak == pytest.approx(told.peak_bytes.value, rel=0.01)
-
-
-def test_records_teach_of_their_own_kind(kinds: tuple[TracedForecasts, SweepState]) -> None:
-    forecasts, state = kinds
-    mine = [plan for plan in state.space.candidates if plan.accelerator == "H100"]
-    told = replace(CPU_FINGERPRINT, device="cuda", device_name="NVIDIA H100 80GB HBM3")
-    records = tuple(
-        replace(make_record(number, plan, make_measured(10.0, 0.5)), fingerprint=told)
-        for number, plan in enumerate(mine[:3])
-    )
-    later = replace(state, records=records)
-    here = forecasts.expectation(mine[5], later)
-    there = forecasts.expectation(replace(mine[5], accelerator="pool-b"), later)
-
-    assert here is not None
-    assert there is not None
-    assert (here.calibration_trials, there.calibration_trials) == (3, 0)

@@ -52,12 +52,9 @@ def hostile(state: SweepState) -> SweepState:
 
 
 def renamed(record: Record) -> Record:
-    plan = replace(record.plan, accelerator=HOSTILE)
     assert record.fingerprint is not None
     seen = replace(record.fingerprint, device_name=HOSTILE)
-    return replace(
-        record, plan=plan, reason=Promising(fits=0.5, measured_by=HOSTILE), fingerprint=seen
-    )
+    return replace(record, reason=Promising(fits=0.5, measured_by=HOSTILE), fingerprint=seen)
 
 
 def expected(state: SweepState) -> SweepState:

@@ -13,7 +13,6 @@ from orchestrator.core.notes import (
     Message,
     Note,
     PlanBlamed,
-    PlansLeftOut,
     TrialsTransferred,
     TrialWaits,
 )
@@ -28,7 +27,6 @@ from orchestrator.core.reasons import (
     MachineFailed,
     MemoryNotReleased,
     NoImprovement,
-    NoPlanForNodes,
     NotWorthIt,
     OtherEnvironment,
     OtherNodes,
@@ -72,7 +70,7 @@ from search_spaces.trial import (
 from tests.outcomes import make_measured
 
 DEAD = Crashed(cause="worker_died", rank=1, phase="forward", detail="ActorDiedError")
-ROOM = NoRoom(ranks=8, ranks_per_node=4, accelerator="H100", minutes=10.0, available=((2, 4, ""),))
+ROOM = NoRoom(ranks=8, ranks_per_node=4, minutes=10.0, available=((2, 4),))
 
 TRIED: tuple[tuple[TrialReason, str], ...] = (
     (IsBaseline(), "baseline"),
@@ -145,11 +143,10 @@ ENDED: tuple[tuple[StopReason, str], ...] = (
         MachineFailed(cause="disk_full", error="OSError: so"),
         "a disk is full, whatever the plan: OSError: so",
     ),
-    (NoPlanForNodes(), "no untried plan is left for the available nodes"),
     (Stopped(by="Ctrl-C"), "stopped by Ctrl-C"),
     (
         ROOM,
-        "no room for 8 ranks on H100, at least 4 of them on each node for 10 minutes"
+        "no room for 8 ranks, at least 4 of them on each node for 10 minutes"
         " (cluster.wait_minutes); available: 2 nodes with room for 4 ranks",
     ),
 )
@@ -178,11 +175,6 @@ NOTED: tuple[tuple[Note, str], ...] = (
     (
         TrialWaits(trial=2, room=NoRoom(ranks=1, minutes=0.5)),
         "trial 2 waits for room for 1 rank, up to 0.5 minutes; available: none",
-    ),
-    (
-        PlansLeftOut(room=NoRoom(ranks=2, accelerator="L4", minutes=1.0)),
-        "plans for L4 are left out: no room for 2 ranks on L4 for 1 minutes"
-        " (cluster.wait_minutes); available: none",
     ),
     (
         TrialsTransferred(study="old", trials=0),
@@ -248,7 +240,7 @@ def test_how_a_trial_ended(outcome: Outcome, words: str) -> None:
 
 
 def test_capacity_is_counted_by_size() -> None:
-    nodes = ((2, 8, ""), (1, 4, ""))
+    nodes = ((2, 8), (1, 4))
     assert capacity_words(nodes) == "2 nodes with room for 8 ranks, 1 node with room for 4 ranks"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -331,34 +332,15 @@ def test_a_key_that_is_newer_than_a_study_had_its_default(tmp_path: Path) -> Non
         open_study(study_spec(tmp_path, train=train))
 
 
-def on_kinds(folder: Path, **kinds: dict[str, float]) -> SweepSpec:
-    return study_spec(folder, cluster={"workers": 2, "memory_gib": 0.5, "accelerators": kinds})
+def test_the_kind_of_nodes_is_part_of_the_job_and_its_price_is_not(tmp_path: Path) -> None:
+    def on(**keys: Any) -> SweepSpec:
+        return study_spec(tmp_path, cluster={"workers": 2, "memory_gib": 0.5, **keys})
 
+    run(open_study(on(accelerator="A100", price_per_gpu_hour=2.0)), 2)
 
-def test_what_a_rank_may_hold_on_a_kind_of_nodes_is_part_of_the_job(tmp_path: Path) -> None:
-    """Its price is not."""
-    before = {"A100": {"memory_gib": 0.5}, "H100": {"price_per_gpu_hour": 2.0}}
-    run(open_study(on_kinds(tmp_path, **before)), 2)
-
-    dearer = {"A100": {"memory_gib": 0.5}, "H100": {"price_per_gpu_hour": 3.0}}
-    assert len(open_study(on_kinds(tmp_path, **dearer)).records()) == 2
-    roomier = {"A100": {"memory_gib": 0.6}, "H100": {}}
-    with pytest.raises(StudyError, match=r"cluster\.accelerators changed"):
-        open_study(on_kinds(tmp_path, **roomier))
-
-
-def test_a_kind_whose_nodes_are_gone_for_a_while_stays_in_the_study(tmp_path: Path) -> None:
-    """The driver searches among the kinds that have nodes, which change."""
-    spec = on_kinds(tmp_path, A100={}, H100={}, L4={})
-    fewer = make_space(spec, without=("L4",))
-    assert {plan.accelerator for plan in fewer.candidates} == {"A100", "H100"}
-
-    for number, space in enumerate((fewer, make_space(spec), fewer), start=1):
-        run(study := Study(spec, NAME, space), 3)
-        assert len(study.records()) == 3 * number
-    trials = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME)).trials
-    choices = {trial.distributions["accelerator"].choices for trial in trials}  # type: ignore[attr-defined]
-    assert choices == {("A100", "H100", "L4")}  # samplers of Optuna pass over a knob that changes
+    assert len(open_study(on(accelerator="A100", price_per_gpu_hour=3.0)).records()) == 2
+    with pytest.raises(StudyError, match=r"cluster\.accelerator changed"):
+        open_study(on(accelerator="H100"))
 
 
 def test_a_study_that_measured_nothing_takes_another_job(tmp_path: Path) -> None:

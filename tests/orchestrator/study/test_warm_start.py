@@ -166,36 +166,3 @@ def test_sources_are_named_with_how_far_they_are_trusted(tmp_path: Path, space: 
         " (ray missing, torch 2.11.0)",
         "no trials transferred from study away: it ran on another device",
     )
-
-
-KINDS = make_spec(
-    train={"global_batch": 128, "sequence_length": 128},
-    cluster={"workers": 2, "memory_gib": 0.5, "accelerators": ["A100", "H100"]},
-)
-
-
-@pytest.mark.parametrize(("theirs", "counts"), [("A100", True), ("", True), ("H100", False)])
-def test_what_was_measured_on_one_kind_of_nodes_is_evidence_of_that(
-    theirs: str, counts: bool
-) -> None:
-    """A study without kinds of nodes had one kind, named by its workers' fingerprint."""
-    space = make_space(KINDS)
-    here = [plan for plan in space.candidates if plan.accelerator == "A100"]
-    known = [replace(plan, accelerator=theirs) for plan in here]
-    before = EarlierStudy(
-        name="before",
-        records=tuple(
-            record(number, plan, outcome_of(plan), CPU_FINGERPRINT)
-            for number, plan in enumerate(known)
-        ),
-    )
-    proposer = PlimsollProposer(space, KINDS, 0, [before])
-    first = record(0, here[0], outcome_of(here[0]), CPU_FINGERPRINT)
-    free = space.table.is_value("accelerator", "A100")
-    free[space.table.rows_of(here[0])] = False
-
-    proposal = proposer.propose(SearchState(records=[first], free=free))
-
-    assert proposal.plan.accelerator == "A100"
-    assert isinstance(proposal.reason, Promising)
-    assert (proposal.reason.measured_by == "before") is counts

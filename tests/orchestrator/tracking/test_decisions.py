@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.instructions import Propose, RequestCapacity
+from orchestrator.core.instructions import RequestCapacity
 from orchestrator.core.placement import Shortfall
 from orchestrator.tracking.decisions import DecisionLog, instruction_to_json
 from orchestrator.tracking.events import LineFile
@@ -69,10 +69,9 @@ def test_sets_are_in_order() -> None:
     """Another process, such as that of a replay, has another order of its sets."""
     names = frozenset("hgfedcba")
 
-    asked = instruction_to_json(RequestCapacity(needs=(Shortfall(nodes=names),)))
-    proposing = instruction_to_json(Propose(accelerators=names))
+    asked = instruction_to_json(RequestCapacity(need=Shortfall(nodes=names)))
 
-    assert asked["needs"][0]["nodes"] == proposing["accelerators"] == sorted(names)
+    assert asked["need"]["nodes"] == sorted(names)
 
 
 def test_no_secret_is_logged(log: Path, tmp_path: Path) -> None:

@@ -16,9 +16,6 @@ from search_spaces.plan_table import PlanTable
 from tests.search_spaces.costs.values import FACTS, FOOTPRINT, a_variant
 from tests.search_spaces.knob_pairs import Pair, Planted, pairs_of, plan_of
 
-# Each kind of nodes has its own forecaster, with the device of these nodes.
-BY_DEVICE = "accelerator"
-
 
 def features_of(pair: Pair) -> PlanFeatures:
     """Returns the features of both plans, of a model with samples of many lengths."""
@@ -52,9 +49,7 @@ def fault_of(knob: Knob, pairs: Sequence[Pair]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(
-    "knob", [knob for knob in KNOBS if knob.name != BY_DEVICE], ids=lambda knob: knob.name
-)
+@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
 def test_a_knob_changes_forecasts_or_says_that_it_does_not(knob: Knob) -> None:
     assert (fault := fault_of(knob, pairs_of(knob.name))) is None, fault
 

@@ -71,7 +71,7 @@ def test_it_is_set_where_it_says(knob: Knob) -> None:
         after = replace(before, **{knob.name: getattr(pair.after, knob.name)})
         if any(render_environment(before, d) != render_environment(after, d) for d in DEVICES):
             places.add("process")
-        elif (before.world_size, before.accelerator) != (after.world_size, after.accelerator):
+        elif before.world_size != after.world_size:
             places.add("group")
         else:
             places.add("model")

@@ -8,7 +8,7 @@ from search_spaces.errors import SpecError
 from search_spaces.spec.load import known_keys, override, parse_spec
 from search_spaces.spec.schema import SweepSpec
 
-TEXT = "model: gpt2\ntrain: {global_batch: 32}\ncluster: {accelerators: [A100]}\n"
+TEXT = "model: gpt2\ntrain: {global_batch: 32}\n"
 
 
 def overridden(*overrides: str) -> SweepSpec:
@@ -34,10 +34,9 @@ def test_values_are_read_as_yaml_and_the_last_of_a_key_wins() -> None:
 
 
 def test_short_forms_of_the_file_can_be_set_into() -> None:
-    spec = overridden("model.config.n_layer=2", "cluster.accelerators.A100.memory_gib=40")
+    spec = overridden("model.config.n_layer=2")
 
     assert (spec.model.name, spec.model.config) == ("gpt2", {"n_layer": 2})
-    assert spec.cluster.accelerators["A100"].memory_gib == 40
     assert overridden("model=bert-large").model.name == "bert-large"
 
 
