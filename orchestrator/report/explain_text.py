@@ -34,10 +34,9 @@ from orchestrator.report.labels import (
     validation_words,
     violation_words,
 )
-from orchestrator.report.plan_tables import table
 from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
 from orchestrator.report.reasons import reason_words, stop_words
-from orchestrator.report.sweep_tables import section
+from orchestrator.report.sweep_tables import plain_table, section
 from orchestrator.report.sweep_text import best_sentence, lossy_sentence
 from search_spaces.trial import Crashed, Estimate, Outcome, OutOfMemory
 
@@ -262,7 +261,7 @@ def _against_baseline(baseline: Competitor) -> Iterator[RenderableType]:
 
 
 def _effects_table(knob_effects: Sequence[KnobEffect]) -> Table:
-    grid = table(
+    grid = plain_table(
         ("knob", False),
         ("best", False),
         ("baseline", False),
@@ -282,7 +281,7 @@ def _effects_table(knob_effects: Sequence[KnobEffect]) -> Table:
 
 
 def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
-    grid = table(
+    grid = plain_table(
         ("trial", True),
         ("speed of the best over it", True),
         ("", False),
@@ -328,7 +327,7 @@ def _shortage(shortage: Shortage) -> Iterator[RenderableType]:
 
 
 def _categories_table(shortage: Shortage) -> Table:
-    grid = table(("forecast by category", False), ("GiB", True), ("share of limit", True))
+    grid = plain_table(("forecast by category", False), ("GiB", True), ("share of limit", True))
     for name, size in sorted(shortage.held_bytes, key=lambda each: -each[1]):
         if size:
             grid.add_row(category_words(name), gib(size), percent(size / shortage.limit_bytes))
@@ -336,7 +335,7 @@ def _categories_table(shortage: Shortage) -> Table:
 
 
 def _fixes_table(shortage: Shortage) -> Table:
-    grid = table(
+    grid = plain_table(
         ("change to", False),
         ("forecast samples/s", True),
         ("measured", True),

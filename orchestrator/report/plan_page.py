@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from orchestrator.forecast.planner import PlanningReport
@@ -23,11 +22,11 @@ from orchestrator.report.charts import (
     stacked,
 )
 from orchestrator.report.format import gib
-from orchestrator.report.html import Table, Tile, render_page
+from orchestrator.report.html import Tile, render_page
+from orchestrator.report.plan_tables import counts_table, plans_table
 from orchestrator.report.plan_text import (
     answer_sentence,
     category_words,
-    common_knobs,
     common_words,
     devices,
     expected_words,
@@ -190,9 +189,11 @@ def render_plan_page(report: PlanningReport) -> str:
         headline=answer_sentence(report),
         warnings=tuple(map(planning_note_words, report.notes)),
         best_tiles=() if report.best is None else tuple(_tiles(report, report.best)),
-        best_plans=_listing(recommendation.best),
-        front=_listing(report.front),
-        counts=_counts(report),
+        common=common_words([row.plan for row in recommendation.best]),
+        best_plans=plans_table(recommendation.best),
+        front=plans_table(report.front),
+        front_common=common_words([row.plan for row in report.front]),
+        counts=counts_table(report),
         ruled_out=tuple(ruled_out_sentences(recommendation)),
         footer=_footer(report),
     )
@@ -207,85 +208,6 @@ def _tiles(report: PlanningReport, best: ForecastRow) -> Iterator[Tile]:
     yield Tile(name="peak memory, GiB", value=gib(forecast.peak_bytes.value), detail=usable)
     yield Tile(name="fits", value=percent(forecast.fits))
     yield Tile(name="limited by", value=term_words(forecast.limited_by))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listing:
-    """A table of plans and the words that they share."""
-
-    common: str
-    table: Table
-
-
-def _listing(rows: Sequence[ForecastRow]) -> _Listing | None:
-    if not rows:
-        return None
-    plans = [row.plan for row in rows]
-    omit = common_knobs(plans)
-    cells = tuple(
-        (
-            str(place),
-            expected_words(row, omit=omit),
-            _speed(row),
-            f"{row.tokens_per_second_per_device:,.0f}",
-            percent(row.mfu),
-            gib(row.forecast.peak_bytes.value),
-            percent(row.forecast.fits),
-            term_words(row.forecast.limited_by),
-        )
-        for place, row in enumerate(rows, 1)
-    )
-    table = Table(
-        columns={
-            "#": "number",
-            "plan": "plan",
-            "samples/s": "number",
-            "tokens/s/device": "number",
-            "MFU": "number",
-            "GiB": "number",
-            "fits": "number",
-            "limited by": "words",
-        },
-        rows=cells,
-    )
-    return _Listing(common=common_words(plans), table=table)
-
-
-def _speed(row: ForecastRow) -> str:
-    rate = row.forecast.samples_per_second
-    return f"{significant(rate.value)} ({interval(rate)})"
-
-
-def _counts(report: PlanningReport) -> Table | None:
-    if len(report.device_counts) < 2:
-        return None
-    rows = []
-    for size in report.device_counts:
-        if not size.best:
-            rows.append(
-                (f"{size.ranks:,}", "-", "-", "-", "; ".join(size.refusals) or "no plan fits")
-            )
-            continue
-        best, price = size.best[0], size.price_per_billion_tokens
-        rows.append(
-            (
-                f"{size.ranks:,}",
-                _speed(best),
-                f"{best.tokens_per_second_per_device:,.0f}",
-                "-" if price is None else f"{price:,.2f}",
-                expected_words(best),
-            )
-        )
-    return Table(
-        columns={
-            "devices": "number",
-            "samples/s": "number",
-            "tokens/s/device": "number",
-            "price per 1e9 tokens": "number",
-            "best plan": "plan",
-        },
-        rows=tuple(rows),
-    )
 
 
 def _footer(report: PlanningReport) -> str:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.rule import Rule
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from orchestrator.forecast.breakdown import Breakdown, Quantity, Term
-from orchestrator.forecast.planner import PlanningReport
+from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.format import gib, si_scaled
+from orchestrator.report.html import ColumnKind, Table
 from orchestrator.report.plan_text import (
     QUANTITY_WORDS,
     answer_sentence,
-    brief_term,
     category_words,
     common_knobs,
     common_words,
@@ -31,147 +29,97 @@ from orchestrator.report.plan_text import (
     term_words,
     variance_words,
 )
-from orchestrator.report.sweep_tables import section
-from search_spaces.trial import Estimate
-
-LETTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "weights": ("W", "black on cyan"),
-        "gradients": ("G", "black on blue"),
-        "optimizer": ("O", "black on magenta"),
-        "gathered": ("w", "black on bright_cyan"),
-        "activations": ("A", "black on green"),
-        "temporaries": ("T", "black on yellow"),
-        "buffers": ("B", "black on bright_blue"),
-        "outside": ("C", "black on white"),
-        "fragmentation": ("F", "black on bright_black"),
-    }
-)
-"""Letter and style of each category: the letters keep a bar readable without colours."""
-_OTHER = ("?", "black on white")
-_BAR = 12  # characters
+from orchestrator.report.sweep_tables import plain_table, section
 
 
-def category_bar(held: Sequence[tuple[str, float]], limit: float, line: float, length: int) -> Text:
-    """Draws the peak by category on a bar that represents the limit, with letters for categories.
-
-    Args:
-        held: Bytes by category.
-        limit: Bytes that the whole bar represents; a larger peak fills it.
-        line: Bytes where the headroom begins, which a mark shows.
-        length: Characters.
-    """
-    bar, ends, total = Text(), [], 0.0
-    for name, size in held:
-        total += size
-        ends.append((name, total / limit * length))
-    mark = min(round(line / limit * length), length - 1)
-    for cell in range(length):
-        part = next((name for name, end in ends if end >= cell + 0.5), None)
-        if part is None:
-            bar.append("┃" if cell == mark else "·", "bold red" if cell == mark else "bright_black")
-        else:
-            letter, style = LETTERS.get(part, _OTHER)
-            bar.append(letter, style if cell < mark else "black on red")
-    return bar
-
-
-def legend() -> Text:
-    """Explains the letters of the bars."""
-    text = Text()
-    for name, (letter, style) in LETTERS.items():
-        text.append(letter, style).append(f" {category_words(name)}  ")
-    return text
-
-
-def table(*headers: tuple[str, bool]) -> Table:
-    """Makes a table without side borders; each header has a flag that marks a column of numbers."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for header, numeric in headers:
-        grid.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
-    return grid
-
-
-def best_table(report: PlanningReport, rows: Sequence[ForecastRow], *, numbered: bool) -> Table:
-    """Lists plans with their forecasts, in the order of `rows`."""
-    grid = table(
-        *((("#", True),) if numbered else ()),
-        ("plan", False),
-        ("samples/s (95 %)", True),
-        ("tok/s/dev", True),
-        ("MFU", True),
-        ("peak memory", True),
-        ("GiB", True),
-        ("fits", True),
-        ("limited by", False),
-    )
+def plans_table(rows: Sequence[ForecastRow]) -> Table:
+    """Lists plans with their forecasts, in the order of `rows`; leaves out the knobs they share."""
     omit = common_knobs([row.plan for row in rows])
-    for number, row in enumerate(rows, 1):
-        forecast, equivalent = row.forecast, row.equivalent_plans - 1
-        more = f" (and {equivalent:,} equivalent)" if equivalent else ""
-        grid.add_row(
-            *([str(number)] if numbered else []),
-            Text(expected_words(row, omit=omit) + more),
-            _speed(forecast.samples_per_second),
-            f"{row.tokens_per_second_per_device:,.0f}",
-            _tight(row.mfu),
-            category_bar(row.held_bytes, report.limit_bytes, report.line_bytes, _BAR),
-            gib(forecast.peak_bytes.value),
-            _tight(forecast.fits),
-            Text(brief_term(forecast.limited_by)),
-            style="bold" if row == report.best else "",
-        )
-    return grid
-
-
-def _speed(rate: Estimate) -> str:
-    return f"{significant(rate.value)} ({interval(rate).replace(' to ', '-')})"
-
-
-def _tight(share: float) -> str:
-    return percent(share).replace(" ", "")
-
-
-def sizes_table(report: PlanningReport) -> Table:
-    """Compares device counts."""
-    priced = report.price_per_hour is not None
-    grid = table(
-        ("devices", True),
-        ("samples/s (95 %)", True),
-        ("tok/s/dev", True),
-        ("scaling", True),
-        ("MFU", True),
-        ("GiB", True),
-        *((("per 1e9 tokens", True),) if priced else ()),
-        ("best plan", False),
+    return Table(
+        columns={
+            "#": "number",
+            "plan": "plan",
+            "samples/s (95 %)": "number",
+            "tokens/s/device": "number",
+            "MFU": "number",
+            "GiB": "number",
+            "fits": "number",
+            "limited by": "words",
+        },
+        rows=tuple(_plan_cells(number, row, omit) for number, row in enumerate(rows, 1)),
     )
+
+
+def _plan_cells(number: int, row: ForecastRow, omit: Collection[str]) -> tuple[str, ...]:
+    equivalent = row.equivalent_plans - 1
+    more = f" (and {equivalent:,} equivalent)" if equivalent else ""
+    return (
+        str(number),
+        expected_words(row, omit=omit) + more,
+        _speed(row),
+        f"{row.tokens_per_second_per_device:,.0f}",
+        percent(row.mfu),
+        gib(row.forecast.peak_bytes.value),
+        percent(row.forecast.fits),
+        term_words(row.forecast.limited_by),
+    )
+
+
+def _speed(row: ForecastRow) -> str:
+    rate = row.forecast.samples_per_second
+    return f"{significant(rate.value)} ({interval(rate)})"
+
+
+def counts_table(report: PlanningReport) -> Table | None:
+    """Compares device counts; None for a single one."""
+    if len(report.device_counts) < 2:
+        return None
     smallest = next((size.best[0] for size in report.device_counts if size.best), None)
-    for size in report.device_counts:
-        if not size.best or smallest is None:
-            blank = ["-"] * (6 if priced else 5)
-            grid.add_row(
-                f"{size.ranks:,}", *blank, Text("; ".join(size.refusals) or "no plan fits")
-            )
-            continue
-        best = size.best[0]
-        share = best.tokens_per_second_per_device / smallest.tokens_per_second_per_device
-        price = size.price_per_billion_tokens
-        grid.add_row(
-            f"{size.ranks:,}",
-            _speed(best.forecast.samples_per_second),
-            f"{best.tokens_per_second_per_device:,.0f}",
-            _tight(share),
-            _tight(best.mfu),
-            gib(best.forecast.peak_bytes.value),
-            *([] if price is None else [f"{price:,.2f}"]),
-            Text(expected_words(best)),
-        )
+    price: dict[str, ColumnKind] = {}
+    if report.price_per_hour is not None:
+        price = {"per 1e9 tokens": "number"}
+    return Table(
+        columns={
+            "devices": "number",
+            "samples/s (95 %)": "number",
+            "tokens/s/device": "number",
+            "scaling": "number",
+            "GiB": "number",
+            **price,
+            "best plan": "plan",
+        },
+        rows=tuple(_count_cells(size, smallest, len(price)) for size in report.device_counts),
+    )
+
+
+def _count_cells(size: ScaleResult, smallest: ForecastRow | None, prices: int) -> tuple[str, ...]:
+    if not size.best or smallest is None:
+        refusals = "; ".join(size.refusals) or "no plan fits"
+        return (f"{size.ranks:,}", *("-",) * (4 + prices), refusals)
+    best, price = size.best[0], size.price_per_billion_tokens
+    scaling = best.tokens_per_second_per_device / smallest.tokens_per_second_per_device
+    return (
+        f"{size.ranks:,}",
+        _speed(best),
+        f"{best.tokens_per_second_per_device:,.0f}",
+        percent(scaling),
+        gib(best.forecast.peak_bytes.value),
+        *([] if price is None else [f"{price:,.2f}"]),
+        expected_words(best),
+    )
+
+
+def rendered(table: Table) -> RichTable:
+    """Renders a table for the terminal."""
+    grid = plain_table(*((name, kind == "number") for name, kind in table.columns.items()))
+    for row in table.rows:
+        grid.add_row(*map(Text, row))
     return grid
 
 
-def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
+def terms_table(terms: Sequence[Term], *, seconds: bool) -> RichTable:
     """Lists the terms of a step's time or the categories of its memory, with their breakdown."""
-    grid = table(
+    grid = plain_table(
         ("term" if seconds else "category", False),
         ("ms" if seconds else "GiB", True),
         ("share", True),
@@ -216,8 +164,8 @@ def render_plan_report(report: PlanningReport) -> RenderableType:
     parts += [Text(f"note: {planning_note_words(note)}", "yellow") for note in report.notes]
     if report.best is not None:
         parts += _plans(report)
-    if len(report.device_counts) > 1:
-        parts += section("Device counts", sizes_table(report))
+    if counts := counts_table(report):
+        parts += section("Device counts", rendered(counts))
     parts += section(
         "Coverage of the space", *map(Text, ruled_out_sentences(report.recommendation))
     )
@@ -226,7 +174,7 @@ def render_plan_report(report: PlanningReport) -> RenderableType:
 
 def _plans(report: PlanningReport) -> Iterator[RenderableType]:
     best = report.recommendation.best
-    parts: list[RenderableType] = [best_table(report, best, numbered=True), legend()]
+    parts: list[RenderableType] = [rendered(plans_table(best))]
     if len(best) > 1 and (common := common_words([row.plan for row in best])):
         parts.append(Text(f"all plans: {common}"))
     usable, limit = gib(report.line_bytes), gib(report.limit_bytes)
@@ -236,7 +184,7 @@ def _plans(report: PlanningReport) -> Iterator[RenderableType]:
     ]
     yield from section("Best plans", *parts)
     title = "Pareto front: no other plan is faster with less memory"
-    yield from section(title, best_table(report, report.front, numbered=False))
+    yield from section(title, rendered(plans_table(report.front)))
 
 
 def _footer(report: PlanningReport) -> str:

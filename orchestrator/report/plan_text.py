@@ -21,18 +21,6 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
 from search_spaces.trial import Estimate
 
-BRIEF_TERMS: Mapping[str, str] = MappingProxyType(
-    {
-        "operators": "memory",
-        "launches": "launches",
-        "tensor_collectives": "tp comm",
-        "data_collectives": "dp comm",
-        "pipeline_bubble": "bubble",
-        "pipeline_hops": "pp comm",
-        "optimizer": "optimizer",
-        "offload": "offload",
-    }
-)
 TERM_WORDS: Mapping[str, str] = MappingProxyType(
     {
         "matmul": "matmuls",
@@ -104,11 +92,6 @@ _VARIANCE_WORDS = MappingProxyType({COMMON: "common to all plans", MISFIT: "betw
 def term_words(name: str) -> str:
     """Names a term of the step time."""
     return TERM_WORDS.get(name, name.replace("_", " "))
-
-
-def brief_term(name: str) -> str:
-    """Names a term in a word or two, for narrow tables."""
-    return BRIEF_TERMS.get(name, term_words(name))
 
 
 def category_words(name: str) -> str:

@@ -18,10 +18,7 @@ from orchestrator.report.labels import (
 )
 from orchestrator.report.page_data import (
     ReportData,
-    SpeedComparison,
     ablation,
-    accounting,
-    comparisons,
 )
 from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sweep_charts import figures
@@ -35,7 +32,6 @@ from orchestrator.report.sweep_text import (
     speedup_sentence,
 )
 from search_spaces.spec.load import spec_to_yaml
-from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
 
 
@@ -51,11 +47,7 @@ def report_page(data: ReportData) -> str:
         warnings=tuple(_warnings(data)),
         best_tiles=() if data.best is None else tuple(_tiles(data.best)),
         evidence=() if data.best is None else tuple(_evidence(state)),
-        comparison=_comparison(data),
-        explain_equality=len(state.ties) > 1 and state.objective.metric != "headroom",
         changes=_changes(data),
-        total=_total(data),
-        accounting=_accounting(data),
         trials=_trials(state),
         machine=_machine(state),
         specification=spec_to_yaml(state.spec),
@@ -75,22 +67,7 @@ def _headline(data: ReportData) -> str:
         f" {spread(outcome.samples_per_second)} samples/s with a peak of"
         f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit."
     )
-    over_baseline = next((one for one in comparisons(data) if one.other == data.baseline), None)
-    if over_baseline is None:
-        return f"{first} {_sentence(speedup_sentence(state))}"
-    return f"{first} {_gain(over_baseline)}"
-
-
-def _gain(comparison: SpeedComparison) -> str:
-    faster, saved = comparison.faster, comparison.saved
-    speed = "" if faster is None else _more(faster.value, "faster", "slower")
-    memory = "" if saved is None else _more(saved, "less memory", "more memory")
-    both = f"{speed}, with {memory}," if speed and memory else speed or memory
-    return f"That is {both} than the baseline."
-
-
-def _more(share: float, more: str, less: str) -> str:
-    return f"{abs(100 * share):.0f} % {more if share >= 0 else less}"
+    return f"{first} {_sentence(speedup_sentence(state))}"
 
 
 def _sentence(words: str) -> str:
@@ -148,44 +125,6 @@ def _evidence(state: SweepState) -> Iterator[str]:
         yield forecasts
 
 
-def _comparison(data: ReportData) -> Table | None:
-    best, compared = data.best, tuple(comparisons(data))
-    if best is None or not compared:
-        return None
-    rows = [_row(best, data.state.spec, "best", "", "")]
-    for one in compared:
-        faster = "-"
-        if one.faster is not None:
-            low, high = 100 * one.faster.low, 100 * one.faster.high
-            faster = f"{100 * one.faster.value:+.0f} % ({low:+.0f} to {high:+.0f})"
-        saved = "-" if one.saved is None else f"{round(-100 * one.saved):+d} %"
-        rows.append(_row(one.other, data.state.spec, one.role, faster, saved))
-    return Table(
-        columns={
-            "role": "words",
-            "plan": "plan",
-            "samples/s": "number",
-            "peak GiB": "number",
-            "speed gain of the best": "number",
-            "peak change of the best": "number",
-        },
-        rows=tuple(rows),
-    )
-
-
-def _row(record: Record, spec: SweepSpec, role: str, faster: str, saved: str) -> tuple[str, ...]:
-    outcome = record.outcome
-    assert isinstance(outcome, Measured)
-    return (
-        f"{role}, trial {record.number}",
-        labelled_plan(record.plan, spec),
-        spread(outcome.samples_per_second),
-        gib(outcome.memory.peak_bytes),
-        faster,
-        saved,
-    )
-
-
 def _changes(data: ReportData) -> Table | None:
     effects = ablation(data)
     if not effects:
@@ -223,21 +162,6 @@ def speed_change(effect: KnobEffect) -> float:
     """Returns the relative change in speed, -0.25 for a quarter less."""
     assert effect.ratio is not None
     return 1 / effect.ratio.value - 1
-
-
-def _total(data: ReportData) -> str:
-    total = sum(count.plans for count in accounting(data))
-    noun = "combinations of knob values" if data.context is not None else "plans tried"
-    return f"{total:,} {noun}"
-
-
-def _accounting(data: ReportData) -> Table:
-    return Table(
-        columns={"plans": "number", "status": "words", "reason": "words"},
-        rows=tuple(
-            (f"{count.plans:,}", count.what, count.why) for count in accounting(data) if count.plans
-        ),
-    )
 
 
 def _trials(state: SweepState) -> Table:
