@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.gpu.cases import MEASURED, Case, balanced, searched, space_of
 from benchmarks.gpu.task import Figures, Task
 from benchmarks.gpu.worker import Trial
-from orchestrator.report.labels import brief_outcome, plan_words
+from orchestrator.report.labels import outcome_words, plan_words
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory
@@ -63,7 +63,7 @@ def _measure_up_to(task: Task, case: Case, wanted: int, seed: int) -> int:
         if not task.has(LONGEST_SECONDS):
             return len(missing) - number
         trial = task.worker.measure(spec, plan)
-        print(f"{case.name}: {plan_words(plan)}: {brief_outcome(trial.outcome)}", flush=True)
+        print(f"{case.name}: {plan_words(plan)}: {outcome_words(trial.outcome)}", flush=True)
         append(file, row_of(case.name, plan, trial))
     return 0
 
@@ -91,7 +91,7 @@ def row_of(model: str, plan: Plan, trial: Trial) -> dict[str, Any]:
                 "detail": outcome.detail,
             }
         case _:
-            told["detail"] = brief_outcome(outcome)
+            told["detail"] = outcome_words(outcome)
     if (costs := getattr(outcome, "costs", None)) is not None:
         told |= {
             "build_seconds": costs.build_seconds,

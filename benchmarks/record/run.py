@@ -18,7 +18,7 @@ from orchestrator.core.instructions import Run
 from orchestrator.core.placement import Processes, reason_to_replace
 from orchestrator.host import termination_as_interrupt
 from orchestrator.report.format import duration
-from orchestrator.report.labels import brief_outcome, plan_words
+from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.report.reasons import outcome_sentence
 from search_spaces.errors import ClusterError, UserError
 from search_spaces.plan import Plan
@@ -119,7 +119,7 @@ def _measure(
             seconds = (len(left) - done) * (time.monotonic() - began) / done
             print(
                 f"[{count - len(left) + done:,} of {count:,}] {plan_words(turn.plan)}:"
-                f" {brief_outcome(report.outcome)} [about {duration(seconds)} left]",
+                f" {outcome_words(report.outcome)} [about {duration(seconds)} left]",
                 flush=True,
             )
     finally:

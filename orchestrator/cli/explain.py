@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.completion import complete_study
 from orchestrator.cli.console import print_error, print_line, table_console, write_text
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, JsonFile, TrialNumber, named_study
@@ -29,7 +28,6 @@ def explain(
             metavar="[STUDY]",
             help="Study: its specification, folder, name, or database (a SQLite file or a URL;"
             " DATABASE#NAME if it holds several). Default: the latest sweep here.",
-            autocompletion=complete_study,
         ),
     ] = None,
     trial: TrialNumber = None,

@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.completion import FORMAT_NAMES, complete_format
 from orchestrator.cli.console import print_line
 from orchestrator.cli.options import Json, StudyName, TrialNumber, named_study
 from orchestrator.cli.result import Result
+
+FORMAT_NAMES = (  # of orchestrator.export, whose import takes a second
+    *("torchrun", "deepspeed", "accelerate"),
+    *("hf-trainer", "ray-train", "rayjob"),
+)
 
 
 def export(
@@ -22,7 +26,6 @@ def export(
             metavar="NAME",
             help=f"Format: {', '.join(FORMAT_NAMES[:-1])} or {FORMAT_NAMES[-1]}"
             " (default: the first that can express the plan).",
-            autocompletion=complete_format,
         ),
     ] = None,
     trial: TrialNumber = None,

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.completion import complete_example
 from orchestrator.cli.console import command_line, print_line
 from search_spaces.errors import UserError, written
 from search_spaces.spec.files import write_durably
@@ -33,7 +32,6 @@ def init(
             metavar="NAME",
             help="Write an example that runs unchanged, with its data:"
             f" {', '.join(RUNNABLE_EXAMPLES)}.",
-            autocompletion=complete_example,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,

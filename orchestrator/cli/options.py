@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from orchestrator.api import find_study
-from orchestrator.cli.completion import complete_key, complete_study
 from orchestrator.cli.console import print_error
 from orchestrator.workspace import NamedStudy
 from search_spaces.spec.load import FLAG
@@ -22,7 +21,6 @@ StudyName = Annotated[
         metavar="[STUDY]",
         help="Study: its specification, folder, name, or database (a SQLite file or a URL;"
         " DATABASE#NAME if it holds several). Default: the latest sweep here.",
-        autocompletion=complete_study,
     ),
 ]
 Json = Annotated[
@@ -39,7 +37,6 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
         help="Set a key of the specification, such as train.global_batch=64; the value is YAML."
         " Repeatable.",
-        autocompletion=complete_key,
     ),
 ]
 TrustedModules = Annotated[

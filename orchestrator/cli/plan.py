@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api import find_study
-from orchestrator.cli.completion import complete_gpu, complete_study
 from orchestrator.cli.console import print_error, print_line, table_console, write_text
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
@@ -34,7 +33,6 @@ _Gpu = Annotated[
     typer.Option(
         metavar="NAME",
         help="GPU: H100, A100-40, RTX 4090 ...",
-        autocompletion=complete_gpu,
     ),
 ]
 _Gpus = Annotated[
@@ -57,7 +55,6 @@ _Records = Annotated[
     typer.Option(
         metavar="STUDY",
         help="Calibrate forecasts with a study: its specification, folder, name or database.",
-        autocompletion=complete_study,
     ),
 ]
 _Out = Annotated[

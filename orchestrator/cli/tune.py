@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api import find_study
-from orchestrator.cli.completion import complete_study
 from orchestrator.cli.console import command_line, print_error, table_console, ui_hint
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.options import (
@@ -58,7 +57,6 @@ _Records = Annotated[
     typer.Option(
         metavar="STUDY",
         help="Also calibrate forecasts with a study: its specification, folder, name or database.",
-        autocompletion=complete_study,
     ),
 ]
 

@@ -1,8 +1,7 @@
-"""`plimsoll ui`: MLflow or optuna-dashboard for a study."""
+"""`plimsoll ui`: MLflow for a study."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Annotated
 
@@ -16,22 +15,10 @@ from search_spaces.errors import UserError
 def ui(
     study: StudyName = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
-    optuna: Annotated[
-        bool, typer.Option("--optuna", help="Open optuna-dashboard instead, if installed.")
-    ] = False,
 ) -> None:
-    """Serve the MLflow UI, or optuna-dashboard, for a sweep until Ctrl-C."""
+    """Serve the MLflow UI for a sweep until Ctrl-C."""
     named = named_study(study)
     spec, name = named.spec, named.name
-    if optuna:
-        from orchestrator.study.dashboard import serve_dashboard
-
-        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it
-            serve_dashboard(
-                spec, name, port=port, ready=lambda url: print_line(f"optuna-dashboard: {url}")
-            )
-        return
-
     from orchestrator.tracking.mlflow_view import sweep_pages, ui_command, ui_environment
 
     # MLflow's own first page lists no runs

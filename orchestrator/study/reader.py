@@ -53,15 +53,6 @@ def load_provenances(spec: SweepSpec, name: str) -> tuple[Provenance, ...]:
     return _load(spec, name, kept_provenances)
 
 
-def load_study_id(spec: SweepSpec, name: str) -> int:
-    """Returns the study's id in Optuna's storage.
-
-    Raises:
-        StudyError: If there is no such study, or its storage cannot be opened.
-    """
-    return _load(spec, name, lambda study: study._storage.get_study_id_from_name(name))
-
-
 def stored_studies(url: str) -> dict[str, dict[str, Any]]:
     """Returns the studies in a storage by name, each with the job that it measures.
 

@@ -26,21 +26,6 @@ HEAD = -2  # the part after the last block
 _ACCUMULATES = 2**64 - 1  # sequence number of autograd's nodes that accumulate gradients
 
 
-class BatchValues(TorchDispatchMode):
-    """Computes real values inside a fake mode for operators that read only real tensors.
-
-    Models read masks to choose a kernel.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return run_operator(func, args, kwargs or {}, tuple(tensors(args, kwargs)))
-
-
 def run_operator(func: Any, args: Any, kwargs: Any, read: tuple[torch.Tensor, ...]) -> Any:
     """Returns an operator's result, with values if all inputs have some and it is not large."""
     if func is GROUPED_MM:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.export import FORMAT_NAMES
+from orchestrator.export.formats import FORMATS
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
 from tests.workers.values import LLAMA
@@ -56,3 +58,7 @@ def test_what_cannot_be_exported_is_one_sentence(
     assert code == 2
     assert words in told
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_names_in_help_are_those_of_the_formats() -> None:
+    assert tuple(FORMATS) == FORMAT_NAMES

@@ -6,10 +6,8 @@ One server for all tests of the file, since it takes seconds to start.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -25,8 +23,6 @@ import pytest
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.mlflow_view import sweep_pages
 from orchestrator.workspace import save_spec
-from tests.orchestrator.cli.commands import command
-from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.records import make_records, make_space, make_spec
 from tests.orchestrator.tracking.test_mlflow import log
 from tests.orchestrator.tracking.test_mlflow_shared import (
@@ -152,54 +148,3 @@ def test_it_leaves_nothing_when_it_is_killed(shown: Shown) -> None:
     assert f"Best plan: http://127.0.0.1:{shown.port}/#/experiments/" in said
     left = {path for path in SHARED_MEMORY.iterdir() if path.name.startswith("tmp")}
     assert not left - shown.shared_memory
-
-
-def test_optuna_dashboard_serves_the_study_and_ends_at_ctrl_c(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    swept()
-    port, before = free_port(), files_in(tmp_path)
-    shown = subprocess.Popen(
-        [Path(sys.executable).with_name("plimsoll"), "ui", "--optuna", "--port", str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert shown.stdout is not None
-        said = shown.stdout.readline()
-        assert said.strip() == f"optuna-dashboard: http://127.0.0.1:{port}/dashboard/studies/1"
-        with urlopen(f"http://127.0.0.1:{port}/api/studies/1", timeout=60) as told:
-            assert len(json.load(told)["trials"]) == 3
-        os.killpg(shown.pid, signal.SIGINT)
-        assert shown.communicate(timeout=20)[0] == ""
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(shown.pid, signal.SIGKILL)
-
-    assert shown.returncode == 0
-    assert files_in(tmp_path) == before
-
-
-def test_optuna_dashboard_that_is_missing_or_has_no_port_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    swept()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = str(taken.getsockname()[1])
-        taken.listen()
-        code, said = command(capsys, "ui", "--optuna", "--port", port)
-    assert (code, said) == (2, f"cannot listen on --port {port}: Address already in use")
-
-    monkeypatch.setitem(sys.modules, "optuna_dashboard", None)  # as where it is not installed
-    code, said = command(capsys, "ui", "--optuna")
-    assert code == 2
-    assert said == "optuna-dashboard is not installed: pip install optuna-dashboard"
-
-
-def files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())

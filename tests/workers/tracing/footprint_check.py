@@ -21,7 +21,8 @@ from workers.models.experts import FLOP_FORMULAS
 from workers.models.fake_memory import FakeMemory
 from workers.plain_torch.data_parallel import shard
 from workers.tracing.footprints import traced_attention
-from workers.tracing.recorder import BatchValues
+from workers.tracing.operators import tensors
+from workers.tracing.recorder import run_operator
 from workers.tracing.step import emulated_device
 from workers.tracing.trace import trace
 from workers.tracing.traced_model import fake_ranks, in_fake_memory, traced_model
@@ -201,3 +202,18 @@ def _flops(work: Pass, products: int, micro_batch: int, tensor: int) -> float:
             kernel_flops *= size.at(micro_batch, tensor)
         total += kernel_flops
     return total
+
+
+class BatchValues(TorchDispatchMode):
+    """Computes real values inside a fake mode for operators that read only real tensors.
+
+    Models read masks to choose a kernel.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return run_operator(func, args, kwargs or {}, tuple(tensors(args, kwargs)))
