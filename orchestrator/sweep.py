@@ -125,7 +125,7 @@ def _prepare_and_run(
             facts, request, groups, time.time(), nodes_may_come=nodes.may_come
         )
         study.keep_model(model)
-        callbacks = (*_tracking(spec, model, study.keep_provenance(source)), *callbacks)
+        callbacks = (*_tracking(spec, study.keep_provenance(source)), *callbacks)
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
         calibration = calibration or shipped_calibration()
         forecasts = TracedForecasts(spec, model, facts, calibration, tracing.poll)
@@ -178,22 +178,16 @@ def _watched_start(lock: DriverLock) -> Iterator[Watchdog]:
 
 
 def _prepared(spec: SweepSpec, name: str) -> tuple[SweepSpec, ModelFacts]:
-    """Returns the specification with the commit that the study keeps, and the model's facts.
-
-    Raises:
-        UserError: If model, data or study cannot be used.
-    """
+    """Returns the specification with the commit that the study keeps, and the model's facts."""
     earlier = stored_job(spec, name).get("model", {})
     revision = earlier.get("revision") if earlier.get("name") == spec.model.name else None
     spec = spec.model_copy(update={"model": pinned(spec.model, revision)})
     return spec, prepare_driver(spec)
 
 
-def _tracking(
-    spec: SweepSpec, model: ModelFacts, provenances: Sequence[Provenance]
-) -> Iterator[AbstractCallback]:
+def _tracking(spec: SweepSpec, provenances: Sequence[Provenance]) -> Iterator[AbstractCallback]:
     if spec.tracking.enabled:
-        yield MlflowCallback(model, provenances=provenances)
+        yield MlflowCallback(provenances=provenances)
     yield RayMetrics()
 
 
@@ -222,9 +216,6 @@ def _planned_space(spec: SweepSpec, model: ModelFacts) -> dict[ClusterFacts, Spa
     """Returns the space on a cluster as the specification names it; empty if the cluster decides.
 
     Without a legal plan no cluster needs to start.
-
-    Raises:
-        SpecError: If there are no plans.
     """
     if spec.cluster.workers == "auto":
         return {}

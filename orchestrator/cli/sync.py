@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.options import Json, StudyName, named_study
 from orchestrator.cli.result import Result
 from search_spaces.errors import UserError
-from search_spaces.facts import ModelFacts
-
-if TYPE_CHECKING:
-    from orchestrator.core.state import SweepState
 
 
 def sync(study: StudyName = None, as_json: Json = False) -> Result:
@@ -29,10 +23,9 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
     from search_spaces.spec.redaction import without_password
 
     state = load_state(spec, name)
-    model = _model(state)
     with exclusive_driver(spec, name, print_error):  # a running driver logs its own trials
         check_tracking(spec)
-        added = add_missing_runs(state, model, load_provenances(spec, name))
+        added = add_missing_runs(state, load_provenances(spec, name))
     store = without_password(store_uri(spec))
     if not as_json:
         print_line(
@@ -47,14 +40,3 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
         "added": added,
     }
     return Result(kind="sync", content=lambda: content)
-
-
-def _model(state: SweepState) -> ModelFacts | None:
-    """The model that exports need; None if it cannot be read, which a study does not require."""
-    from orchestrator.study.reader import model_of
-
-    try:
-        return model_of(state)
-    except UserError as error:
-        print_line(f"Exports are left out: the model cannot be read here: {error}")
-        return None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.core.records import Record
 from orchestrator.export import accelerate, deepspeed, hf_trainer, ray_train, rayjob, torchrun
-from orchestrator.export.bundle import Bundle, files_of
+from orchestrator.export.bundle import Bundle
 from orchestrator.export.expressed_knobs import ExpressedKnobs
-from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.scripts import fsdp2_refusals
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
@@ -84,22 +82,6 @@ def choose_format(name: str | None, record: Record) -> str:
             f" {'; '.join(reasons)}; {alternatives}"
         )
     return name
-
-
-def all_exports(source: ExportSource) -> dict[str, str]:
-    """Returns the folders of all formats that can express the plan, without inputs.
-
-    Returns:
-        Texts by `format/file`.
-    """
-    texts: dict[str, str] = {}
-    inputs = collect_inputs(source.spec, carry=False)
-    for name, format_ in FORMATS.items():
-        with contextlib.suppress(UserError):  # a model or a device that the format cannot train
-            if not list(format_.refusals(source.plan)):
-                files = files_of(format_.export(source), source, inputs)
-                texts |= {f"{name}/{file}": text for file, text in files.items()}
-    return texts
 
 
 def export_bundle(source: ExportSource, name: str | None = None) -> Bundle:

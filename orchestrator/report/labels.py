@@ -20,7 +20,7 @@ from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Measured, Outcome, OutOfMemory, PlanForecast
+from search_spaces.trial import Measured, Outcome, OutOfMemory, PlanForecast, Refused
 
 METRIC_WORDS: Mapping[Metric, str] = {
     "samples_per_second": "samples/s",
@@ -58,13 +58,26 @@ def outcome_words(outcome: Outcome) -> str:
     return words
 
 
-def record_words(record: Record) -> str:
+def brief_outcome(outcome: Outcome) -> str:
+    """Describes an outcome in fewer words, for narrow tables."""
+    match outcome:
+        case OutOfMemory(where=where):
+            excess = outcome.excess
+            wanted = "" if excess is None else f", wanted {100 * (1 + excess):.0f} %"
+            return f"out of {'' if where == 'device' else f'{where} '}memory{wanted}"
+        case Refused(rule=rule):
+            return f"refused: {rule}"
+        case _:
+            return outcome_words(outcome)
+
+
+def record_words(record: Record, *, brief: bool = False) -> str:
     """Describes how a trial ended, with its forecast in brackets.
 
     A measurement shows the forecast speed, `41.20 samples/s ± 1.5 % (forecast 39.8)`; a trial
     that ran out of memory shows the forecast peak.
     """
-    words = outcome_words(record.outcome)
+    words = brief_outcome(record.outcome) if brief else outcome_words(record.outcome)
     if record.forecast is None:
         return words
     match record.outcome:

@@ -64,6 +64,7 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "cancelled": "bright_black",
     }
 )
+_WIDE = 120  # columns; from here on outcomes are described in full
 _OTHER_ROWS = 16
 _MOST_OUTCOMES = 12
 _NOTES = 2
@@ -124,7 +125,7 @@ def dashboard(state: SweepState, *, now: float, width: int, height: int) -> Rend
     for label, content in _rows(state, now, width - _LABEL_COLUMNS):
         rows.add_row(label, content)
     most = max(min(height - _OTHER_ROWS, _MOST_OUTCOMES), 1)
-    return Group(_title(state), rows, *_outcomes(state, most), *_notes(state))
+    return Group(_title(state), rows, *_outcomes(state, most, width), *_notes(state))
 
 
 def _title(state: SweepState) -> RenderableType:
@@ -218,7 +219,7 @@ def _counts(state: SweepState) -> RenderableType:
     return line
 
 
-def _outcomes(state: SweepState, most: int) -> Iterator[RenderableType]:
+def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableType]:
     if not state.records:
         return
     table = Table.grid(padding=(0, 2), expand=True)
@@ -228,7 +229,7 @@ def _outcomes(state: SweepState, most: int) -> Iterator[RenderableType]:
     omit = fixed_knobs(state.space)
     for record in reversed(state.records[-most:]):
         words = labelled_plan(record.plan, state.spec, omit=omit)
-        outcome = _outcome(record, state.spec.objective.headroom)
+        outcome = _outcome(record, state.spec.objective.headroom, width >= _WIDE)
         table.add_row(str(record.number), Text(words), outcome)
     more = len(state.records) - most
     older = f" ({more} earlier)" if more > 0 else ""
@@ -237,16 +238,18 @@ def _outcomes(state: SweepState, most: int) -> Iterator[RenderableType]:
     yield table
 
 
-def _outcome(record: Record, headroom: float) -> Text:
+def _outcome(record: Record, headroom: float, wide: bool) -> Text:
     outcome = record.outcome
-    text = Text(record_words(record), COLOURS[outcome.kind])
+    text = Text(record_words(record, brief=not wide), COLOURS[outcome.kind])
     if not isinstance(outcome, Measured):
         return text
     share = f"{100 * outcome.memory.share:.0f} %"
     if not within_headroom(outcome.memory, headroom):
-        return text.append(f", peak {share}: over usable memory", "bold red")
+        return text.append(f", peak {share}: over usable memory" if wide else " over", "bold red")
     if thrashes(outcome.memory):
-        return text.append(f", peak {share}: thrashes", "bold red")
+        return text.append(f", peak {share}: thrashes" if wide else " thrashes", "bold red")
+    if not wide:
+        return text
     forecast = ""
     if record.forecast is not None:
         forecast_share = record.forecast.peak_bytes.value / outcome.memory.limit_bytes

@@ -7,8 +7,6 @@ from dataclasses import asdict
 
 from orchestrator.core.objective import outcome_counts
 from orchestrator.core.state import SweepState
-from orchestrator.export.formats import all_exports
-from orchestrator.export.source import export_source
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.labels import counts_words
 from orchestrator.report.page_data import ReportData
@@ -22,7 +20,6 @@ from orchestrator.report.sweep_text import (
     lossy_sentence,
     speedup_sentence,
 )
-from search_spaces.facts import ModelFacts
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint
@@ -59,17 +56,6 @@ def end_files(state: SweepState) -> dict[str, str]:
     best = state.best
     plan = {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
     return plan | {"report.html": report_page(ReportData(state=state, context=None, note=_WITHOUT))}
-
-
-def export_files(state: SweepState, model: ModelFacts | None) -> dict[str, str]:
-    """Returns the best plan as `plimsoll export` writes it, in each format that supports it.
-
-    Empty if no plan is feasible, or if the model is unknown.
-    """
-    if state.best is None or model is None:
-        return {}
-    files = all_exports(export_source(state, state.best, model))
-    return {f"exports/{name}": text for name, text in files.items()}
 
 
 def answer_markdown(state: SweepState) -> str:

@@ -23,7 +23,7 @@ from orchestrator.study.retry import RetryPolicy, Unavailable
 from orchestrator.tracking.mlflow_reachability import configure_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
 from search_spaces.errors import StudyError, require
-from search_spaces.facts import ModelFacts, Provenance
+from search_spaces.facts import Provenance
 from search_spaces.spec.redaction import without_password
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ class MlflowCallback(AbstractCallback):
     Failed writes are retried at each later event, when closing, and when the study resumes.
 
     Args:
-        model: Facts of the model, for the exports; None if unknown.
         provenances: User, code and data of the study's drivers, for tags and datasets.
         say: Receives a message about a failing store, once, when closing.
         close_seconds: Time that closing waits for pending writes.
@@ -60,7 +59,6 @@ class MlflowCallback(AbstractCallback):
 
     def __init__(
         self,
-        model: ModelFacts | None = None,
         say: Callable[[str], None] = print_to_stderr,
         close_seconds: float = CLOSE_SECONDS,
         last_seconds: float = LAST_SECONDS,
@@ -68,7 +66,6 @@ class MlflowCallback(AbstractCallback):
         provenances: Sequence[Provenance] = (),
     ) -> None:
         self._head_start_seconds = head_start_seconds
-        self._model = model
         self._provenances = tuple(provenances)
         self._say = say
         self._close_seconds = close_seconds
@@ -141,16 +138,14 @@ class MlflowCallback(AbstractCallback):
         from orchestrator.tracking.mlflow_writer import StudyWriter
 
         if self._writer is None:
-            self._writer = StudyWriter(state, self._model, self._provenances)
+            self._writer = StudyWriter(state, self._provenances)
         self._writer.describe_workers(state)
         self._writer.add_missing(state)
         if event is None:
             self._writer.finish(state)
 
 
-def add_missing_runs(
-    state: SweepState, model: ModelFacts | None, provenances: Sequence[Provenance] = ()
-) -> int:
+def add_missing_runs(state: SweepState, provenances: Sequence[Provenance] = ()) -> int:
     """Writes all trials and validations that MLflow lacks, and the sweep's result.
 
     Returns:
@@ -168,7 +163,7 @@ def add_missing_runs(
 
     uri = store_uri(state.spec)
     try:
-        writer = StudyWriter(state, model, provenances)
+        writer = StudyWriter(state, provenances)
         missing = writer.missing(state)
         writer.describe_workers(state)
         writer.finish(state)

@@ -26,7 +26,7 @@ from orchestrator.tracking.mlflow_fields import (
 from orchestrator.tracking.mlflow_store import artifact_uri, check_artifacts, store_uri
 from orchestrator.tracking.mlflow_view import KIND_TAG, VIEW_TAG, view_state
 from orchestrator.workspace import experiment_name, memory_snapshot_path
-from search_spaces.facts import ModelFacts, Provenance, provenance_at
+from search_spaces.facts import Provenance, provenance_at
 from search_spaces.trial import Fingerprint
 
 _PAGE = 1000
@@ -66,21 +66,14 @@ class StudyWriter:
 
     Args:
         state: State of the study.
-        model: Facts of the model, for the exports; None if unknown.
         provenances: User, code and data of the study's drivers; empty if unknown.
 
     Raises:
         Exception: One of `tracking_errors`, from any method, if the store cannot be used.
     """
 
-    def __init__(
-        self,
-        state: SweepState,
-        model: ModelFacts | None,
-        provenances: Sequence[Provenance] = (),
-    ) -> None:
+    def __init__(self, state: SweepState, provenances: Sequence[Provenance] = ()) -> None:
         self._client = open_client(store_uri(state.spec))
-        self._model = model
         self._provenances = tuple(provenances)
         self._described: Fingerprint | None = None
         self._study = state.study
@@ -125,9 +118,7 @@ class StudyWriter:
         )
         for name, value in mlflow_fields.sweep_tags(state).items():
             self._client.set_tag(self._parent, name, value)
-        self._write_artifacts(
-            mlflow_artifacts.end_files(state) | mlflow_artifacts.export_files(state, self._model)
-        )
+        self._write_artifacts(mlflow_artifacts.end_files(state))
         self._delete_duplicates()
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"

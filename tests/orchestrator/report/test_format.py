@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.report.format import device_rows, duration, gib, number, spread
-from orchestrator.report.labels import outcome_words
+from orchestrator.report.labels import brief_outcome, outcome_words
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import DriveAccess
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate
-from tests.outcomes import make_conditions, make_measured
+from tests.outcomes import make_conditions, make_measured, make_oom
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_a_throttled_measurement_is_labelled() -> None:
     outcome = make_measured(conditions=make_conditions(("power cap",)))
 
     assert outcome_words(outcome).endswith("(throttled: power cap)")
+
+
+def test_brief_words_keep_what_was_wanted() -> None:
+    assert brief_outcome(make_oom(1.31)) == "out of memory, wanted 131 %"
+    assert brief_outcome(make_oom(None, where="host")) == "out of host memory"
 
 
 @pytest.mark.parametrize(

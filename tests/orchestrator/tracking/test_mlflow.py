@@ -18,12 +18,10 @@ from orchestrator.report.labels import fixed_knobs, plan_words
 from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages
-from plimsoll import load_best
-from search_spaces.facts import CodeVersion, DataProfile, LengthBin, ModelFacts, Provenance
+from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.plan import Plan
-from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.records import BEGAN, LLAMA, make_records, make_space, make_spec, sweep
+from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec, sweep
 from tests.outcomes import every_outcome, make_expectation, make_measured, make_oom
 
 
@@ -75,12 +73,11 @@ def log(
     study: str,
     before: Sequence[Record] = (),
     ended: bool = True,
-    model: ModelFacts | None = None,
     provenances: Sequence[Provenance] = (),
 ) -> MlflowCallback:
     """Runs a sweep with a callback."""
     said: list[str] = []
-    listener = MlflowCallback(model, say=said.append, head_start_seconds=0, provenances=provenances)
+    listener = MlflowCallback(say=said.append, head_start_seconds=0, provenances=provenances)
     events = sweep(spec, make_space(spec), records, before=before, study=study, ended=ended)
     for event, state in events:
         listener.on_event(event, state)
@@ -107,7 +104,7 @@ def everything(folder: Path) -> tuple[Any, list[Any], tuple[Record, ...]]:
         replace(record, forecast=make_expectation(30.9, 0.6) if 0 < record.number < 3 else None)
         for record in make_records(make_space(spec), every_outcome())
     )
-    log(spec, records, study="everything", model=LLAMA, provenances=(PROVENANCE,))
+    log(spec, records, study="everything", provenances=(PROVENANCE,))
     (parent,), trials = runs_of(spec, "everything")
     return parent, trials, records
 
@@ -228,25 +225,6 @@ def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
     assert "mlflow==" in files["packages.txt"]
     assert Plan.from_dict(json.loads(files["best_plan.json"])) == records[2].plan
     assert "<h1>Trial 2 is best" in files["report.html"]
-    exports = Path(root) / "exports"
-    assert {path.name for path in exports.iterdir()} >= {"torchrun", "accelerate", "ray-train"}
-    for folder_of_one in exports.iterdir():
-        assert load_best(folder_of_one).plan == records[2].plan
-    command = ExportManifest.read(exports / "torchrun").command
-    assert (exports / "torchrun" / command.split()[-1]).is_file()
-
-
-def test_without_the_model_there_are_no_exports(folder: Path, tmp_path: Path) -> None:
-    """`plimsoll sync` does this if a study's model cannot be read."""
-    spec = spec_in(folder)
-    records = make_records(make_space(spec), [make_measured(20.0)])
-    log(spec, records, study="elsewhere")
-    (parent,), _ = runs_of(spec, "elsewhere")
-
-    names = {file.path for file in client_of(spec).list_artifacts(parent.info.run_id)}
-
-    assert "report.html" in names
-    assert "exports" not in names
 
 
 def test_a_resumed_study_goes_on_in_the_same_run_and_adds_nothing_twice(folder: Path) -> None:
