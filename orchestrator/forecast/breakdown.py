@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 
 from orchestrator.forecast.table import ForecastRow, ForecastTable
-from search_spaces.costs.calibration import Calibration, Scales
+from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.columns import PASSES
-from search_spaces.costs.forecast import Forecasts, memory_deviation_factor
-from search_spaces.costs.memory import CATEGORIES, peak_bytes
+from search_spaces.costs.forecast import Forecasts
+from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.plan_features import PRECISIONS, Flags, Numbers
-from search_spaces.costs.time import TERMS, step_terms
+from search_spaces.costs.time import TERMS
 from search_spaces.costs.workload import Workload
 from search_spaces.hardware.device import MatmulPrecision
 
@@ -53,7 +53,6 @@ QuantityName = Literal[
     "work",
 ]
 Unit = Literal["", "B", "B/parameter", "B/s", "FLOP", "FLOP/s", "parameters", "ranks", "s", "share"]
-COMMON, MISFIT = "common", "misfit"
 """Sources of uncertainty other than terms: a scale that all plans share, and what none shares."""
 
 
@@ -268,18 +267,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """A plan's forecast, split into terms and sources of uncertainty.
-
-    `time_variance` and `memory_variance` explain the width of the intervals: shares of the
-    variance of the logarithm by term or category, `COMMON` and `MISFIT`, largest first.
-    `provenance` names the source of the coefficients.
-    """
+    """A plan's forecast, split into terms; `provenance` names the source of the coefficients."""
 
     expected: ForecastRow
     time: tuple[Term, ...]
     memory: tuple[Term, ...]
-    time_variance: tuple[tuple[str, float], ...]
-    memory_variance: tuple[tuple[str, float], ...]
     provenance: str
 
 
@@ -287,7 +279,6 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
     """Breaks down the forecast of the plan in a row."""
     rows = np.array([row])
     work, forecasts = sized.work.take(rows), sized.forecasts.take(rows)
-    steps, peak = step_terms(work, calibration.time), peak_bytes(work, calibration.memory)
     time_scales, memory_scales = calibration.time_scales.mean, calibration.memory_scales.mean
     time_quantities = quantities_of_time(work, forecasts)
     memory_quantities = quantities_of_memory(work)
@@ -311,23 +302,5 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
             )
             for at, name in enumerate(CATEGORIES)
         ),
-        time_variance=_variance_shares(calibration.time_scales, steps.seconds[0], TERMS),
-        memory_variance=_variance_shares(
-            calibration.memory_scales,
-            peak.bytes[0],
-            CATEGORIES,
-            float(memory_deviation_factor(work, calibration)[0]),
-        ),
         provenance=calibration.provenance,
     )
-
-
-def _variance_shares(
-    scales: Scales, terms: Numbers, names: tuple[str, ...], factor: float | None = None
-) -> tuple[tuple[str, float], ...]:
-    """Splits the variance of the logarithm of the sum by term, and drops shares below 1 %."""
-    shares, misfit = scales.variance_parts(terms, factor)
-    by_source = dict(zip((COMMON, *names), shares, strict=True))
-    by_source[MISFIT] = misfit
-    relevant = [(name, float(share)) for name, share in by_source.items() if share >= 0.01]
-    return tuple(sorted(relevant, key=lambda entry: -entry[1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.rule import Rule
@@ -27,7 +27,6 @@ from orchestrator.report.plan_text import (
     ruled_out_sentences,
     significant,
     term_words,
-    variance_words,
 )
 from orchestrator.report.sweep_tables import plain_table, section
 
@@ -212,16 +211,6 @@ def render_breakdown(breakdown: Breakdown) -> RenderableType:
     if row.recomputed:
         parts.append(Text(f"  recomputation is {percent(row.recomputed)} of the compute"))
     parts += section("Memory at the peak", terms_table(breakdown.memory, seconds=False))
-    uncertainty = [
-        Text(f"speed: {_largest(breakdown.time_variance, term_words)}"),
-        Text(f"memory: {_largest(breakdown.memory_variance, category_words)}"),
-        Text(f"calibration: {breakdown.provenance}; --records of a study narrows the intervals"),
-    ]
-    parts += section("Sources of uncertainty", *uncertainty)
+    source = f"calibration: {breakdown.provenance}; --records of a study narrows the intervals"
+    parts.append(Text(f"\n{source}"))
     return Group(*parts)
-
-
-def _largest(shares: tuple[tuple[str, float], ...], words: Callable[[str], str]) -> str:
-    return ", ".join(
-        f"{variance_words(name, words)} {percent(share)}" for name, share in shares[:5]
-    )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from orchestrator.forecast.breakdown import COMMON, MISFIT, QuantityName
+from orchestrator.forecast.breakdown import QuantityName
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.planning_notes import (
     PlanningNote,
@@ -86,7 +86,6 @@ QUANTITY_WORDS: Mapping[QuantityName, str] = MappingProxyType(
         "work": "work per device",
     }
 )
-_VARIANCE_WORDS = MappingProxyType({COMMON: "common to all plans", MISFIT: "between plans"})
 
 
 def term_words(name: str) -> str:
@@ -97,11 +96,6 @@ def term_words(name: str) -> str:
 def category_words(name: str) -> str:
     """Names a category of memory."""
     return CATEGORY_WORDS.get(name, name.replace("_", " "))
-
-
-def variance_words(name: str, words: Callable[[str], str]) -> str:
-    """Names a source of uncertainty; `words` names terms or categories."""
-    return _VARIANCE_WORDS.get(name) or words(name)
 
 
 def significant(value: float) -> str:

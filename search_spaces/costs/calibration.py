@@ -134,18 +134,6 @@ class Scales:
         parts: Numbers = (slopes @ root) * (factor[:, None] if factor.ndim else factor)
         return parts
 
-    def variance_parts(self, terms: Numbers, factor: float | None = None) -> tuple[Numbers, float]:
-        """Splits the variance of one sum into shares.
-
-        Returns:
-            The shares of the common scale and of each term's scale, and the share of the misfit.
-        """
-        slope = _linear(terms[None], np.array(self.mean))[1][0]
-        factor = self.deviation_factor if factor is None else factor
-        parts = factor**2 * slope * (np.array(self.covariance) @ slope)
-        whole = max(float(parts.sum()) + self.misfit**2, _TINY)
-        return parts / whole, self.misfit**2 / whole
-
 
 def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> Numbers:
     """Returns the probability that a quantity does not exceed a limit.

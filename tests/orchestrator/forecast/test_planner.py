@@ -189,7 +189,6 @@ def test_explains_a_plan_that_is_legal_and_refuses_another() -> None:
     assert told.expected.forecast.samples_per_second.value == pytest.approx(rate)
     assert sum(term.amount for term in told.time) == pytest.approx(best.forecast.step_seconds.value)
     assert sum(term.amount for term in told.memory) == pytest.approx(best.forecast.peak_bytes.value)
-    assert sum(share for _, share in told.time_variance) == pytest.approx(1, abs=0.1)
     assert planner.plan_with_key(best.key) == best.plan
     assert planner.plan_with_key("0" * 12) is None
     with pytest.raises(UserError, match="global_batch_is_kept"):

@@ -6,20 +6,17 @@ from typing import get_args
 
 import pytest
 
-from orchestrator.forecast.breakdown import COMMON, MISFIT, Quantity, QuantityName
+from orchestrator.forecast.breakdown import Quantity, QuantityName
 from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
 from orchestrator.report.plan_tables import quantity_words
 from orchestrator.report.plan_text import (
     CATEGORY_WORDS,
     QUANTITY_WORDS,
     TERM_WORDS,
-    category_words,
     interval,
     percent,
     planning_note_words,
     significant,
-    term_words,
-    variance_words,
 )
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
@@ -61,13 +58,6 @@ def test_every_term_and_category_has_its_words() -> None:
 
 def test_every_quantity_has_its_words() -> None:
     assert set(QUANTITY_WORDS) == set(get_args(QuantityName))
-
-
-def test_every_source_of_uncertainty_has_its_words() -> None:
-    assert variance_words(COMMON, term_words) == "common to all plans"
-    assert variance_words(MISFIT, category_words) == "between plans"
-    assert variance_words("matmul", term_words) == "matmuls"
-    assert variance_words("optimizer", category_words) == "optimizer states"
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,6 @@ def test_chances_have_heavier_tails_than_a_log_normals() -> None:
     assert 1e-4 < chance[2] < 0.01
 
 
-def test_doubts_are_shares_of_the_deviation() -> None:
-    scales = replace(Scales.before(0.2, (0.3,) * TERMS, 0.03), deviation_factor=0.5, misfit=0.1)
-    terms = some_terms(1)
-    shares, misfit = scales.variance_parts(terms[0])
-
-    assert shares.sum() + misfit == pytest.approx(1.0)
-    assert misfit == pytest.approx(0.1**2 / scales.deviation(terms)[0] ** 2)
-
-
 def test_parts_are_the_slopes_times_what_is_uncertain() -> None:
     """Compares with finite differences, one scale at a time; the squares are the variance."""
     scales = Scales.before(0.2, (0.3,) * TERMS, 0.03)
