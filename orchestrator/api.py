@@ -97,12 +97,7 @@ def _study_in_shared_storage(name: str, option: str) -> NamedStudy:
 
 
 def _study_in_file(path: Path, name: str) -> NamedStudy:
-    """Finds a study in a SQLite file; uses the specification in the same folder if it is its own.
-
-    Args:
-        path: The SQLite file.
-        name: The study; empty: the only one.
-    """
+    """Finds a study in a SQLite file; uses the specification next to it if it is its own."""
     spec_path, url = path.parent / SPEC_FILE, _sqlite_url(path)
     if is_file(spec_path):
         spec = load_spec(spec_path)
@@ -113,13 +108,7 @@ def _study_in_file(path: Path, name: str) -> NamedStudy:
 
 
 def _study_in_database(url: str, name: str, *, label: str) -> NamedStudy:
-    """Finds a study in a database, and makes its specification from what the study records.
-
-    Args:
-        url: The database.
-        name: The study; empty: the only one.
-        label: The database for messages, without a password.
-    """
+    """Finds a study in a database, and makes its specification from what the study records."""
     subjects = _subjects(url)
     names = ", ".join(sorted(subjects)) or "none"
     if name and name not in subjects:

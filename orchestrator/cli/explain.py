@@ -69,11 +69,7 @@ def explain(
 
 
 def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | None, list[str]]:
-    """Splits the words into the study and the knobs: `--plan a=1 b=2` leaves b=2 among the words.
-
-    Raises:
-        UserError: If more than one study is named, or `--plan` names a trial.
-    """
+    """Splits words into study and knobs: `--plan a=1 b=2` leaves b=2 among the words."""
     for text in plan or []:
         if text.isdecimal():
             raise UserError(

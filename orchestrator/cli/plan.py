@@ -150,11 +150,7 @@ def _write(files: tuple[Path, ...], report: PlanningReport, result: Result) -> N
 
 
 def _counts(text: str | None) -> tuple[int, ...]:
-    """Parses the numbers of --gpus, without duplicates and in the order typed.
-
-    Raises:
-        UserError: If a part is not a positive whole number.
-    """
+    """Parses the numbers of --gpus, without duplicates and in the order typed."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
@@ -189,11 +185,7 @@ def _calibration(study: str | None, planned_for: Device) -> Calibration:
 
 
 def _read_if_file(text: str) -> Plan | str:
-    """Returns the plan in the file that --plan names; a number or a key as it is.
-
-    Raises:
-        UserError: If there is no plan in the file.
-    """
+    """Returns the plan in the file that --plan names; a number or a key as it is."""
     path = Path(text)
     is_other = _is_number(text) or not (path.suffix == ".json" or is_file(path))
     return text if is_other else read_plan(path)
@@ -211,11 +203,7 @@ def _explain(planner: Planner, report: PlanningReport, named: Plan | str) -> Non
 
 
 def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
-    """Returns the plan that --plan names by its number in the table or by its key.
-
-    Raises:
-        UserError: If there is no such plan.
-    """
+    """Returns the plan that --plan names by its number in the table or by its key."""
     rows = report.recommendation.best
     if _is_number(text):
         if 1 <= int(text) <= len(rows):

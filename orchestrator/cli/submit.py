@@ -199,11 +199,7 @@ def _advice(job: Job | None) -> str:
 
 
 def _inside(path: Path, folder: Path) -> str:
-    """Returns the specification's path relative to the folder that is sent.
-
-    Raises:
-        UserError: If it lies outside the folder.
-    """
+    """Returns the specification's path relative to the folder that is sent."""
     try:
         return path.resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:
@@ -214,11 +210,7 @@ def _inside(path: Path, folder: Path) -> str:
 
 
 def _check_secrets(overrides: list[str]) -> None:
-    """Refuses a password on the job's command line.
-
-    Raises:
-        UserError: If an override is an address that holds one.
-    """
+    """Refuses a password on the job's command line."""
     for text in overrides:
         key, _, value = text.partition("=")
         if "://" in value and without_password(value) != value:

@@ -137,12 +137,7 @@ def clean_up_group(worker_processes: Sequence[WorkerProcess]) -> tuple[str, ...]
 
 
 def _end_controllers_of(owners: Collection[bytes], actors: Iterable[Any]) -> None:
-    """Kills the controllers on this node that these processes started, and waits for Ray to notice.
-
-    Args:
-        owners: Ids of Ray's worker processes.
-        actors: All of the job.
-    """
+    """Kills the controllers on this node that these processes started; waits for Ray to notice."""
     this_node = ray.get_runtime_context().get_node_id()
     controllers = [
         actor

@@ -240,13 +240,7 @@ def _room(up: Sequence[Node]) -> str:
 
 
 def _has_room(request: CapacityRequest, up: Sequence[Node], tensor: int) -> bool:
-    """Returns True if all groups of a request fit.
-
-    Args:
-        request: The groups.
-        up: Nodes.
-        tensor: Ranks of a group that must be on one node.
-    """
+    """Returns True if all groups of a request fit."""
     fitting = room_for_groups(request.ranks, tensor, up, request.groups, share=request.share)
     return fitting == request.groups
 

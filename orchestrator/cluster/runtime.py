@@ -366,9 +366,6 @@ def _lacks_on_worker(ray: Any, device: str) -> tuple[tuple[str, str], ...]:
     """Returns what the cluster's nodes lack, as one node reports where a worker would run.
 
     On CUDA it is a node with a GPU, which the driver's node may not have.
-
-    Raises:
-        ClusterError: If no node answers in time.
     """
     task = ray.remote(_lacks).options(num_cpus=1, num_gpus=int(device == "cuda"))
     try:

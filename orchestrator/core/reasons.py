@@ -160,13 +160,6 @@ class ClusterSilent:
     kind: Literal["cluster_silent"] = "cluster_silent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoPlanForNodes:
-    """No untried plan is left for the nodes that are up."""
-
-    kind: Literal["no_plan_for_nodes"] = "no_plan_for_nodes"
-
-
 StopReason = (
     BudgetSpent
     | NotWorthIt

@@ -132,11 +132,7 @@ def knob_args(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    """Parses the value of a knob.
-
-    Raises:
-        UserError: If the knob cannot have this value.
-    """
+    """Parses the value of a knob."""
     if name in COUNTS:
         if text.isdecimal() and len(text) <= 9 and int(text) >= COUNTS[name]:
             return int(text)

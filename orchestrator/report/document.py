@@ -50,12 +50,7 @@ def _fields(value: Any, spec: SweepSpec | None) -> dict[str, Any]:
 
 
 def _json(value: Any, spec: SweepSpec | None) -> Any:
-    """Converts a value inside of an explanation or a planning report.
-
-    Args:
-        value: The value.
-        spec: The specification of the study, for records.
-    """
+    """Converts a value inside of an explanation or a planning report."""
     if isinstance(value, Record):
         assert spec is not None
         return _trial(value, spec)

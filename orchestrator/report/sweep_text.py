@@ -15,6 +15,7 @@ from orchestrator.core.objective import (
     PEAK_NOISE_SHARE,
     best,
     memory_of,
+    quotient,
     score,
     speedup,
     throughput,
@@ -388,12 +389,10 @@ def _ran_concurrently(record: Record, others: tuple[Record, ...]) -> bool:
 
 
 def _ratio(validation: Record, trial: Record) -> Estimate | None:
-    if not (isinstance(validation.outcome, Measured) and isinstance(trial.outcome, Measured)):
+    alone, shared = validation.outcome, trial.outcome
+    if not (isinstance(alone, Measured) and isinstance(shared, Measured)):
         return None
-    alone, shared = validation.outcome.samples_per_second, trial.outcome.samples_per_second
-    ratio = alone.value / shared.value
-    relative = math.hypot(alone.relative_half_width, shared.relative_half_width)
-    return Estimate(value=ratio, low=ratio * max(1 - relative, 0.0), high=ratio * (1 + relative))
+    return quotient(alone.samples_per_second, shared.samples_per_second)
 
 
 def render_report(state: SweepState, ui_command: str) -> RenderableType:

@@ -161,11 +161,7 @@ class DriverLock(AbstractLock):
         return found.st_dev, found.st_ino
 
     def _confirm(self, connection: Connection) -> None:
-        """Writes the token over itself, which fails if another one stands there.
-
-        Raises:
-            StudyError: If another driver has taken the study.
-        """
+        """Writes the token over itself, which fails if another one stands there."""
         row = self._row(_DRIVER, self._content)
         with step(Step.LOCK_CONFIRM):
             confirmed = connection.execute(row.values(value_json=self._content)).rowcount == 1

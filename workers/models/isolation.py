@@ -176,11 +176,7 @@ class _Forks:
 
 
 def _received(channel: socket.socket, until: float) -> str:
-    """Returns all that is sent until the other side closes.
-
-    Raises:
-        TimeoutError: If it has not by then.
-    """
+    """Returns all that is sent until the other side closes."""
     received = bytearray()
     while True:
         channel.settimeout(max(until - time.monotonic(), 1e-3))

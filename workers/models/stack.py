@@ -187,11 +187,7 @@ def _refuse_loose_parameters(module: nn.Module, parts: tuple[str, ...]) -> None:
 def _tied(
     module: nn.Module, blocks: tuple[str, ...], before: tuple[str, ...], after: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
-    """Returns pairs of names of one parameter, before and after the blocks.
-
-    Raises:
-        NoStackError: If a block shares a parameter with another part.
-    """
+    """Returns pairs of names of one parameter, before and after the blocks."""
     owners: dict[int, dict[str, str]] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         owner = next(part for part in (*blocks, *before, *after) if name.startswith(f"{part}."))

@@ -310,11 +310,7 @@ def _check(module: nn.Module, name: str, part: nn.Module, style: Style) -> None:
 
 
 def _refuse_numbers_of_heads(module: nn.Module, splits: Mapping[str, Style]) -> None:
-    """Refuses a weight with one number per head beside split projections, as Doge has.
-
-    Raises:
-        CannotSplitError: If there is one: no style splits a weight that no module of its own has.
-    """
+    """Refuses a weight with one number per head beside split projections, as Doge has."""
     config = _text_config(module)
     heads = {getattr(config, field, None) for _, field in _HEADS} - {None, 1}
     columns = (name for name, style in splits.items() if style in COLUMN_STYLES)
