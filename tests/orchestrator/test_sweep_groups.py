@@ -38,13 +38,6 @@ def test_the_head_has_memory_for_so_many() -> None:
     assert capacity_requests(asked, make_space(asked), NODES, 2)[1] == 3
 
 
-def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:
-    large = [Node(id="a", slots=5)]
-
-    assert wanted(large, share_nodes=True)[1] == 2
-    assert wanted(large)[1] == 1
-
-
 def test_each_kind_of_nodes_has_its_groups() -> None:
     there = [Node(id="a", slots=2, kind="A100"), Node(id="b", slots=4, kind="A100")]
     there.append(Node(id="h", slots=2, kind="H100"))

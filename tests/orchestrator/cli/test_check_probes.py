@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +60,6 @@ MODELS: dict[str, tuple[Task, dict[str, Any]]] = {
         },
     ),
 }
-FUNCTIONS = {
-    "BatchNorm": {"way": "normalised"},
-    "Batches with a random state of their own": {"data": "own state"},
-}
 _ROW = re.compile(r"^\| (?P<kind>[^|]+) \| (?P<sentence>[^|]+) \|$", re.MULTILINE)
 
 
@@ -103,21 +97,3 @@ def test_a_model_of_transformers(
     printed = capsys.readouterr()
     assert ended.value.code == (2 if kind == "BartForCausalLM" else 0)
     assert quoted(kind) in " ".join((printed.out + printed.err).split())
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", FUNCTIONS)
-def test_a_function_of_the_users(kind: str, tmp_path: Path) -> None:
-    model = {"name": "tests.workers.depending_models:make", "config": FUNCTIONS[kind]}
-    checked = subprocess.run(
-        [sys.executable, "-m", "plimsoll", "check", str(spec_for(model, tmp_path))],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    said, expected = " ".join(checked.stdout.split()), quoted(kind)
-    if kind != "BatchNorm":  # how much differs is random
-        said, expected = (re.sub(r"[\d.]+%", "N%", text) for text in (said, expected))
-    assert expected in said

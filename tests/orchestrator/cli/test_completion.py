@@ -59,11 +59,6 @@ def test_the_shell_completes_commands_and_trials() -> None:
     assert completed("explain", "demo", "--trial", "1") == ["1", "10"]
 
 
-def test_trials_of_the_latest_sweep_and_of_none() -> None:
-    assert completed("export", "--trial", "2") == ["2"]
-    assert completed("export", "nobody", "--trial", "2") == []
-
-
 def test_studies_by_name_then_files() -> None:
     assert list(complete_study("d")) == ["demo"]
     assert list(complete_study("mo")) == ["more.yaml"]

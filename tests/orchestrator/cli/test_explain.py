@@ -103,18 +103,6 @@ def test_why_a_plan_was_not_tried(
     assert words in out
 
 
-def test_knobs_stand_before_and_after_the_specification(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = a_study(OUTCOMES)
-    several = run(capsys, "--plan", "zero_stage=3", "micro_batch=8", spec)
-    quoted = run(capsys, spec, "--plan", "zero_stage=3 micro_batch=8")
-    each = run(capsys, spec, "--plan", "zero_stage=3", "--plan", "micro_batch=8")
-
-    assert several == quoted == each
-    assert "it was tried, as trial 3" in each[1]
-
-
 def test_a_model_that_is_gone_leaves_what_was_measured(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,11 +160,3 @@ def test_what_a_user_can_get_wrong(
     assert "Traceback" not in err
     assert [path for path in sorted(here.rglob("*")) if path.suffix == ".json"] == []
     assert set(before) <= set(here.rglob("*"))
-
-
-def test_a_study_without_trials_is_a_sentence(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = a_study([])
-
-    assert run(capsys, spec) == (2, "", "the study demo has no finished trial yet")

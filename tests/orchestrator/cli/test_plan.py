@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from search_spaces.spec.load import load_spec
 
 TINY = """\
 model:
@@ -222,19 +221,6 @@ def test_a_model_that_cannot_be_traced_says_which_operator(
     assert "Traceback" not in written
 
 
-def test_plans_for_this_cpu(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec_path.write_text(
-        TINY.replace("device: cuda, workers: 4, gpu: H100", "device: cpu, workers: 2").replace(
-            "sequence_length: 128", "sequence_length: 128, precision: fp32"
-        ),
-        encoding="utf-8",
-    )
-
-    assert run("plan", spec_path) in (0, None)
-
-    assert "on 2 x cpu: yes" in capsys.readouterr().out
-
-
 def test_a_device_of_the_users_own(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text(
         "name: mine\nbased_on: H100-80-SXM\nmemory_bytes: 17179869184\n", encoding="utf-8"
@@ -247,18 +233,3 @@ def test_a_device_of_the_users_own(spec_path: Path, capsys: pytest.CaptureFixtur
     assert planned.limit_bytes == 17179869184
     assert planned.node_devices == 2
     assert "on 4 x mine" in capsys.readouterr().out
-
-
-def test_the_keys_of_the_specification_count(spec_path: Path) -> None:
-    text = TINY.replace(
-        "gpu: H100", "gpu: A100-40, gpus_per_node: 2, price_per_gpu_hour: 1.5, memory_gib: 30"
-    )
-    spec_path.write_text(text, encoding="utf-8")
-
-    assert run("plan", spec_path) in (0, None)
-
-    planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
-    assert "A100-40" in planned.device
-    assert planned.node_devices == 2
-    assert planned.price_per_hour == 1.5
-    assert planned.limit_bytes == load_spec(spec_path).memory_limit_bytes

@@ -288,66 +288,6 @@ def ended(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-# A worker that has left its raylet, and does not come to its end
-ORPHAN = """
-import atexit, os, time
-import psutil, ray
-from orchestrator.cluster import runtime
-from orchestrator.cluster.processes import has_ended
-from search_spaces.spec.load import load_spec
-
-@ray.remote(num_cpus=0)
-class Worker:
-    def pid(self):
-        return os.getpid()
-
-    def leave(self):
-        atexit.register(time.sleep, 600)
-        ray.actor.exit_actor()
-
-with runtime.connected(load_spec("sweep.yaml")):
-    worker = Worker.remote()
-    pid = ray.get(worker.pid.remote())
-    worker.leave.remote()
-    time.sleep(5)
-    assert psutil.pid_exists(pid)
-time.sleep(1)
-print("left" if psutil.pid_exists(pid) and not has_ended(psutil.Process(pid)) else "gone")
-"""
-
-
-def test_a_worker_that_does_not_come_to_its_end_is_ended(folder: Path) -> None:
-    done = ended(ORPHAN, folder)
-
-    assert done.stdout.split()[-1] == "gone", done.stdout + done.stderr
-
-
-# A folder that Ray makes as it ends cannot be made, as on a full disk
-FULL = """
-import time
-from pathlib import Path
-import psutil, ray
-from orchestrator.cluster import runtime
-from orchestrator.cluster.processes import has_ended
-from search_spaces.spec.load import load_spec
-
-with runtime.connected(load_spec("sweep.yaml")):
-    node = ray.get_runtime_context().get_node_id()
-    session = ray._private.worker.global_worker.node.get_session_dir_path()
-    Path(session, f"ray_spilled_objects_{node}").touch()
-    children = psutil.Process().children(recursive=True)
-time.sleep(1)
-print(sum(not has_ended(child) for child in children))
-"""
-
-
-def test_a_disk_that_is_full_as_ray_ends_is_no_traceback_and_leaves_nothing(folder: Path) -> None:
-    done = ended(FULL, folder)
-
-    assert done.stdout.split()[-1] == "0", done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(("signals", "code"), [(0, os.EX_TEMPFAIL), (2, 128 + signal.SIGTERM)])
 def test_a_driver_whose_head_hangs_ends_by_itself_or_by_the_second_signal(
     folder: Path, signals: int, code: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -64,15 +63,6 @@ def test_a_child_that_outlives_its_leader_is_ended(started: list[subprocess.Pope
     assert runs(child)
 
     assert kill_leftovers({pid: BEGAN}, 0.2) == ()
-    assert not runs(child)
-
-
-def test_what_is_stopped_is_ended_too(started: list[subprocess.Popen[str]]) -> None:
-    pid, child = leader(started, 600)
-    started[0].send_signal(signal.SIGSTOP)
-
-    assert kill_leftovers({pid: BEGAN}, 0.2) == ()
-    assert not runs(pid)
     assert not runs(child)
 
 

@@ -63,12 +63,6 @@ def test_a_sweep_outlives_its_database(eventful: Eventful) -> None:
     assert "the study's storage is back after " in eventful.log
 
 
-def test_ray_starts_no_actor_that_nothing_uses(eventful: Eventful) -> None:
-    assert "ray::TrainController" in eventful.log  # among the titles of processes
-    unused = "ray::(DatasetManager|PlacementGroupCleaner|PreemptionWatcher)"
-    assert not re.search(unused, eventful.log)
-
-
 def test_no_secret_is_left(
     eventful: Eventful,
     postgres: Server,

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,11 +31,10 @@ from orchestrator.core.notes import Message
 from orchestrator.core.placement import Node, Processes, Shortfall
 from orchestrator.core.reasons import Retry
 from orchestrator.core.records import Record
-from orchestrator.study.study import Study
 from search_spaces.errors import ClusterError
 from search_spaces.trial import Cancelled, Crashed, Measured, QueuesLost, Stopped, WorkersFailed
 from tests.orchestrator.controller.sweeps import Sweep, make_nodes
-from tests.orchestrator.records import make_plan, make_space, make_spec
+from tests.orchestrator.records import make_plan, make_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
 
 GROUPS, TRIALS = 3, 11
@@ -252,28 +250,6 @@ class Treacherous(Group):
             time.sleep(600)  # it is ended
 
 
-class Orphaned(GroupRunner):
-    """Finds the queues dead when it asks for its first trial."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self._group = Group(self._queues)
-        if is_first("orphaned"):
-            ray.kill(self._queues)
-
-
-@pytest.mark.thorough
-def test_no_plan_is_blamed_when_what_passes_trials_to_groups_dies(
-    left: object, tmp_path: Path
-) -> None:
-    """One death once cost a plan two trials, and counted as two of its own."""
-    ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
-
-    run(ours, Orphaned)
-
-    assert_lost(ours, 1, QueuesLost)
-
-
 @pytest.mark.thorough
 def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object, tmp_path: Path) -> None:
     ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
@@ -318,17 +294,6 @@ class Failing(GroupRunner):
         raise RuntimeError
 
 
-class Unsaved(GroupRunner):
-    """Raises where Tune saves its state, which it does once the sweep has ended."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self._group = Group(self._queues)
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tune finds no room on the driver's disk for the error of a group."""
@@ -349,17 +314,6 @@ def test_a_disk_that_does_not_take_what_tune_writes_is_no_bug_of_ours(tmp_path: 
 
     assert exit_code_after(caught.value) == ExitCode.TRY_AGAIN
     assert not records_of(ours)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("left", "no_room")
-def test_what_tune_cannot_write_of_a_sweep_that_has_ended_is_nobodys_loss(tmp_path: Path) -> None:
-    ours = make_sweep(tmp_path, Standing("a"), 1)
-
-    run(ours, Unsaved)
-
-    assert ours.state.ended is not None
-    assert len(records_of(ours)) == TRIALS
 
 
 @pytest.mark.thorough
@@ -404,102 +358,3 @@ def test_a_group_that_is_given_up_is_not_started(left: object) -> None:
         assert list(cluster.starting) == ["other"]
     finally:
         cluster.close()
-
-
-AWAITED_SECONDS = 2.0  # for a node that comes back, while nothing runs
-
-
-class Flickering:
-    """Two nodes for one rank each; the second is away while a trial runs on both, and after it."""
-
-    sweep: Sweep | None = None
-    runs_on_both = False
-    back_at = -inf
-
-    def up(self) -> tuple[Node, ...]:
-        assert self.sweep is not None
-        before = self.runs_on_both
-        placements = self.sweep.controller.state.placements()
-        self.runs_on_both = any(place.world_size == 2 for place in placements)
-        if before and not self.runs_on_both:
-            self.back_at = time.monotonic() + AWAITED_SECONDS
-        there = not self.runs_on_both and time.monotonic() >= self.back_at
-        return tuple(make_nodes(*("ab" if there else "a"), slots=1))
-
-    def request_capacity(self, needs: Sequence[Shortfall]) -> None:
-        pass
-
-
-class Warm(Group):
-    """Takes a second for a trial, and writes a file when its workers are to stop."""
-
-    def act(self) -> None:
-        time.sleep(1)
-
-    def stop(self) -> None:
-        Path(os.environ["LEFT"], f"stopped-{os.getpid()}").touch()
-
-
-class WarmRunner(GroupRunner):
-    """Keeps its workers when it ends, so that only those let go before are seen to stop."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self._group = Warm(self._queues)
-
-    def cleanup(self) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def crowded(left: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, set[str]]:
-    """The sweep after its trials, and the processes that had to stop their workers.
-
-    It retries what an earlier driver left running: two small trials, which run at the same time,
-    one on both nodes, and one more, which waits for its node.
-    """
-    sections: dict[str, Any] = {
-        "study": {"folder": str(tmp_path_factory.mktemp("study")), "sampler": "random"},
-        "budget": {"trials": 4, "minutes": 10, "trial_seconds": 60},
-        "space": {"data": [1, 2]},
-    }
-    spec = make_spec(**sections)
-    space = make_space(spec)
-    earlier = Study(spec, "demo", space)
-    for ranks in (1, 2):
-        plans = [plan for plan in space.candidates if plan.world_size == ranks]
-        for plan in plans[:2]:
-            earlier.ask(plan, Retry(trial=0, cause=Stopped(by="the test")))
-    nodes = Flickering()
-    made = make_sweep(Path(), nodes, 2, **sections)
-    nodes.sweep = made
-    run(made, WarmRunner)
-    stopped = {file.name.removeprefix("stopped-") for file in left.glob("stopped-*")}
-    return made, stopped
-
-
-@pytest.mark.thorough
-def test_workers_in_the_way_are_let_go(crowded: tuple[Sweep, set[str]]) -> None:
-    """One of the two idle groups takes the large trial, the other stops its workers."""
-    sweep, stopped = crowded
-    one, other, large, _ = (ran(sweep)[number] for number in sorted(ran(sweep)))
-
-    assert [one.nodes, other.nodes, large.nodes] == ["a", "b", "ab"]
-    assert one.process != other.process
-    assert large.process in (one.process, other.process)
-    assert large.fresh
-    assert stopped == {one.process, other.process} - {large.process}
-
-
-@pytest.mark.thorough
-def test_a_trial_whose_node_is_awaited_runs_on_the_workers_that_are_there(
-    crowded: tuple[Sweep, set[str]],
-) -> None:
-    sweep, _ = crowded
-    *_, large, last = (ran(sweep)[number] for number in sorted(ran(sweep)))
-    *_, before, after = records_of(sweep).values()
-
-    assert after.started_at - before.ended_at >= AWAITED_SECONDS
-    assert last.nodes == "ab"
-    assert last.process == large.process
-    assert not last.fresh

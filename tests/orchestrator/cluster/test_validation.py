@@ -17,16 +17,6 @@ from tests.orchestrator.cluster.cli import plimsoll
 from tests.orchestrator.cluster.conftest import FORGETS, MICRO_BATCHES, SOUND, Eventful
 
 
-def test_faults_that_a_trial_cannot_see_are_the_fastest_plans(eventful: Eventful) -> None:
-    rates = {
-        rows: trial.outcome.samples_per_second.value
-        for rows, trial in eventful.by_rows.items()
-        if isinstance(trial.outcome, Measured)
-    }
-
-    assert sorted(rates, key=rates.__getitem__) == [1, SOUND, FORGETS]
-
-
 def test_plans_are_validated_from_the_fastest_on_until_one_holds(eventful: Eventful) -> None:
     assert [validation.plan.micro_batch for validation in eventful.validations] == [FORGETS, SOUND]
     for validation in eventful.validations:
@@ -59,14 +49,6 @@ def test_the_winner_was_run_longer_with_all_that_a_validation_asks_for(eventful:
     assert validation.losses[:3] == pytest.approx(trial.losses[:3], rel=1e-5)
 
 
-def test_each_validation_has_workers_of_its_own(eventful: Eventful) -> None:
-    """The first gets new workers anyway, since the trial before it has killed its own."""
-    replaced = "note: the worker group is replaced: "
-
-    assert eventful.log.count(f"{replaced}a trial crashed (worker died)") == 2  # and again
-    assert eventful.log.count(f"{replaced}a validation runs in fresh workers") == 2
-
-
 def test_the_report_says_what_was_validated_and_what_failed(eventful: Eventful) -> None:
     winner = eventful.validations[-1].number
     model = eventful.folder / "awkward_model.py"
@@ -85,10 +67,6 @@ def test_the_report_says_what_was_validated_and_what_failed(eventful: Eventful) 
         assert "losses match trial" in told
         assert f"the validation of trial {eventful.validations[0].number} failed" in told
     assert f"best is trial {winner}, validated" in eventful.log
-
-
-def test_no_checkpoint_is_left(eventful: Eventful) -> None:
-    assert list((eventful.folder / "plimsoll-runs").glob("plimsoll-checkpoint*")) == []
 
 
 def test_mlflow_has_the_validations_as_runs_of_their_own_kind(eventful: Eventful) -> None:

@@ -48,7 +48,6 @@ from orchestrator.core.notes import GroupReplaced, Message, TrialWaits
 from orchestrator.core.placement import Node, Placement, Shortfall
 from orchestrator.core.reasons import (
     BudgetSpent,
-    FreshWorkers,
     IsBaseline,
     NotWorthIt,
     OtherRanks,
@@ -474,20 +473,6 @@ def test_a_report_of_a_trial_is_not_taken_for_that_of_its_validation() -> None:
     assert driven.report("group-1", 0) == ()
     assert driven.state.sweep.running == (validation,)
     assert Store in kinds(driven.report("group-1", 0, validation=True))
-
-
-def test_a_validation_replaces_workers_that_ran_before() -> None:
-    driven = searching()
-    driven.report("group-1", 0, make_measured(20.0))
-    instructions = driven.report("group-2", 1, make_measured(40.0), workers_ended=True)
-    run = next(one for one in instructions if isinstance(one, Run))
-
-    assert run.request.validation
-    assert run.group == "group-1"  # where workers are, and room
-    assert run.fresh
-    assert GroupReplaced(reason=FreshWorkers()) in [
-        noted.note for noted in driven.state.sweep.notes
-    ]
 
 
 # ---------------------------------------------------------------- repeats

@@ -138,27 +138,6 @@ def test_what_a_trial_has_to_beat_is_what_is_wanted(metric: str, times: float) -
     assert found.value == pytest.approx(make_measured(40.0).step_seconds.value * times)
 
 
-def test_a_competitor_on_cheaper_nodes_may_be_as_much_slower() -> None:
-    kinds = {"cheap": {"price_per_gpu_hour": 0.5}, "dear": {"price_per_gpu_hour": 2.0}}
-    spec = make_spec(cluster={"accelerators": kinds}, objective={"metric": "samples_per_price"})
-    dear = make_plan(accelerator="dear")
-    step = make_measured(40.0)
-    state = replace(make_state((), spec=spec), records=(make_record(0, dear, step),))
-    beaten = incumbent(state, replace(dear, accelerator="cheap"))
-
-    assert beaten is not None
-    assert beaten.value == pytest.approx(4 * step.step_seconds.value)
-
-
-def test_a_price_that_one_kind_lacks_is_none_at_all() -> None:
-    objective = Objective.of(
-        make_spec(cluster={"accelerators": {"a": {"price_per_gpu_hour": 1}, "b": {}}})
-    )
-
-    assert not objective.is_priced
-    assert objective.price_on("a") is None
-
-
 def test_a_plan_that_thrashes_is_no_answer() -> None:
     """Its allocator gave the cache back in measured steps, as one close to its limit does."""
     calm, fast = record_of(0, 40.0), record_of(1, 60.0, share=0.85)

@@ -12,13 +12,12 @@ from orchestrator.core.events import (
     GroupStarted,
     Noted,
     SweepEnded,
-    SweepStarted,
     TrialEnded,
 )
 from orchestrator.core.notes import Message
 from orchestrator.core.objective import throughput
 from orchestrator.core.reasons import AllTried
-from orchestrator.core.state import advance, begin
+from orchestrator.core.state import advance
 from search_spaces.trial import Cancelled, Outcome, Stopped
 from tests.orchestrator.core.values import started, state_after
 from tests.orchestrator.records import (
@@ -55,20 +54,6 @@ def test_each_event_changes_what_it_tells_of() -> None:
     )
     state = advance(advance(state, note), end)
     assert (state.notes, state.ended) == ((note,), end)
-
-
-def test_a_new_start_forgets_the_old_sweep() -> None:
-    state = state_after([make_measured()])
-    again = SweepStarted(
-        study="other",
-        spec=state.spec,
-        space=state.space,
-        records=(),
-        memory_limit_bytes=None,
-        at=BEGAN + 5,
-    )
-
-    assert advance(state, again) == begin(again)
 
 
 def test_the_limit_is_learned_from_the_first_trial_that_knows_it() -> None:

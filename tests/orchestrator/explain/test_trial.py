@@ -22,7 +22,6 @@ from orchestrator.report.explain_text import (
     standing_sentences,
     trial_sentences,
 )
-from search_spaces.errors import StudyError
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Outcome
@@ -34,7 +33,7 @@ from tests.orchestrator.explain.values import (
     measured,
     out_of_memory,
 )
-from tests.outcomes import every_outcome, make_oom
+from tests.outcomes import every_outcome
 
 LOST = a_plan(zero_stage=2, micro_batch=4)
 
@@ -131,30 +130,6 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
     assert "2 plans also ran out of memory" in fixes_sentence(short)
 
 
-def test_what_needs_no_less_than_a_plan_that_ran_out_is_no_remedy() -> None:
-    """Half recomputed ran out at micro-batch 2, so it does at 4, whatever the forecast."""
-    half = {"checkpoint_ratio": 0.5, "zero_stage": 3}
-    short = shortage_of(
-        0,
-        (a_plan(micro_batch=4), out_of_memory(81)),
-        (a_plan(micro_batch=2, **half), out_of_memory(81)),
-    )
-    told = {(one.change.knob, one.change.other_value) for one in short.fixes}
-
-    assert ("checkpoint_ratio", 0.5) not in told  # micro-batch 4
-    assert ("micro_batch", 2) not in told  # nothing recomputed needs no less than half
-    assert ("micro_batch", 1) in told
-
-
-def test_the_hosts_memory_is_not_the_devices() -> None:
-    lost = make_oom(None, where="host", limit_bytes=None, rank=None, phase="data")
-    told = explanation_of(0, (LOST, lost))
-
-    assert told.shortage is None
-    (reason,) = standing_sentences(told, a_state([(LOST, lost)]))
-    assert "host memory ran out" in reason
-
-
 def test_a_snapshot_that_a_gpu_left_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,17 +148,6 @@ def test_a_snapshot_that_a_gpu_left_is_named(
     assert explanation_of(0, *tried).snapshot is None
 
 
-def test_a_plan_that_the_space_of_today_lacks_is_told_all_the_same() -> None:
-    odd = a_plan(zero_stage=2, micro_batch=8, accumulation=1)
-    short = shortage_of(0, (odd, out_of_memory(120)))
-
-    assert short.forecast is not None
-    assert {one.change.knob for one in short.fixes} <= {"micro_batch"}
-    illegal = shortage_of(0, (a_plan(zero_stage=2, data=4), out_of_memory(120)))
-    assert illegal.forecast is None  # half of the global batch
-    assert "the plan is no longer valid" in " ".join(shortage_sentences(illegal))
-
-
 def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = every_outcome()
     tried = [
@@ -200,8 +164,3 @@ def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback (most recent call last)" in said
     assert "note: there are no forecasts: no model here" in said
     assert not failures((), state.records, state.space.baseline, state.spec)
-
-
-def test_a_trial_that_is_not_there_is_a_sentence() -> None:
-    with pytest.raises(StudyError, match="no finished trial 7: its trials are 0 to 0"):
-        explanation_of(7, (a_plan(), measured(50.0, 40)))

@@ -64,18 +64,6 @@ def test_the_baseline_goes_first_with_each_knob_alone() -> None:
     assert micro.peak_bytes == 30 * 2**30
 
 
-def test_a_knob_whose_other_value_ran_out_of_memory_says_so() -> None:
-    lost = (a_plan(zero_stage=2, micro_batch=4), out_of_memory(90))
-    worth = explained((*TRIED, lost)).competitors[0].knob_effects[0]
-
-    assert (worth.change.knob, worth.trial, worth.outcome_kind) == (
-        "zero_stage",
-        6,
-        "out_of_memory",
-    )
-    assert worth.ratio is None
-
-
 def test_of_several_plans_that_differ_in_a_knob_the_measured_one_is_told() -> None:
     """The bucket is active under DDP too, so either of two plans changes only the stage."""
     space = {**SPACE, "zero_stage": [0, 3], "bucket_mib": [25, 100]}
@@ -131,19 +119,6 @@ def test_memory_that_is_left() -> None:
         "its peak of 60.0 GiB leaves 20.0 of 80.0 GiB per rank free, 25 %, which is 16.0 GiB more"
         " than the headroom"
     )
-
-
-def test_without_forecasts_measurements_speak() -> None:
-    won = explained(with_forecasts=False)
-
-    assert won.competitors[0].ratio is not None
-    assert not won.competitors[0].knob_effects
-    assert not won.competitors[0].terms
-    assert won.competitors[0].phases
-
-
-def test_the_winner_needs_no_competitors() -> None:
-    assert explained(((BASELINE, measured(20.0, 40)),)).competitors == ()
 
 
 def test_as_json() -> None:

@@ -62,14 +62,6 @@ def test_accelerate_reads_the_configuration(tmp_path: Path) -> None:
     assert configuration_of(tmp_path, device="cpu", data=1).use_cpu is True
 
 
-@pytest.mark.parametrize("data", [1, 2])
-def test_accelerate_launch_starts_it_on_a_cpu_too(data: int) -> None:
-    bundle = export_bundle(taken_of(a_plan(data=data)), "accelerate")
-
-    assert bundle.command == "accelerate launch --config_file accelerate_config.yaml train.py"
-    assert bundle.environment == ()
-
-
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [

@@ -16,7 +16,6 @@ from orchestrator.export.bundle import readme, write_bundle
 from orchestrator.export.formats import export_bundle
 from orchestrator.export.inputs import collect_inputs
 from search_spaces.errors import UserError
-from search_spaces.settings.export_manifest import ExportManifest
 from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
@@ -214,52 +213,3 @@ def test_the_command_starts_as_many_ranks_as_there_were_on_each_host(
     assert bundle.command in told
     assert (f"{ranks} ranks across {hosts} hosts" in told) == (hosts > 1)
     assert ("`$RANKS_HERE` is the number of" in told) == ("RANKS_HERE" in words)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "name a folder that plimsoll export wrote"),
-        ("{", "is not what plimsoll export wrote"),
-        ("[]", "is not what plimsoll export wrote"),
-        ('{"plan": {"micro_batch": 0}}', "is not what plimsoll export wrote"),
-    ],
-)
-def test_a_folder_of_something_else_is_told(text: str | None, words: str, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / "plimsoll.json").write_text(text)
-
-    with pytest.raises(UserError, match=words):
-        ExportManifest.read(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["torchrun", "ray-train"])
-@pytest.mark.parametrize(
-    ("knobs", "backend"),
-    [
-        ({"zero_stage": 2, "offload_parameters": "cpu"}, "cpu:gloo,cuda:nccl"),
-        ({"zero_stage": 2}, "nccl"),
-    ],
-)
-def test_offloaded_gradients_can_be_summed_on_the_host(
-    name: str, knobs: dict[str, Any], backend: str, tmp_path: Path
-) -> None:
-    """Their norm is reduced where they are; a group for GPUs alone refuses that."""
-    on_gpus = dataclasses.replace(taken_of(a_plan(**knobs), grad_clip=1.0), device="cuda")
-    script = export_bundle(on_gpus, name).files["train.py"]
-
-    assert f'("{backend}")' in script
-    assert_complete(script, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["torchrun", "ray-train", "deepspeed"])
-def test_an_optimizer_on_the_host_has_a_gpus_share_of_the_cores(name: str, tmp_path: Path) -> None:
-    engine = "deepspeed" if name == "deepspeed" else "torch"
-    place = "offload_optimizer" if engine == "deepspeed" else "offload_parameters"
-    plan = a_plan(engine=engine, zero_stage=2, **{place: "cpu"})
-    on_cpus = taken_of(plan)
-    script = export_bundle(dataclasses.replace(on_cpus, device="cuda"), name).files["train.py"]
-
-    assert "torch.set_num_threads(max(cores, 1))" in script
-    assert_complete(script, tmp_path)
-    assert "set_num_threads" not in export_bundle(on_cpus, name).files["train.py"]

@@ -192,25 +192,6 @@ def test_a_script_asks_for_its_inputs_before_anything_else(
         runpy.run_path(str(tmp_path / "out" / "train.py"), run_name="__main__")
 
 
-def test_a_link_keeps_the_ending_of_its_name(project: Path) -> None:
-    (project / "blob").write_text('{"text": "a"}')
-    (project / "corpus.jsonl").symlink_to(project / "blob")
-
-    collected = collect_inputs(a_spec(data={"files": ["corpus.jsonl"], "lengths": {}}))
-
-    assert collected.spec.data.files == ("inputs/data/corpus.jsonl",)
-
-
-def test_a_job_of_a_cluster_carries_nothing(project: Path, tmp_path: Path) -> None:
-    """The files are in a ConfigMap, which has no folders and a limit of one MiB."""
-    spec = a_spec(data={"files": ["data/a/one.txt"], "lengths": {}})
-
-    folder = export_of(spec, tmp_path, "rayjob")
-
-    assert not (folder / "inputs").exists()
-    assert load_exported_spec(folder).data.files == (str(project / "data/a/one.txt"),)
-
-
 def test_a_copy_that_was_changed_is_a_changed_file(project: Path, tmp_path: Path) -> None:
     folder = export_of(a_spec(data={"files": ["data/a/one.txt"], "lengths": {}}), tmp_path)
     assert changed_files(ExportManifest.read(folder), folder) == ()

@@ -111,36 +111,6 @@ def test_a_job_takes_the_folder_to_each_node(tmp_path: Path, home: Path) -> None
     assert losses == pytest.approx(losses_with_the_longest(CLIP)[:3], rel=LOSS_TOLERANCE)
 
 
-STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
-
-
-@pytest.mark.parametrize(
-    ("knobs", "train"),
-    [
-        ({"data": 1}, STEEP),
-        ({"zero_stage": 2, "offload_parameters": "cpu"}, {}),
-        (
-            {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1, "accelerator": 'H"1'},
-            STEEP,
-        ),
-        ({"precision": "fp16", "compression": "powersgd", "allocator": "mmap"}, STEEP),
-        ({"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}, STEEP),
-        ({"engine": "deepspeed", "zero_stage": 0, "precision": "bf16"}, {}),
-    ],
-)
-def test_a_script_is_python_and_has_all_names_that_it_uses(
-    knobs: dict[str, Any], train: dict[str, Any], tmp_path: Path
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        export_bundle(taken_of(a_plan(**knobs), **train), "ray-train").files["train.py"]
-    )
-
-    ruff = [str(BIN / "ruff"), "check", "--isolated", "--select", "F,E9,E3", "--preview", script]
-    found = subprocess.run(ruff, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout
-
-
 def test_what_its_engine_cannot_say_is_refused() -> None:
     ray_train = FORMATS["ray-train"]
     (split,) = ray_train.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
@@ -159,11 +129,3 @@ def test_on_several_hosts_the_folder_has_to_be_there(tmp_path: Path) -> None:
     assert "All nodes need this folder at the same path" in told
     assert "$HEAD" not in told  # it is started once, where the driver is to be
     assert "\n    python train.py\n" in told
-
-
-def test_ray_is_told_of_a_step_in_a_minute() -> None:
-    script = export_bundle(taken_of(a_plan()), "ray-train").files[
-        "train.py"
-    ]  # 8 samples, 10 a second
-
-    assert "\nREPORT_STEPS = 75 " in script

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from orchestrator.export.verify import LOG_NAME, environment_of, first_failure, observed_run
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest
-from search_spaces.settings.observed_run import FAILURE, ObservedFailure
 from tests.orchestrator.export.values import an_export
 
 ROOT = Path(__file__).parents[3]
@@ -156,15 +154,6 @@ def test_of_a_log_the_rank_speaks_and_not_its_launcher(
     assert first_failure(tmp_path) == words
 
 
-def test_the_first_of_two_ranks_that_failed_is_named(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("Connection closed by peer")
-    for rank, at, error in ((0, 5.0, "RuntimeError: Connection closed"), (1, 4.5, "KeyError: 7")):
-        failure = ObservedFailure(at=at, rank=rank, error=error, where="train.py, line 3")
-        (tmp_path / f"{rank}.failed").write_bytes(FAILURE.dump_json(failure))
-
-    assert first_failure(tmp_path) == "rank 1 failed with KeyError: 7 (train.py, line 3)"
-
-
 def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="took longer than 3 s: waiting for nothing"):
         run(tmp_path, HANGS, seconds=3)
@@ -183,18 +172,6 @@ def _children() -> list[psutil.Process]:
         if "a child of the run" in (process.info["cmdline"] or ())
         and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
-
-
-def test_a_program_that_is_not_there_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    with pytest.raises(UserError, match="`torchrun` cannot start: No such file"):
-        observed_run(
-            an_export(command="torchrun --nproc-per-node 2 train.py"), tmp_path, steps=3, seconds=5
-        )
 
 
 @pytest.mark.parametrize(

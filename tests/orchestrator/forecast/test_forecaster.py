@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, begin
-from orchestrator.forecast.calibration import MOST_RECORDS
 from orchestrator.forecast.forecaster import Forecaster, TracedForecasts
 from orchestrator.sweep import sweep_space
 from search_spaces.costs.calibration import shipped_calibration
@@ -26,7 +24,7 @@ from search_spaces.hardware.catalogue import find_device
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import PlanForecast
-from tests.orchestrator.records import BEGAN, make_plan, make_record, make_spec
+from tests.orchestrator.records import BEGAN, make_record, make_spec
 from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured, make_oom
 from tests.workers.values import LLAMA
 from workers.models.load import describe
@@ -135,42 +133,6 @@ def test_a_plan_that_was_not_traced_has_no_forecast_and_teaches_none(
     assert expected(forecaster, space.baseline, old).calibration_trials == 0
 
 
-def test_of_many_records_the_latest_that_were_measured_teach(
-    forecaster: Forecaster, space: Space
-) -> None:
-    plans = list(islice(cycle(space.candidates), MOST_RECORDS))
-    old = [make_record(0, plans[0], make_measured())] * 10
-    late = [*measured_as(forecaster, plans), make_record(0, plans[0], make_oom())]
-    found = expected(forecaster, plans[3], [*old, *late])
-
-    assert found.calibration_trials == MOST_RECORDS
-    assert found == expected(forecaster, plans[3], late)
-
-
-def test_a_tighter_limit_is_less_likely_to_fit(forecaster: Forecaster, space: Space) -> None:
-    peak = expected(forecaster, space.baseline).peak_bytes.value
-    fits = []
-    for share in (0.5, 1.0, 2.0):
-        found = forecaster.expectation(space.baseline, (), round(share * peak))
-        assert found is not None
-        fits.append(found.fits)
-
-    assert fits[0] < 0.5 < fits[2]
-    assert fits[1] == pytest.approx(0.5, abs=0.01)
-
-
-def test_a_forecast_that_no_record_can_store_is_none(
-    model: ModelFacts, footprint: Footprint, space: Space
-) -> None:
-    shipped = shipped_calibration()
-    unsure = replace(shipped, time_scales=replace(shipped.time_scales, misfit=math.inf))
-    forecaster = Forecaster(
-        model=model, device=find_device("cpu"), footprint=footprint, calibration=unsure
-    )
-
-    assert forecaster.expectation(space.baseline, (), LIMIT_BYTES) is None
-
-
 def _width(found: PlanForecast) -> float:
     rate = found.samples_per_second
     return math.log(rate.high / rate.low)
@@ -196,29 +158,6 @@ def forecasts_of(
     model: ModelFacts, found: Footprint | None, cluster: ClusterFacts = CLUSTER
 ) -> TracedForecasts:
     return TracedForecasts(SPEC, model, cluster, shipped_calibration(), lambda: found)
-
-
-def test_nothing_is_expected_before_the_trace_has_ended(
-    model: ModelFacts, footprint: Footprint, space: Space
-) -> None:
-    traced: list[Footprint] = []
-    forecasts = TracedForecasts(
-        SPEC, model, CLUSTER, shipped_calibration(), lambda: traced[0] if traced else None
-    )
-
-    assert forecasts.expectation(space.baseline, state_of(space)) is None
-    traced.append(footprint)
-    assert forecasts.expectation(space.baseline, state_of(space)) is not None
-    assert forecasts.problem() is None
-
-
-def test_a_resumed_sweep_learns_from_what_earlier_drivers_measured(
-    model: ModelFacts, footprint: Footprint, space: Space, forecaster: Forecaster
-) -> None:
-    records = measured_as(forecaster, list(space.candidates)[::7])
-    found = forecasts_of(model, footprint).expectation(space.baseline, state_of(space, records))
-
-    assert found == expected(forecaster, space.baseline, records)
 
 
 def test_records_of_another_device_teach_nothing(
@@ -278,38 +217,6 @@ def test_a_model_that_cannot_be_traced_is_told_once(model: ModelFacts, space: Sp
     assert forecasts.problem() is None
 
 
-def test_arithmetic_that_fails_ends_forecasts_alone(model: ModelFacts, space: Space) -> None:
-    def poll() -> Footprint | None:
-        raise ZeroDivisionError("float division by zero")
-
-    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_calibration(), poll)
-
-    assert forecasts.expectation(space.baseline, state_of(space)) is None
-    assert forecasts.problem() == "ZeroDivisionError: float division by zero"
-
-
-def test_an_expectation_says_how_full_its_rows_are(model: ModelFacts, footprint: Footprint) -> None:
-    """Deadlines need it for the step of the longest samples: see `core.deadlines`."""
-    lengths = (footprint.tokens // 4, footprint.tokens)
-    alike = replace(footprint, varied=False, lengths=())
-    varied = replace(footprint, varied=True, lengths=lengths, row_tokens=footprint.tokens)
-    device, plan = find_device("cpu"), make_plan(batching="packed", micro_batch=8, accumulation=1)
-    whole, filled = (
-        expected(
-            Forecaster(
-                model=model, device=device, footprint=one, calibration=shipped_calibration()
-            ),
-            plan,
-        )
-        for one in (alike, varied)
-    )
-
-    assert whole.filled == 1
-    assert filled.filled == pytest.approx(5 / 8, rel=0.1)
-    assert filled.step_seconds.value < whole.step_seconds.value
-    assert filled.peak_bytes.value >= 0.9 * whole.peak_bytes.value
-
-
 # ---------------------------------------------------------------- on several kinds of nodes
 
 KINDS = make_spec(
@@ -366,20 +273,3 @@ def test_prospects_of_all_plans_are_those_of_each_kind_in_the_order_of_the_table
         assert math.exp(found.log_rate[row]) == pytest.approx(told.samples_per_second.value)
         peak = limits[plan.accelerator] * math.exp(found.log_share[row])
         assert peak == pytest.approx(told.peak_bytes.value, rel=0.01)
-
-
-def test_records_teach_of_their_own_kind(kinds: tuple[TracedForecasts, SweepState]) -> None:
-    forecasts, state = kinds
-    mine = [plan for plan in state.space.candidates if plan.accelerator == "H100"]
-    told = replace(CPU_FINGERPRINT, device="cuda", device_name="NVIDIA H100 80GB HBM3")
-    records = tuple(
-        replace(make_record(number, plan, make_measured(10.0, 0.5)), fingerprint=told)
-        for number, plan in enumerate(mine[:3])
-    )
-    later = replace(state, records=records)
-    here = forecasts.expectation(mine[5], later)
-    there = forecasts.expectation(replace(mine[5], accelerator="pool-b"), later)
-
-    assert here is not None
-    assert there is not None
-    assert (here.calibration_trials, there.calibration_trials) == (3, 0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.forecast.breakdown import COMMON, MISFIT, Quantity, QuantityName
+from orchestrator.forecast.breakdown import Quantity
 from orchestrator.forecast.memory_budgets import KnobGroup
 from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
 from orchestrator.forecast.tiling import Misaligned, PartialWave, SizeOrigin, TileWaste
@@ -18,16 +18,11 @@ from orchestrator.report.plan_text import (
     BRIEF_TERMS,
     CATEGORY_WORDS,
     GROUP_WORDS,
-    QUANTITY_WORDS,
     TERM_WORDS,
-    category_words,
     interval,
-    percent,
     planning_note_words,
     significant,
     size_words,
-    term_words,
-    variance_words,
     waste_sentence,
 )
 from search_spaces.costs.memory import CATEGORIES
@@ -53,33 +48,12 @@ def test_intervals(low: float, value: float, high: float, words: str) -> None:
     assert interval(Estimate(low=low, value=value, high=high)) == words
 
 
-def test_shares_are_not_rounded_to_certainty() -> None:
-    assert [percent(share) for share in (0, 0.004, 0.5, 0.996, 1)] == [
-        "0 %",
-        "< 1 %",
-        "50 %",
-        "> 99 %",
-        "100 %",
-    ]
-
-
 def test_every_term_and_category_has_its_words() -> None:
     assert set(TERM_WORDS) == set(TERMS)
     assert set(BRIEF_TERMS) < set(TERMS)
     assert set(CATEGORY_WORDS) == set(CATEGORIES) == set(LETTERS)
     assert len({letter for letter, _ in LETTERS.values()}) == len(LETTERS)
     assert all(words in legend().plain for words in CATEGORY_WORDS.values())
-
-
-def test_every_quantity_has_its_words() -> None:
-    assert set(QUANTITY_WORDS) == set(get_args(QuantityName))
-
-
-def test_every_source_of_uncertainty_has_its_words() -> None:
-    assert variance_words(COMMON, term_words) == "common to all plans"
-    assert variance_words(MISFIT, category_words) == "between plans"
-    assert variance_words("matmul", term_words) == "matmuls"
-    assert variance_words("optimizer", category_words) == "optimizer states"
 
 
 @pytest.mark.parametrize(

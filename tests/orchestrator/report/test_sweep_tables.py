@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.budget import rank_hours
 from orchestrator.core.objective import speedup
 from orchestrator.report.sweep_tables import (
     baseline_record,
@@ -16,19 +15,8 @@ from orchestrator.report.sweep_tables import (
     memory_excess,
     progress,
 )
-from search_spaces.trial import Cancelled, Estimate, Stopped
-from tests.orchestrator.records import BEGAN, make_spec, make_state
+from tests.orchestrator.records import BEGAN, make_state
 from tests.outcomes import make_measured, make_oom
-
-
-def test_speedup_is_the_ratio_to_the_baseline() -> None:
-    state = make_state([make_measured(20.0), make_measured(50.0)])
-
-    gain = speedup(state.best, baseline_record(state))
-
-    assert gain is not None
-    assert gain.value == pytest.approx(2.5)
-    assert gain.low < 2.5 < gain.high
 
 
 def test_the_interval_of_a_ratio_holds_what_sampling_gives() -> None:
@@ -43,18 +31,6 @@ def test_the_interval_of_a_ratio_holds_what_sampling_gives() -> None:
 
     assert gain is not None
     assert (gain.low, gain.high) == pytest.approx((cuts[0], cuts[-1]), rel=0.002)
-
-
-def test_the_baseline_is_as_fast_as_itself() -> None:
-    state = make_state([make_measured(20.0)])
-
-    assert speedup(state.best, baseline_record(state)) == Estimate(value=1, low=1, high=1)
-
-
-def test_no_speedup_over_a_plan_that_did_not_run() -> None:
-    state = make_state([make_oom(), make_measured(50.0)])
-
-    assert speedup(state.best, baseline_record(state)) is None
 
 
 def test_time_left_follows_the_median_trial_within_the_budget() -> None:
@@ -73,29 +49,6 @@ def test_time_left_is_shared_by_trials_that_run_at_the_same_time() -> None:
     )
 
     assert progress(replace(one, records=pairs), BEGAN + 12).left_seconds == 20 * 6.0 / 2
-
-
-def test_gpu_hours_end_a_sweep_before_its_trials() -> None:
-    state = make_state([make_measured()] * 4)
-    used = rank_hours(state.records)
-    spec = make_spec(budget={"gpu_hours": 1.5 * used})
-    state = replace(state, spec=spec)
-
-    assert progress(state, BEGAN + 24).left_seconds == pytest.approx(12.0)
-
-
-def test_a_budget_beyond_the_plans_there_are_is_not_waited_for() -> None:
-    """A lost trial runs again, and counts neither as one that is done nor as one to come."""
-    small = {"zero_stage": [0], "batching": ["packed"], "checkpoint_ratio": [0.0]}
-    spec = make_spec(space={**small, "micro_batch": [1, 2, 4], "attention": ["sdpa"]})
-    state = make_state([make_measured(), Cancelled(cause=Stopped(by="Ctrl-C"))], spec)
-    plans = len(state.space.candidates)
-
-    shown = progress(state, BEGAN + 12)
-
-    assert plans < spec.budget.trials
-    assert (shown.trials, shown.trials_of) == (1, plans)
-    assert shown.left_seconds == (plans - 1) * 6.0
 
 
 def test_nearest_is_the_least_over_the_line() -> None:

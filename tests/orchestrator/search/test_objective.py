@@ -72,20 +72,3 @@ def test_what_answers_is_what_falls_short_of_nothing(
         )
         record = make_record(0, plan, outcome)
         assert aim.answered(observation) is objective.feasible(record)
-
-
-def test_each_kind_of_nodes_has_its_price() -> None:
-    kinds = {"A100": {"price_per_gpu_hour": 1.0}, "H100": {}}
-    spec = make_spec(
-        cluster={"accelerators": kinds, **PRICED}, objective={"metric": "samples_per_price"}
-    )
-    objective = Objective.of(spec)
-    plans = [make_plan(accelerator=name) for name in ("H100", "A100", "H100")]
-    aim = search_objective(objective, PlanTable.of(plans))
-    expected, _ = aim.expected(prediction(rates(OUTCOMES)), prediction(shares(OUTCOMES)), ROWS)
-
-    ranks = plans[0].world_size
-    by_hand = [20 * 3600 / (2 * ranks), 30 * 3600 / (1 * ranks), 50 * 3600 / (2 * ranks)]
-    assert np.exp(expected) == pytest.approx(by_hand)
-    shown = [objective.value(make_record(0, p, o)) for p, o in zip(plans, OUTCOMES, strict=True)]
-    assert [one.value for one in shown if one] == pytest.approx(by_hand)

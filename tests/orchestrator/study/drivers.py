@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psutil
-
 from tests.orchestrator.records import PROPOSED
 
 ROOT = Path(__file__).parents[3]
@@ -43,10 +41,7 @@ def driver(*arguments: object, before: Sequence[str] = (), **extra: str) -> subp
 
 
 class Obedient:
-    """A driver that obeys: `open STORAGE FOLDER NAME`, `write`, `close`.
-
-    After `stop-in-transaction` its next commit, which may be a heartbeat's, does not come.
-    """
+    """A driver that obeys: `open STORAGE FOLDER NAME`, `write`, `close`."""
 
     def __init__(self, *before: str) -> None:
         self.process = driver("obey", "", "", "", 0, before=before)
@@ -67,11 +62,6 @@ class Obedient:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
-
-    def await_stop(self) -> None:
-        """Returns once it has stopped itself."""
-        while psutil.Process(self.process.pid).status() != psutil.STATUS_STOPPED:
-            time.sleep(0.05)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -123,8 +113,6 @@ def _main(what: str, storage: str, folder: str, name: str, number: str) -> None:
 
 
 def _obey() -> None:
-    from sqlalchemy import Engine, event
-
     from orchestrator.cli.exit_codes import exit_code_after
     from search_spaces.errors import StudyError
 
@@ -138,19 +126,11 @@ def _obey() -> None:
                 elif words[0] == "write":
                     assert sweep is not None
                     sweep()
-                elif words[0] == "stop-in-transaction":
-                    event.listen(Engine, "commit", _stop, once=True)
                 elif words[0] == "close":
                     held.close()
                 say("done")
             except StudyError as error:
                 say(f"{int(exit_code_after(error))}: {error}")
-
-
-def _stop(_: object) -> None:
-    """Stops this process with its transaction open."""
-    os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(0.5)  # this thread may be the last to stop
 
 
 @contextmanager

@@ -133,11 +133,3 @@ def test_a_report_of_an_unknown_study_names_those_that_are_there(spec: SweepSpec
 
     assert "name a study that it holds: ann-00, ann-01, " in str(caught.value)
     assert str(caught.value).endswith("ann-19 and 2 more")
-
-
-def test_another_job_is_refused(spec: SweepSpec) -> None:
-    run(open_study(spec), 1)
-    other = spec.model_copy(update={"model": spec.model.model_copy(update={"name": "gpt2"})})
-
-    with pytest.raises(StudyError, match="holds measurements of another job"):
-        check_study(other, NAME)

@@ -67,33 +67,6 @@ def test_a_torn_line_keeps_nobody_from_the_study(spec: SweepSpec) -> None:
     assert not spool.file.exists()
 
 
-def test_a_byte_that_is_no_text_costs_its_line_alone(spec: SweepSpec) -> None:
-    (record,) = asked(open_study(spec), 1)
-    spool = Spool(spec, NAME)
-    spool.file.write_bytes(b'{"plan": "\xff"}\n[]\n' + b"[" * 100_000 + b"\n")
-    assert spool.add(record)
-
-    study, said = reopened(spec)
-
-    assert study.records() == (record,)
-    assert len(set_aside(spec)) == 3
-    assert "3 lines of " in said[0]
-
-
-def test_results_of_a_study_that_was_removed_are_set_aside(spec: SweepSpec) -> None:
-    records = asked(open_study(spec), 2)
-    spool = Spool(spec, NAME)
-    for record in records:
-        assert spool.add(record)
-    Path(spec.study.folder, NAME, "study.db").unlink()
-
-    study, said = reopened(spec)
-
-    assert study.records() == ()
-    assert [json.loads(line)["number"] for line in set_aside(spec)] == [0, 1]
-    assert "2 lines of " in said[0]
-
-
 def test_a_result_that_was_stored_before_the_driver_died_is_stored_once(spec: SweepSpec) -> None:
     """It died between the study and the removal of the file."""
     study = open_study(spec)
@@ -151,23 +124,6 @@ def test_one_damaged_record_is_named_and_the_rest_is_there(
             text("SELECT value_json FROM trial_user_attributes WHERE key='record' AND trial_id=2")
         ).scalar_one()
     assert kept == damage  # it stays for whoever can read it
-
-
-def test_the_record_of_another_trial_is_left_out(spec: SweepSpec) -> None:
-    run(open_study(spec), 3)
-    with open_engine(storage_url(spec, NAME)).begin() as connection:
-        connection.execute(
-            text(
-                "UPDATE trial_user_attributes SET value_json = (SELECT value_json FROM"
-                " trial_user_attributes WHERE key = 'record' AND trial_id = 1)"
-                " WHERE key = 'record' AND trial_id = 2"
-            )
-        )
-
-    _, said = reopened(spec)
-
-    assert "trial 1 has the record of trial 0" in said[0]
-    assert [record.number for record in load_records(spec, NAME)] == [0, 2]
 
 
 def test_a_damaged_validation_and_trial_are_left_out(spec: SweepSpec) -> None:

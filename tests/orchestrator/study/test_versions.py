@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED
 from orchestrator.study.locks import exclusive_driver
@@ -68,24 +67,6 @@ def test_a_newer_storage_says_so(spec: SweepSpec, storage: str) -> None:
 
     assert "was written by a newer Optuna (schema v9.0.0.a)" in message
     assert "install the version that the other drivers use" in message
-
-
-def test_an_older_storage_is_left_as_it_is(database: str, tmp_path: Path) -> None:
-    """Only the upgrade creates tables of a newer schema."""
-    spec = study_spec(tmp_path, study={"storage": database})
-    check_study(spec, NAME)
-    execute(
-        database,
-        "DROP TABLE trial_heartbeats",
-        "UPDATE alembic_version SET version_num = 'v2.4.0.a'",
-    )
-    refused(spec)
-
-    engine = create_engine(database)
-    with engine.connect() as connection:
-        found = connection.execute(text("SELECT to_regclass('trial_heartbeats')")).scalar()
-    engine.dispose()
-    assert found is None
 
 
 def test_mlflows_database_is_left_alone(spec: SweepSpec, storage: str) -> None:

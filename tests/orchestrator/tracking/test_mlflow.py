@@ -236,19 +236,6 @@ def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
     assert (exports / "torchrun" / command.split()[-1]).is_file()
 
 
-def test_without_the_model_there_are_no_exports(folder: Path, tmp_path: Path) -> None:
-    """`plimsoll sync` does this if a study's model cannot be read."""
-    spec = spec_in(folder)
-    records = make_records(make_space(spec), [make_measured(20.0)])
-    log(spec, records, study="elsewhere")
-    (parent,), _ = runs_of(spec, "elsewhere")
-
-    names = {file.path for file in client_of(spec).list_artifacts(parent.info.run_id)}
-
-    assert "report.html" in names
-    assert "exports" not in names
-
-
 def test_a_resumed_study_goes_on_in_the_same_run_and_adds_nothing_twice(folder: Path) -> None:
     spec = spec_in(folder)
     records = make_records(make_space(spec), [make_measured(20.0 + n) for n in range(5)])
@@ -282,42 +269,6 @@ def test_a_trial_that_was_half_written_is_completed(folder: Path) -> None:
     assert trials[0].info.run_id == trial.info.run_id
 
 
-def test_another_study_of_the_same_name_gets_a_run_of_its_own(folder: Path) -> None:
-    spec = spec_in(folder)
-    records = make_records(make_space(spec), [make_measured(20.0)])
-    later = tuple(
-        replace(record, started_at=record.started_at + 999, ended_at=record.ended_at + 999)
-        for record in records
-    )
-    log(spec, records, study="twice")
-    log(spec, [], before=later, study="twice")
-
-    parents, trials = runs_of(spec, "twice")
-
-    assert (len(parents), len(trials)) == (2, 2)
-
-
-def test_a_changed_budget_and_memory_limit_do_not_stop_it(folder: Path) -> None:
-    log(spec_in(folder), [], study="changed")
-    log(spec_in(folder, cluster={"workers": 2, "memory_gib": 1.0}), [], study="changed")
-
-    (parent,), _ = runs_of(spec_in(folder), "changed")
-
-    assert parent.data.params["memory_limit_gib"] == "0.5"
-
-
-def test_two_studies_share_an_experiment(folder: Path) -> None:
-    spec = spec_in(folder, tracking={"experiment": "team's"})
-    records = make_records(make_space(spec), [make_measured(20.0)])
-    for study in ("left", "it's right"):
-        log(spec, records, study=study)
-        log(spec, [], before=records, study=study)
-
-    parents, trials = runs_of(spec, "unused")
-
-    assert (len(parents), len(trials)) == (2, 2)
-
-
 def test_a_store_that_breaks_costs_the_sweep_nothing(tmp_path: Path) -> None:
     spec = make_spec(tracking={"uri": f"sqlite:///{tmp_path / 'broken.db'}"})
     (tmp_path / "broken.db").write_bytes(b"no database, and longer than a header of sixteen bytes")
@@ -348,10 +299,6 @@ def test_no_event_waits_for_the_store(folder: Path) -> None:
 
     assert listener.problem is None
     assert len(runs_of(spec, "locked")[1]) == len(records)
-
-
-def test_a_listener_that_heard_of_nothing_closes() -> None:
-    MlflowCallback().close()
 
 
 def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) -> None:
@@ -455,40 +402,3 @@ def test_each_trial_has_the_code_and_data_of_its_own_driver(folder: Path) -> Non
     digests = [[one.dataset.digest for one in run.inputs.dataset_inputs] for run in trials]
     assert digests == [["0123456789abcdef"], ["0123456789abcdef"], ["f" * 16]]
     assert {one.dataset.source_type for one in parent.inputs.dataset_inputs} == {"local", "code"}
-
-
-def test_an_experiment_that_the_environment_names_is_written_and_shown(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = spec_in(folder)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of-the-team")
-    log(spec, [], study="shared")
-    pages = sweep_pages(spec, "shared")
-
-    client = client_of(spec)
-    experiment = client.get_experiment_by_name("of-the-team")
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.run_name == "shared"
-    assert f"/runs/{run.info.run_id}?" in str(pages.answer)
-    assert client.get_experiment_by_name("shared") is None
-
-
-def test_a_bucket_that_refuses_costs_the_sweep_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """botocore's errors, which are neither MLflow's nor the system's, come through its client."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    spec = spec_in(folder)
-    client_of(spec).create_experiment("bucket", artifact_location="s3://bucket/0")
-    said: list[str] = []
-    listener = MlflowCallback(say=said.append, last_seconds=0.1, head_start_seconds=0)
-    for event, state in sweep(spec, make_space(spec), [], study="bucket"):
-        listener.on_event(event, state)
-    listener.close()
-
-    assert "credentials" in str(listener.problem)
-    assert len(said) == 1

@@ -22,10 +22,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.rigs.mlflow_server import mlflow_server, serves
-from benchmarks.rigs.ports import free_port
 from orchestrator.cli.exit_codes import ExitCode, exit_code_after
-from orchestrator.tracking.mlflow_client import open_client
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
@@ -203,29 +200,6 @@ def test_a_server_that_sends_a_byte_at_a_time_is_not_waited_for(
     assert "does not answer: no complete answer within 5 s" in said
 
 
-@pytest.mark.thorough
-def test_no_call_waits_for_such_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-
-    with pytest.raises(OSError, match=r"no complete answer within 5 s"):
-        open_client(f"{server.address}/drip").get_experiment_by_name("demo")
-
-
-@pytest.mark.thorough
-def test_a_process_ends_although_a_server_still_sends(server: Server) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TRY_EACH],
-        input=json.dumps([(f"{server.address}/drip", {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1"})]),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert "no complete answer within 5 s" in done.stdout, done.stderr
-
-
 def test_artifacts_are_listed_with_the_same_credentials(server: Server) -> None:
     check_tracking(make_spec(tracking={"uri": f"{server.address}/open"}))
 
@@ -290,35 +264,3 @@ def test_credentials_of_every_kind_are_tried(server: Server, tmp_path: Path) -> 
             assert "answered 401: check the credentials" in words
             assert "wrong-one" not in words
     assert sum(asked.allowed and "artifacts" in asked.path for asked in server.asked) == 5
-
-
-@pytest.mark.thorough
-def test_mlflows_own_server_with_passwords(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Any
-) -> None:
-    pytest.importorskip("flask_wtf", reason="needs mlflow[auth]")
-    mlflow_store(tmp_path)
-    config = tmp_path / "auth.ini"
-    config.write_text(
-        "[mlflow]\ndefault_permission = READ\n"
-        "admin_username = ann\nadmin_password = hunter2-hunter2\n"
-        f"database_uri = sqlite:///{tmp_path}/auth.db\n"
-        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
-    )
-    monkeypatch.setenv("MLFLOW_AUTH_CONFIG_PATH", str(config))
-    monkeypatch.setenv("MLFLOW_FLASK_SERVER_SECRET_KEY", "a-key")
-    port = free_port()
-    spec = make_spec(tracking={"uri": f"http://127.0.0.1:{port}"})
-    store = f"sqlite:///{tmp_path}/mlflow.db"
-    with mlflow_server(store, port, tmp_path, "--app-name", "basic-auth") as process:
-        until = time.monotonic() + 120
-        while not serves(port):
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.2)
-        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2-hunter2")
-        check_tracking(spec)
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "another-password")
-
-        assert "answered 401: check the credentials" in refused(spec.tracking.uri or "")
