@@ -69,7 +69,7 @@ def run_example(name: str, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> 
         [*torchrun, str(ROOT / "examples" / name), str(KEPT)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -18,7 +18,6 @@ from orchestrator.report.sweep_text import regret_sentence
 from orchestrator.study.reader import stored_state
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.workspace import save_spec
-from search_spaces.errors import UserError
 from search_spaces.spec.load import parse_spec
 from tests.orchestrator.records import make_state
 from tests.outcomes import make_measured, make_oom
@@ -59,13 +58,6 @@ def test_before_any_sweep(folder: Path, command: str, capsys: pytest.CaptureFixt
 
     assert caught.value.code == 2
     assert "no sweep has run in plimsoll-runs yet" in capsys.readouterr().err
-
-
-def test_a_folder_that_cannot_be_made(folder: Path) -> None:
-    Path("plimsoll-runs").write_text("in the way", encoding="utf-8")
-
-    with pytest.raises(UserError, match=r"study.folder plimsoll-runs cannot be written"):
-        save_spec(SPEC, "demo")
 
 
 def test_the_hint_can_be_pasted_into_a_shell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

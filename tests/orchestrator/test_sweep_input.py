@@ -153,6 +153,7 @@ def faults(folder: Path) -> dict[str, Ended]:
     return tuned(folder, *FAULTS, seconds=300)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_told_before_ray_starts(name: str, faults: dict[str, Ended]) -> None:
@@ -168,6 +169,7 @@ def test_a_fault_is_told_before_ray_starts(name: str, faults: dict[str, Ended]) 
     assert not ended.ray
 
 
+@pytest.mark.thorough
 def test_another_job_leaves_the_studys_specification_alone(folder: Path, faults: object) -> None:
     """A study with measurements keeps the specification that they were made with."""
     kept = folder / "runs" / KEPT / "spec.yaml"

@@ -108,7 +108,7 @@ for arguments in (
 print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
 """
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600
     )
 
     assert ended.stderr.splitlines()[-1] == "[]"
@@ -150,6 +150,7 @@ def test_check_says_what_a_sweep_would_do(
     )
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize("where", ["build", "forward", "backward", "data"])
 @pytest.mark.parametrize("fault", ["raises", "unspeakable", "exits"])
 def test_check_says_in_a_sentence_why_there_is_no_forecast(
@@ -209,6 +210,7 @@ def test_models_lists_the_presets_with_published_sizes(capsys: pytest.CaptureFix
 # ---------------------------------------------------------------- examples
 
 
+@pytest.mark.thorough
 def test_an_example_runs_from_the_folder_that_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +232,7 @@ def test_two_things_that_want_stdout_are_a_sentence(
     assert "choose one" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_check_says_what_would_change_the_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixt
     assert known["micro_batch", 1] is None  # forecast
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
@@ -134,6 +135,7 @@ def test_without_an_answer_there_is_nothing_to_explain(
     assert trial[0] == 0
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

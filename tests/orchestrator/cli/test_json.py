@@ -159,7 +159,7 @@ with reserved_stdout() as stdout:
 print("after")
 """
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600
     )
 
     assert ended.stdout.split() == ["before", "document", "after"]

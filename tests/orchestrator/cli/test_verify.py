@@ -57,7 +57,6 @@ def plain_losses(spec: SweepSpec) -> list[float]:
     return losses[1:]
 
 
-@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_folder_that_does_what_was_measured_is_verified(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

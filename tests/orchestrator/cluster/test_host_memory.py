@@ -52,7 +52,7 @@ def test_a_worker_that_the_memory_monitor_kills_ran_out_of_host_memory(tmp_path:
             env=environ,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
 
@@ -91,7 +91,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_ran_out_of_host_memory(
         env=environment(tmp_path, **{awkward_model.MEMORY_GROUP: str(memory_group)}),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
 

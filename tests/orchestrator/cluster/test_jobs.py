@@ -45,7 +45,7 @@ def silent_server(answers: Mapping[str, str]) -> Iterator[str]:
         def do_GET(self) -> None:
             body = answers.get(self.path)
             if body is None:
-                if not over.wait(60):
+                if not over.wait(600):
                     waited.append(self.path)
                 return
             self.send_response(200)

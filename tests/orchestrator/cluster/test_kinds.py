@@ -32,7 +32,7 @@ cluster:
   device: cpu
   workers: 1
   memory_gib: 0.5
-  wait_minutes: 1
+  wait_minutes: 10
   accelerators: {{cheap: {{price_per_gpu_hour: 0.1}}, dear: {{memory_gib: 0.75}}}}
   price_per_gpu_hour: 1.0
 train: {{global_batch: 16, sequence_length: 16, precision: fp32}}
@@ -64,7 +64,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSpec, list[Rec
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=240,
+            timeout=800,
             check=False,
         )
     assert ran.returncode == 0, ran.stdout

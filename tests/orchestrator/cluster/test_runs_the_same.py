@@ -96,7 +96,7 @@ def by_the_command(folder: Path, plan: Plan) -> Measured:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr

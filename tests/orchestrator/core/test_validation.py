@@ -197,18 +197,6 @@ def test_of_plans_that_differ_less_than_matters_the_validated_one_is_best() -> N
     assert next_of(slower) == 2
 
 
-def test_once_as_many_plans_as_wanted_are_validated_the_best_of_them_is_it() -> None:
-    state = searched(
-        [SLOW, FAST, make_measured(39.0, 0.8)], objective={}, validation=ON | {"tries": 1}
-    )
-
-    state = after_validation(state, 1, make_measured(37.0, 0.8))
-
-    assert next_of(state) is None
-    assert best_of(state) == 1
-    assert state.validated is not None
-
-
 # ---------------------------------------------------------------- losses
 
 
@@ -274,15 +262,6 @@ def test_losses_that_are_apart_say_since_when_and_by_what(
     assert f"(tolerance 0.1 % in fp32, first exceeded in step 5); {words}" in said
 
 
-def test_a_reference_that_differs_from_itself_says_nothing_of_a_plan() -> None:
-    off = with_losses([LOSSES[0], LOSSES[1] - 0.1, *LOSSES[2:]])
-    state = searched([with_losses(LOSSES), off])
-    again = replace(state.records[0], number=2, outcome=off, reason=Remeasures(trial=0))
-    state = replace(state, records=(*state.records, again))
-
-    assert checked(state, 1, off).unstable == 0
-
-
 def drifting(shares: Sequence[float], **changes: Any) -> Measured:
     """Returns a run whose losses differ from `LOSSES` by these shares of the largest one."""
     shares = [*shares, *[shares[-1]] * (len(LOSSES) - len(shares))]
@@ -340,15 +319,6 @@ def test_what_other_rounding_changes_in_a_repeat_is_the_tolerance(
     assert "first exceeded in step 1); the plans differ in" in words
     if repeat is not None:
         assert f"from trial {repeat}, a repeat with weights rounded otherwise" in words
-
-
-def test_losses_are_compared_until_rounding_alone_explains_a_difference() -> None:
-    """A few steps tell more than ten if training is chaotic."""
-    state = in_bf16((1, [1e-4, 5e-4, 1e-2]))
-
-    found = checked(state, 1, drifting([0.0, 0.0, 0.5]))
-    assert (found.steps, found.tolerance.share) == (2, pytest.approx(5e-3))
-    assert found.holds
 
 
 def test_a_plan_that_differs_from_itself_cannot_widen_its_own_tolerance() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 import sys
 from collections.abc import Iterator
@@ -175,21 +174,6 @@ def test_a_large_input_is_referenced_and_can_be_elsewhere(
     assert found == (
         *(str(project / "data" / "a" / "one.txt"), str(tmp_path / "mounted/data/b/one.txt")),
     )
-
-
-@pytest.mark.parametrize("form", ["torchrun", "accelerate", "hf-trainer", "ray-train", "deepspeed"])
-def test_a_script_asks_for_its_inputs_before_anything_else(
-    form: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = a_spec(data={"files": ["data/a/one.txt"], "lengths": {}})
-    engine = {"engine": "deepspeed", "zero_stage": 1} if form == "deepspeed" else {}
-    what = taken_of(a_plan(**engine), spec=spec)
-    write_bundle(export_bundle(what, form), what, tmp_path / "out")
-    (tmp_path / "out" / "inputs" / "data" / "one.txt").unlink()
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-
-    with pytest.raises(SystemExit, match=r"^out: data/one\.txt is missing: searched at"):
-        runpy.run_path(str(tmp_path / "out" / "train.py"), run_name="__main__")
 
 
 def test_a_copy_that_was_changed_is_a_changed_file(project: Path, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rigs.ray_head import can_be_apart, ray_head, ray_node
+from benchmarks.rigs.ray_head import ray_head
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import FORMATS, export_bundle
 from orchestrator.export.verify import environment_of
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
-from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
+from tests.orchestrator.export.folders import CLIP, ROOT, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
 
@@ -82,33 +80,6 @@ def telling(script: Path) -> None:
     text = script.read_text()
     assert text.count(at) == 1
     script.write_text(text.replace(at, f"{at}    if rank == 0: config['lines'].put({told})\n"))
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
-)
-def test_a_job_takes_the_folder_to_each_node(tmp_path: Path, home: Path) -> None:
-    what = taken_of(a_plan(zero_stage=3, checkpoint_ratio=0.5), grad_clip=CLIP)
-    write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
-    words = ("job", "submit", "--working-dir", ".", "--", "python", "train.py", "--steps", "3")
-
-    extra = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with ray_head(home, token=True, cpus=1, **extra) as environ, ray_node(environ, home, "second"):
-        job = subprocess.run(
-            [str(BIN / "ray"), *words],
-            cwd=tmp_path / "out",
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    assert job.returncode == 0, job.stdout + job.stderr
-    losses = [json.loads(line)["loss"] for line in job.stdout.splitlines() if line[:1] == "{"]
-    assert losses == pytest.approx(losses_with_the_longest(CLIP)[:3], rel=LOSS_TOLERANCE)
 
 
 def test_what_its_engine_cannot_say_is_refused() -> None:

@@ -67,10 +67,10 @@ def test_the_second_signal_ends_a_process_that_never_comes_back(signum: signal.S
         assert process.poll() is None
         process.send_signal(signum)
 
-        assert process.wait(60) == 128 + signum
+        assert process.wait(600) == 128 + signum
         assert process.stdout.read() == "last words\n"
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(child).wait(60)
+        psutil.Process(child).wait(600)
 
 
 def test_what_a_shell_starts_behind_itself_is_left_alone_by_ctrl_c() -> None:

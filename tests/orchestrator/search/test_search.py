@@ -53,6 +53,7 @@ def told(log_rate: np.ndarray | None, log_share: np.ndarray | None) -> Candidate
     return CandidatePool(features=PLACES, log_rate=log_rate, log_share=log_share)
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_true_forecast_needs_three_trials_and_none_runs_out(seed: int) -> None:
     """The first trial surely fits; it reduces uncertainty, so the next ones approach the limit."""
@@ -62,12 +63,14 @@ def test_a_true_forecast_needs_three_trials_and_none_runs_out(seed: int) -> None
     assert not RAN_OUT[rows].any()
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_forecast_a_dozen_trials_are_enough(seed: int) -> None:
     """Random search needs 27 in the median: 5 of 144 candidates are that close."""
     assert trials_to_best(searched(told(None, None), seed, 14)) <= 14
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_evidence_beats_a_forecast_that_is_wrong(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -177,6 +180,7 @@ def feasible_best(value: np.ndarray, allowed: np.ndarray) -> float:
     return float(value[allowed & ~RAN_OUT].max())
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
     """A sixth of the candidates meet the speed bound; finds one within 2 % of their least peak."""
@@ -191,6 +195,7 @@ def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
     assert max(reached) >= best - 0.02
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_price_of_each_candidate_counts(seed: int) -> None:
     """The first knob gains less speed than it adds to the price."""
@@ -227,6 +232,7 @@ def nearest(row: int, others: list[int]) -> float:
     return min(math.dist(PLACES[row], PLACES[other]) for other in others)
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_forecast_the_first_three_lie_as_far_apart_as_can_be(seed: int) -> None:
     """Each choice after the first is the free candidate that lies farthest from what was tried."""

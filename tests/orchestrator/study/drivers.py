@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.orchestrator.records import PROPOSED
 
 ROOT = Path(__file__).parents[3]
-BEAT_SECONDS, SILENT_SECONDS = 0.1, 1.0  # of drivers that obey
+BEAT_SECONDS, SILENT_SECONDS = 0.1, 10.0  # of drivers that obey
 
 
 def driver(*arguments: object, before: Sequence[str] = (), **extra: str) -> subprocess.Popen[str]:

@@ -97,6 +97,7 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
     assert back.startswith("the study's storage is back after ")
 
 
+@pytest.mark.thorough
 def test_a_server_that_stays_away_ends_the_sweep_and_no_result_is_lost(
     spec: SweepSpec, running: Server, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def through(spec: SweepSpec, postgres: Server, line: Proxy) -> SweepSpec:
     return spec.model_copy(update={"study": spec.study.model_copy(update={"storage": url})})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("commits", range(1, 4))
 def test_a_commit_whose_answer_was_lost_tells_once(
     commits: int, spec: SweepSpec, through: SweepSpec, line: Proxy

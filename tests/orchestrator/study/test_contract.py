@@ -13,9 +13,8 @@ from orchestrator.core.reasons import AllTried, Retry
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import opened_storage, storage_url
-from orchestrator.study.study import Study, check_study
+from orchestrator.study.study import Study
 from orchestrator.study.warm_start import earlier_studies
-from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured
 from tests.orchestrator.records import PROPOSED, make_record, make_space
@@ -118,18 +117,3 @@ def test_studies_of_a_storage_are_evidence_for_each_other(spec: SweepSpec) -> No
 
     assert other.name == "other"
     assert len(other.records) == 2
-
-
-@pytest.mark.cases_by_default(1)
-def test_a_report_of_an_unknown_study_names_those_that_are_there(spec: SweepSpec) -> None:
-    with pytest.raises(StudyError, match="run plimsoll tune") as caught:
-        load_records(spec, NAME)
-    assert "name a study" not in str(caught.value)
-
-    for number in range(22):
-        check_study(spec, f"ann-{number:02}")
-    with pytest.raises(StudyError, match="holds no study small; run plimsoll tune") as caught:
-        load_records(spec, NAME)
-
-    assert "name a study that it holds: ann-00, ann-01, " in str(caught.value)
-    assert str(caught.value).endswith("ann-19 and 2 more")

@@ -117,6 +117,7 @@ def test_a_table_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
         run(study, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["require", "verify-full"])
 def test_s13_a_database_without_encryption_is_not_spoken_to_in_the_clear(
     database: str, mode: str, tmp_path: Path

@@ -7,14 +7,12 @@ started by the thorough test.
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.server
 import json
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,8 +90,7 @@ class Asked(NamedTuple):
 class Server(http.server.ThreadingHTTPServer):
     """Answers 200 if the request has the header that its path requires, else 401.
 
-    /403 and the like answer that, /drip a byte at a time. `artifacts` is where the one experiment
-    keeps its own.
+    /403 and the like answer that. `artifacts` is where the one experiment keeps its own.
     """
 
     artifacts = "mlflow-artifacts:/0"
@@ -118,8 +115,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         word, _, path = urlsplit(self.path).path.strip("/").partition("/")
         if word.isdigit():
             return self._send(int(word), b"")
-        if word == "drip":
-            return self._drip()
         if word == "page":
             return self._send(200, b"<html>Sign in</html>")
         name, value = WANTED.get(word, ("", ""))
@@ -130,15 +125,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         experiment = {"experiment_id": "0", "name": "a", "artifact_location": server.artifacts}
         body = {"files": []} if "mlflow-artifacts" in path else {"experiments": [experiment]}
         return self._send(200, json.dumps(body).encode())
-
-    def _drip(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(1 << 20))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            for _ in range(1200):  # two minutes
-                self.wfile.write(b" ")
-                time.sleep(0.1)
 
     def _send(self, code: int, body: bytes) -> None:
         self.send_response(code)
@@ -187,17 +173,6 @@ def test_a_server_that_refuses_is_found_before_the_sweep(
 
     assert said.startswith(f"the MLflow server {server.address}/{path} answered")
     assert words in said
-
-
-@pytest.mark.thorough
-def test_a_server_that_sends_a_byte_at_a_time_is_not_waited_for(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-
-    said = refused(f"{server.address}/drip", TRY_AGAIN)
-
-    assert "does not answer: no complete answer within 5 s" in said
 
 
 def test_artifacts_are_listed_with_the_same_credentials(server: Server) -> None:
@@ -251,7 +226,7 @@ def test_credentials_of_every_kind_are_tried(server: Server, tmp_path: Path) -> 
         env={**environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -24,13 +24,15 @@ from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import make_records, make_space, make_spec, sweep
 from tests.outcomes import make_measured
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[3]
 LOGS = """
 import sys
 from tests.orchestrator.tracking.test_mlflow_shared import logged, shared
 sys.exit(logged(shared(sys.argv[1]), sys.argv[2]).problem)
 """
-SERVER_SECONDS = 90
+SERVER_SECONDS = 600
 
 
 def shared(uri: str, folder: str = "runs") -> SweepSpec:
@@ -91,14 +93,13 @@ def store(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
                 ("anns", "bobs"), folders, environments, logs, strict=True
             )
         ]
-        codes = [process.wait(240) for process in processes]
+        codes = [process.wait(600) for process in processes]
     said = "".join((folder / "log").read_text() for folder in folders)
     assert codes == [0, 0], said
     assert PASSWORD not in said
     return uri
 
 
-@pytest.mark.thorough
 def test_two_sweeps_that_find_an_empty_database_both_log(store: str) -> None:
     for name in ("anns", "bobs"):
         assert trials_of(store, name) == ["0", "1", "2", "3", "4"]

@@ -75,12 +75,6 @@ def test_what_is_under_way_counts_once_it_has_ended() -> None:
     assert share(*both, at=16) == pytest.approx((8 + 15) / (32 - 6))
 
 
-def test_a_trial_that_never_told_when_it_began_is_idle() -> None:
-    lost = after(started(1), handed(0, 0), ended(0, 10, waited=None))
-
-    assert share(*lost, at=10) == 0
-
-
 def test_nothing_is_known_before_a_trial_of_this_driver_ends() -> None:
     assert share(*after(started(1)), at=5) is None
     assert share(*after(started(2), handed(0, 0)), at=5) is None
