@@ -170,15 +170,6 @@ def test_check_says_in_a_sentence_why_there_is_no_forecast(
     assert "Traceback" not in out + err
 
 
-def test_check_of_a_global_batch_that_no_plan_can_meet(
-    spec_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec_path.write_text(LEAST + "cluster: {workers: 3}", encoding="utf-8")
-
-    assert run("check", spec_path) == 2
-    assert "train.global_batch is 32: no plan can meet it" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

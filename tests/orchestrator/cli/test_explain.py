@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.cli import main
 from tests.orchestrator.cli.studies import a_plan, a_study
-from tests.outcomes import LIMIT_BYTES, make_measured, make_oom
+from tests.outcomes import make_measured, make_oom
 
 OUTCOMES = (
     (a_plan(), make_measured(20.0, 0.3)),
@@ -58,26 +58,6 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     ]
     assert all(worth["ratio"]["value"] > 0 for worth in told["competitors"][0]["knob_effects"])
     assert told["note"] == ""
-
-
-def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a_study(OUTCOMES)
-    code, out, _ = run(capsys, "--trial", 2, "--out", "trial.json")  # the latest sweep here
-    told = json.loads((here / "trial.json").read_text())["result"]
-    short = told["shortage"]
-    known = {
-        (one["change"]["knob"], one["change"]["other_value"]): one["trial"]
-        for one in short["fixes"]
-    }
-
-    assert code == 0
-    assert "out of device memory in forward, wanted 130 % of the limit" in out
-    assert (told["explains"], told["trial"]["outcome"]) == ("trial", "out_of_memory")
-    assert short["wanted_bytes"] == int(1.3 * LIMIT_BYTES)
-    assert short["held_bytes"]
-    assert known["micro_batch", 4] == 1
-    assert known["zero_stage", 3] == 3
-    assert known["micro_batch", 1] is None  # forecast
 
 
 @pytest.mark.cases_by_default(2)

@@ -79,22 +79,6 @@ def test_a_folder_that_does_what_was_measured_is_verified(
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_what_the_folder_lacks_is_said_before_ranks_meet(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = folder / "inputs" / "data" / "text.txt"
-    data.unlink()
-
-    code, told = command(capsys, "verify", str(folder), "--steps", "9")
-
-    assert code == 2
-    assert f"moved: data/text.txt is missing: searched at {data}; put it there, or" in told
-    assert f"(the whole output is in {folder / 'verify.log'})" in told
-    assert "failed (exitcode" not in told  # torchrun's closing table
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
 def test_a_script_that_no_longer_does_as_the_plan_says_differs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

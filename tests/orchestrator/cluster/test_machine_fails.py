@@ -238,19 +238,6 @@ def test_a_signal_while_ray_starts_leaves_none_of_its_processes(
     assert not psutil.wait_procs(seen, timeout=300)[1]
 
 
-def ended(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a script with a Ray of its own to its end."""
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(("signals", "code"), [(0, os.EX_TEMPFAIL), (2, 128 + signal.SIGTERM)])
 def test_a_driver_whose_head_hangs_ends_by_itself_or_by_the_second_signal(
     folder: Path, signals: int, code: int

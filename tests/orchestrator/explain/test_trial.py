@@ -84,22 +84,6 @@ def test_what_was_wanted_stands_against_the_limit() -> None:
     assert sum(held for _, held in short.held_bytes) == pytest.approx(short.forecast.value)
 
 
-def test_a_forecast_that_was_too_low_raises_its_neighbours() -> None:
-    told = a_ground(a_state([(LOST, out_of_memory(None))])).expected(LOST)
-    assert told is not None
-    silent = shortage_of(0, (LOST, out_of_memory(None)))
-    wanted = 1.25 * told.forecast.peak_bytes.value / GIB
-    raised = shortage_of(0, (LOST, out_of_memory(wanted)))
-    below = shortage_of(0, (LOST, out_of_memory(0.8 * told.forecast.peak_bytes.value / GIB)))
-
-    assert (silent.factor, below.factor) == (1.0, 1.0)
-    assert raised.factor == pytest.approx(1.25, rel=1e-6)
-    before = {one.plan: one.peak_bytes for one in silent.fixes}
-    after = {one.plan: one.peak_bytes for one in raised.fixes}
-    assert after
-    assert all(peak == pytest.approx(1.25 * before[plan]) for plan, peak in after.items())
-
-
 def test_measured_and_forecast_remedies_are_told_apart() -> None:
     """LOST has five neighbours: ZeRO-3, micro-batches 1 and 2, half and all recomputed."""
     fitted = a_plan(zero_stage=2, micro_batch=2)

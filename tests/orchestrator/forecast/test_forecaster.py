@@ -160,18 +160,6 @@ def forecasts_of(
     return TracedForecasts(SPEC, model, cluster, shipped_calibration(), lambda: found)
 
 
-def test_records_of_another_device_teach_nothing(
-    model: ModelFacts, footprint: Footprint, space: Space, forecaster: Forecaster
-) -> None:
-    records = measured_as(forecaster, list(space.candidates)[::7])
-    here = replace(CPU_FINGERPRINT, device_name="another processor")
-    state = replace(state_of(space, records), fingerprint=here)
-    found = forecasts_of(model, footprint).expectation(space.baseline, state)
-
-    assert found is not None
-    assert found.calibration_trials == 0
-
-
 def test_a_gpu_is_waited_for_until_workers_tell_which(
     model: ModelFacts, footprint: Footprint, space: Space
 ) -> None:

@@ -14,10 +14,9 @@ from orchestrator.core.state import SweepState
 from orchestrator.report.sweep_text import regret_sentence, render_report
 from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate
-from tests.orchestrator.records import make_records, make_space, make_spec, make_state, sweep
+from tests.orchestrator.records import make_space, make_spec, make_state
 from tests.outcomes import (
     every_outcome,
-    make_conditions,
     make_costs,
     make_expectation,
     make_measured,
@@ -125,22 +124,6 @@ def test_what_compiling_took_is_told_apart_from_the_speed() -> None:
         " samples/s exclude it" in words(make_state([make_measured(20.0), *compiled]))
     )
     assert "torch.compile" not in words(make_state([make_measured(20.0)]))
-
-
-def test_rules_resumed_trials_and_throttling_are_told() -> None:
-    spec = make_spec(space={"micro_batch": [1, 3, 4], "data": [1, 2], "zero_stage": [0, 3]})
-    space = make_space(spec)
-    outcome = make_measured(30.0, conditions=make_conditions(("power cap",)))
-    records = make_records(space, [make_measured(20.0), outcome])
-    *_, (_, state) = sweep(spec, space, records[1:], before=records[:1])
-
-    text = words(state)
-
-    assert "2 trials, 1 from earlier runs" in text
-    assert "ended after" in text
-    assert "global batch is kept" in text
-    assert "sharding needs ranks" in text
-    assert "throttled: power cap" in text
 
 
 def test_the_front_names_what_no_plan_beats_in_all_that_counts() -> None:

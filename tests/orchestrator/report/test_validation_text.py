@@ -14,7 +14,7 @@ from orchestrator.core.reasons import AllTried, Validates
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.labels import validation_sentences, validation_words
-from orchestrator.report.live import dashboard, lines
+from orchestrator.report.live import lines
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.tracking.mlflow_fields import validation_metrics, validation_tags
@@ -169,18 +169,3 @@ def test_plain_lines_of_validations() -> None:
 def ended(state: SweepState, number: int, outcome: Any) -> TrialEnded:
     validation: Record = validation_of(state, number, outcome)
     return TrialEnded(record=validation, at=validation.ended_at)
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 40)])
-def test_the_live_picture_of_validations(width: int, height: int) -> None:
-    _, state = started(after_validation(searched(), 2, make_oom(phase="evaluation")), 1)
-    console = Console(width=width, height=height, record=True, file=io.StringIO())
-    console.print(dashboard(state, now=BEGAN + 130, width=width, height=height))
-    shown = console.export_text()
-
-    assert len(shown.splitlines()) <= height
-    assert max(map(len, shown.splitlines())) <= width
-    assert "now        validation of trial 1 ddp micro" in shown
-    assert "10 s of at most 3 min" in shown
-    assert "validation of trial 2 failed: out of device memory" in shown
-    assert "3 of 24" in shown

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.core.reasons import Promising, Remeasures
+from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
 from orchestrator.search import plimsoll
 from orchestrator.search.base import SearchState
@@ -81,18 +81,6 @@ def test_forecasts_that_are_off_by_a_factor_lead_to_the_best_in_six_trials(
     assert sum(not isinstance(record.outcome, Measured) for record in records) <= 1
 
 
-def test_each_trial_keeps_why_it_was_asked_for(space: Space) -> None:
-    informed, blind = searched(space, prospects_of(space), 3), searched(space, None, 3)
-
-    third, without = informed[2].reason, blind[2].reason
-    assert isinstance(third, Promising)
-    assert isinstance(without, Promising)
-    assert third.forecast
-    assert not without.forecast
-    assert third.gain is not None
-    assert dict(third.changes).items() <= informed[2].plan.as_dict().items()
-
-
 def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
     """All plans with eager attention crash, and are forecast to be the fastest."""
     proposer = PlimsollProposer(space, SPEC, seed=0)
@@ -114,20 +102,6 @@ def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
         if share_of_limit(plan) <= 0.95 and plan.attention == "sdpa"
     )
     assert best_of(records) >= 0.98 * optimum
-
-
-def test_trials_under_way_are_no_proposals_again(space: Space) -> None:
-    proposer, told = PlimsollProposer(space, SPEC, seed=0), prospects_of(space)
-    free, running = np.ones(len(space.table), dtype=bool), list[Plan]()
-    records = [make_record(0, space.baseline, outcome_of(space.baseline))]
-    free[space.table.rows_of(space.baseline)] = False
-    for _ in range(8):
-        known = SearchState(records=records, free=free, running=tuple(running), prior=told)
-        plan = proposer.propose(known).plan
-        free[space.table.rows_of(plan)] = False
-        running.append(plan)
-
-    assert len(set(running)) == 8
 
 
 def test_what_is_left_is_bounded(space: Space) -> None:

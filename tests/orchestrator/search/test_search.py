@@ -101,30 +101,6 @@ def test_predictions_of_memory_have_the_tails_of_their_errors(over: float) -> No
     assert choice.fits == pytest.approx(chance)
 
 
-def test_when_nothing_pays_any_more_what_fits_is_tried() -> None:
-    """The optimum takes a few of 70 trials; a third of all candidates would run out."""
-    rows = searched(told(LOG_RATE, LOG_SHARE), 0, 70)
-
-    assert trials_to_best(rows) <= 5
-    assert RAN_OUT[rows].sum() <= 4  # 23 would be by chance
-
-
-def test_trials_under_way_are_spread_where_nothing_is_known() -> None:
-    """All forecasts are equal: neighbours of a pending trial would tell little new."""
-    flat = told(np.zeros(len(PLACES)), np.full(len(PLACES), -2.0))
-    search, free, middle = Search(flat, 0), np.ones(len(PLACES), dtype=bool), 78
-    first = Observation(row=middle, log_rate=0.0, log_share=-2.0, fitted=True)
-    free[middle] = False
-    pending: list[int] = []
-    for _ in range(6):
-        choice = search.next([first], free, pending)
-        free[choice.row] = False
-        pending.append(choice.row)
-
-    gaps = [np.linalg.norm(PLACES[a] - PLACES[b]) for a, b in itertools.combinations(pending, 2)]
-    assert min(gaps) > 4 / 11
-
-
 def test_costly_trials_must_gain_more() -> None:
     """The best candidate takes a thousand times as long, so another one is chosen."""
     free = np.ones(len(PLACES), dtype=bool)

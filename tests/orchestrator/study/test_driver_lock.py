@@ -82,20 +82,6 @@ def test_another_spelling_is_the_same_study(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["study.db"]
 
 
-def test_a_hard_link_is_refused(pair: tuple[Obedient, Obedient], tmp_path: Path) -> None:
-    """Its journal would have another name: a crash through one name is not seen by the other."""
-    first, second = pair
-    file, link = tmp_path / "study.db", tmp_path / "same.db"
-    assert first.does("open", url_of(file), tmp_path, NAME) == "done"
-    link.hardlink_to(file)
-
-    refused = second.does("open", url_of(link), tmp_path, NAME)
-
-    assert refused.startswith("2: study.storage ")
-    assert "several hard links" in refused
-    assert first.does("write") == "done"
-
-
 def test_of_a_folder_that_was_moved_and_copied_back_one_driver_writes(
     pair: tuple[Obedient, Obedient], tmp_path: Path
 ) -> None:

@@ -74,13 +74,3 @@ def test_it_ends_and_then_tries_once_a_call_until_one_succeeds() -> None:
     assert ours.call(lambda _: "back") == "back"
     ours.call(away_for(hours, 10))
     assert sum(hours.pauses) > 60
-
-
-def test_in_a_hurry_nothing_is_waited_for() -> None:
-    hours = Hours()
-    ours, _ = patience(hours, 60)
-    ours.stop_retrying()
-
-    with pytest.raises(Unavailable):
-        ours.call(away_for(hours, 1))
-    assert hours.pauses == []

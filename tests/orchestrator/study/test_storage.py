@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from alembic.script import ScriptDirectory
 from sqlalchemy.exc import OperationalError
 
 from orchestrator.study.reader import load_records
-from orchestrator.study.storage import open_storage, storage_errors
+from orchestrator.study.storage import storage_errors
 from orchestrator.study.study import check_study
 from search_spaces.errors import StudyError, StudyLost
-from tests.orchestrator.study.values import NAME, execute, open_study, run, study_spec
+from tests.orchestrator.study.values import NAME, study_spec
 
 SECRET = "hunter2"
 
@@ -95,26 +94,6 @@ def test_reports_of_studies_that_are_not_there(tmp_path: Path) -> None:
     check_study(elsewhere, "another")
     with pytest.raises(StudyError, match="holds no study small; run plimsoll tune"):
         load_records(elsewhere, NAME)
-
-
-def test_optunas_migrations_are_read_once_a_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"sqlite:///{tmp_path / 'first.db'}"
-    first = open_storage(url).get_head_version()
-    monkeypatch.setattr(ScriptDirectory, "from_config", lambda _: pytest.fail("read again"))
-
-    assert open_storage(url).get_head_version() == first
-    assert open_storage(f"sqlite:///{tmp_path / 'second.db'}").get_current_version() == first
-
-
-def test_a_table_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path, study={"storage": f"sqlite:///{tmp_path}/all.db"})
-    study = open_study(spec)
-    execute(str(spec.study.storage), "DROP TABLE trial_params")
-
-    with pytest.raises(StudyError, match=r"cannot be written: no such table: trial_params"):
-        run(study, 1)
 
 
 @pytest.mark.thorough

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import optuna
 import pytest
-from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import text
 
@@ -121,16 +120,6 @@ def test_all_of_a_small_space_is_asked_once(sampler: str, tmp_path: Path) -> Non
     assert len(plans) == 15
     assert set(plans) == set(space.candidates)
     assert study.untried() == ()
-
-
-values = st.fixed_dictionaries(
-    {
-        "micro_batch": st.sets(st.sampled_from([1, 2, 3, 4, 6, 8, 16]), min_size=1, max_size=4),
-        "zero_stage": st.sets(st.sampled_from([0, 2, 3]), min_size=1),
-        "checkpoint_ratio": st.sets(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=1),
-        "data": st.sets(st.sampled_from([1, 2]), min_size=1),
-    }
-)
 
 
 @pytest.mark.parametrize("sampler", SLOW_LAST)

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rigs.postgres import PASSWORD, QUOTED
-from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.storage import opened_storage
 from orchestrator.study.study import check_study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.study.values import NAME, execute, open_study, run, study_spec
+from tests.orchestrator.study.values import NAME, execute, open_study, run
 
 
 def refused(spec: SweepSpec) -> str:
@@ -67,23 +66,3 @@ def test_a_newer_storage_says_so(spec: SweepSpec, storage: str) -> None:
 
     assert "was written by a newer Optuna (schema v9.0.0.a)" in message
     assert "install the version that the other drivers use" in message
-
-
-def test_mlflows_database_is_left_alone(spec: SweepSpec, storage: str) -> None:
-    execute(storage, "CREATE TABLE experiments (experiment_id INTEGER)")
-
-    with pytest.raises(StudyError, match="is MLflow's database: the study needs one of its own"):
-        check_study(spec, NAME)
-    with pytest.raises(StudyError, match="holds no study yet"):
-        load_records(spec, NAME)
-
-
-def test_a_lock_of_a_storage_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path, study={"storage": "postgresql://ann:hunter2@127.0.0.1:9/sweeps"})
-
-    with (
-        pytest.raises(StudyError, match=r"127\.0\.0\.1:9/sweeps cannot be opened: ") as caught,
-        exclusive_driver(spec, NAME),
-    ):
-        pass
-    assert "hunter2" not in str(caught.value)

@@ -376,29 +376,3 @@ def test_every_run_has_the_data_set_with_its_histogram(everything: Logged) -> No
             "tokens_per_row": {"16": 30, "17-64": 10},
             "tokenizer": "words.json",
         }
-
-
-def test_each_trial_has_the_code_and_data_of_its_own_driver(folder: Path) -> None:
-    """The first driver measured two trials; the next one, a job on other data, the third.
-
-    All are written at once, as `plimsoll sync` does.
-    """
-    spec = spec_in(folder)
-    records = make_records(make_space(spec), [make_measured(20.0 + n) for n in range(3)])
-    later = replace(
-        PROVENANCE,
-        at=records[2].started_at - 1,
-        is_job=True,
-        code=None,
-        data=replace(PROVENANCE.data, name="synthetic", digest="f" * 16, files=()),
-    )
-    log(spec, [], before=records, study="moved", provenances=(PROVENANCE, later))
-
-    (parent,), trials = runs_of(spec, "moved")
-    types = [run.data.tags["mlflow.source.type"] for run in (parent, *trials)]
-    assert types == ["JOB", "LOCAL", "LOCAL", "JOB"]
-    commits = [run.data.tags.get("mlflow.source.git.commit") for run in trials]
-    assert commits == ["c" * 40, "c" * 40, None]
-    digests = [[one.dataset.digest for one in run.inputs.dataset_inputs] for run in trials]
-    assert digests == [["0123456789abcdef"], ["0123456789abcdef"], ["f" * 16]]
-    assert {one.dataset.source_type for one in parent.inputs.dataset_inputs} == {"local", "code"}
