@@ -31,15 +31,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_empty_specification_is_passed_over(folder: Path) -> None:
-    """A power loss left such files before they were written as a whole (R16)."""
-    save_spec(SPEC, "whole")
-    save_spec(SPEC, "empty")
-    Path("plimsoll-runs/empty/spec.yaml").write_text("")
-
-    assert find_study(None).name == "whole"
-
-
 def test_the_latest_sweep_is_the_one_that_was_tuned_last(folder: Path) -> None:
     for age, name in ((2, "older"), (1, "newer"), (3, "oldest")):
         save_spec(SPEC, name)

@@ -89,17 +89,3 @@ def test_the_specification_names_the_experiment_then_the_environment_then_the_st
         monkeypatch.setenv(EXPERIMENT_VARIABLE, environment)
 
     assert experiment_name(make_spec(tracking={"experiment": named}), "demo") == experiment
-
-
-@pytest.mark.parametrize(
-    ("url", "opened"),
-    [
-        (SHARED, "postgresql+psycopg://ann:hunter2@db:5432/sweeps"),
-        ("postgresql+psycopg2://db/sweeps", "postgresql+psycopg2://db/sweeps"),
-        ("sqlite:///study.db", "sqlite:///study.db"),
-        ("mysql://db/sweeps", "mysql://db/sweeps"),
-    ],
-)
-def test_postgres_is_opened_by_psycopg_where_no_driver_is_named(url: str, opened: str) -> None:
-    """SQLAlchemy 2.0 would use psycopg2, which is not installed."""
-    assert with_driver(url) == opened

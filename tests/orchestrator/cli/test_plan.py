@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
+from tests.orchestrator.cli.test_app import run
 
 TINY = """\
 model:
@@ -23,13 +23,6 @@ cluster: {device: cuda, workers: 4, gpu: H100}
 train: {global_batch: 32, sequence_length: 128}
 """
 COLUMNS = 110
-
-
-def run(*arguments: str | Path) -> int | str | None:
-    """Returns the exit code of a command."""
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return caught.value.code
 
 
 def planned_in(file: Path) -> Any:

@@ -117,17 +117,6 @@ def test_two_ranks_of_torchrun_lose_what_workers_of_ray_lose(
     assert alone.losses == swept.losses
 
 
-def test_one_rank_alone_loses_what_a_worker_of_ray_loses(
-    records: tuple[Record, ...], folder: Path
-) -> None:
-    plan, swept = under_ray(records, ONE)
-
-    alone = by_the_command(folder, plan)
-
-    assert plan.world_size == 1
-    assert alone.losses == swept.losses
-
-
 def test_every_plan_of_the_sweep_was_measured_and_loses_the_same(
     records: tuple[Record, ...],
 ) -> None:

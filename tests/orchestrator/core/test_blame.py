@@ -147,15 +147,6 @@ def test_a_measured_plan_that_fails_as_well_shows_that_it_is_the_machine(failure
     assert driven.state.sweep.running == ()
 
 
-def test_a_failed_start_is_no_first_death_of_a_plan() -> None:
-    """Its processes died once; the time before they had not even begun."""
-    driven, _ = measured_then_failed(NOT_STARTED, DIED)
-
-    assert driven.state.suspects == ()
-    (trial,) = driven.state.sweep.running
-    assert trial.plan == PAIRS[0]
-
-
 def test_a_stop_closes_what_is_suspected() -> None:
     driven, _ = measured_then_failed(DIED, DIED)
     instructions = driven.stop()

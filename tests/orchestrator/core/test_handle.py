@@ -222,17 +222,6 @@ def test_a_trial_waits_until_nodes_come() -> None:
     assert driven.show(*nodes("a", "b")) == ()
 
 
-def test_a_node_that_left_takes_no_trial() -> None:
-    driven = searching(spec=budget_of(9))
-    assert driven.show(*nodes("b", "c")) == ()  # its trial runs until its group reports
-    driven.report("group-1", 0)
-    (*_, run) = driven.begin(PAIRS[1])
-
-    assert isinstance(run, Run)
-    assert run.placement == Placement((("c", 2),))
-    assert run.fresh
-
-
 def test_idle_groups_in_the_way_of_a_trial_are_released() -> None:
     driven = Driven.by(driver(spec=budget_of(9)))
     driven.show(*nodes("a", "b", slots=1))

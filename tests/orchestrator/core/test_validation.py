@@ -111,14 +111,6 @@ def test_after_a_failure_the_next_plan_is_validated() -> None:
     }
 
 
-def test_a_plan_that_is_no_equal_has_to_wait() -> None:
-    """Far slower plans have headroom, and are validated when all faster ones have failed."""
-    state = searched([make_measured(20.0, 0.1), FAST])
-
-    assert next_of(state) == 1
-    assert next_of(after_validation(state, 1, make_oom())) == 0
-
-
 def test_tries_end() -> None:
     state = searched([SLOW, FAST, ROOMY, make_measured(39.9, 0.7)], validation=ON | {"tries": 2})
     state = after_validation(after_validation(state, 2, make_oom()), 3, make_oom())
@@ -183,18 +175,6 @@ def test_a_slow_validation_is_one_more_measurement_of_its_plan() -> None:
     lucky = held.pooled(held.records[1]).outcome
     assert isinstance(lucky, Measured)
     assert lucky.samples_per_second.value == pytest.approx((40.0 * 20.0) ** 0.5)
-
-
-def test_of_plans_that_differ_less_than_matters_the_validated_one_is_best() -> None:
-    state = searched([SLOW, FAST, make_measured(39.9, 0.8)], objective={"interval": 0.02})
-
-    within = after_validation(state, 1, make_measured(39.5, 0.8))  # its mean: 39.7
-    assert best_of(within) == 1
-    assert next_of(within) is None
-
-    slower = after_validation(state, 1, make_measured(36.0, 0.8))  # its mean: 37.9
-    assert best_of(slower) == 2
-    assert next_of(slower) == 2
 
 
 # ---------------------------------------------------------------- losses
@@ -385,13 +365,6 @@ def test_a_plan_whose_own_validation_failed_is_no_reference() -> None:
 
     assert state.validated is not None
     assert state.validated.number == 1
-
-
-def test_without_another_measured_plan_losses_are_not_compared() -> None:
-    state = searched([make_oom(), FAST])
-
-    assert checked(state, 1, with_losses(LOSSES)) is None
-    assert after_validation(state, 1).validated is not None
 
 
 # ---------------------------------------------------------------- deadlines

@@ -9,7 +9,6 @@ import pytest
 from orchestrator.explain.context import complete_plan, knob_args
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
-from search_spaces.trial import Refused
 from tests.plans import ddp_plan
 from tests.search_spaces.values import GLOBAL_BATCH
 
@@ -82,12 +81,3 @@ def test_the_rest_is_as_in_the_other_plan(
     made = complete_plan(asked, like, DOMAINS, GLOBAL_BATCH)
 
     assert made == Plan(**{**like.as_dict(), **differs})
-
-
-def test_a_batch_that_cannot_be_met_is_refused() -> None:
-    made = complete_plan({"micro_batch": 3}, ddp_plan(), {}, GLOBAL_BATCH)
-
-    assert isinstance(made, Refused)
-    assert made.rule == "global_batch_is_kept"
-    assert made.detail.endswith("is not a multiple of micro_batch 3 x data 2 = 6")
-    assert isinstance(complete_plan({"micro_batch": 64}, ddp_plan(), {}, GLOBAL_BATCH), Refused)

@@ -12,36 +12,12 @@ import torch
 
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.export.folders import CLIP, STEPS, run_folder, taken_of
-from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
+from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import a_plan, a_spec
 from workers.data.batches import WORST_STEP, batch_source
 from workers.models.load import build_whole
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"data": 1, "micro_batch": 4, "checkpoint_ratio": 0.5, "optimizer": "adamw_foreach"},
-        {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1},
-        {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 1.0},
-    ],
-    ids=str,
-)
-def test_trainer_gives_the_losses_of_a_plain_loop(knobs: dict[str, Any], tmp_path: Path) -> None:
-    what = taken_of(a_plan(**knobs), grad_clip=CLIP)
-    write_bundle(export_bundle(what, "hf-trainer"), what, tmp_path / "out")
-
-    lines = run_folder(tmp_path / "out", steps=1 + STEPS)
-
-    assert [line["step"] for line in lines] == list(range(1 + STEPS))
-    losses = [line["loss"] for line in lines]
-    assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
-
 
 T5: dict[str, Any] = {
     "model_type": "t5",
@@ -145,19 +121,3 @@ def test_the_arguments_say_the_plan() -> None:
     assert on_cuda(zero_stage=2)["fsdp_config"]["reshard_after_forward"] is False
     zero = on_cuda(engine="deepspeed", zero_stage=2)
     assert zero["deepspeed"] == "ds_config.json"
-
-
-@pytest.mark.parametrize(
-    ("knobs", "words"),
-    [
-        ({"batching": "packed"}, "batching is packed"),
-        ({"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
-        ({"precision": "fp16"}, "on a CPU accelerate silently trains in fp32"),
-        ({"compression": "powersgd"}, "compression is powersgd"),
-        ({"optimizer": "adafactor"}, "optimizer is adafactor"),
-        ({"tensor": 2, "data": 1}, "tensor is 2"),
-    ],
-)
-def test_what_trainer_cannot_do_is_refused(knobs: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        export_bundle(taken_of(a_plan(**knobs)), "hf-trainer")

@@ -17,7 +17,6 @@ from tokenizers.pre_tokenizers import Whitespace
 from orchestrator.export import inputs
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.verify import changed_files
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import (
@@ -113,16 +112,6 @@ def test_of_a_models_folder_all_but_its_weights_goes_along(project: Path, tmp_pa
     assert carried == {"config.json", "tokenizer.json"}
     module, blocks = Reference.here(str(folder / "train.py")).model()
     assert (type(module).__name__, len(blocks)) == ("LlamaForCausalLM", 2)
-
-
-@pytest.mark.parametrize("model", ["llama-3.2-1b", "meta-llama/Llama-3.2-1B", "torch.nn:Linear"])
-def test_presets_hub_ids_and_installed_modules_stay_as_they_are(model: str, project: Path) -> None:
-    spec = a_spec(model={"name": model}, data={"tokenizer": "openai-community/gpt2"})
-
-    collected = collect_inputs(spec)
-
-    assert collected.inputs == ()
-    assert collected.spec == spec
 
 
 def test_a_module_goes_along_with_those_that_it_imports(

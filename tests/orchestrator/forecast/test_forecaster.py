@@ -25,7 +25,7 @@ from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import PlanForecast
 from tests.orchestrator.records import BEGAN, make_record, make_spec
-from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured, make_oom
+from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
 from tests.workers.values import LLAMA
 from workers.models.load import describe
 from workers.tracing.trace import trace
@@ -116,13 +116,6 @@ def test_records_correct_the_forecasts_of_other_plans(forecaster: Forecaster, sp
     assert _width(after) < _width(before)
 
 
-def test_what_was_not_measured_teaches_nothing(forecaster: Forecaster, space: Space) -> None:
-    plan = space.baseline
-    failed = [make_record(0, plan, make_oom())]
-
-    assert expected(forecaster, plan, failed) == expected(forecaster, plan)
-
-
 def test_a_plan_that_was_not_traced_has_no_forecast_and_teaches_none(
     forecaster: Forecaster, space: Space
 ) -> None:
@@ -176,21 +169,6 @@ def test_a_gpu_is_waited_for_until_workers_tell_which(
 
     moved = replace(told, fingerprint=replace(h100, device_name="Tesla V100-SXM2-32GB"))
     assert forecasts.expectation(space.baseline, moved) not in (None, found, on_cpu)
-
-
-def test_an_unknown_gpu_is_told_once_and_costs_nothing_else(
-    model: ModelFacts, footprint: Footprint, space: Space
-) -> None:
-    forecasts = forecasts_of(model, footprint, replace(CLUSTER, device="cuda"))
-    unknown = replace(CPU_FINGERPRINT, device="cuda", device_name="Voodoo 3 3000")
-    state = replace(state_of(space), fingerprint=unknown)
-
-    assert forecasts.expectation(space.baseline, state) is None
-    problem = forecasts.problem()
-    assert problem is not None
-    assert problem.startswith("unknown device 'Voodoo 3 3000'")
-    assert forecasts.expectation(space.baseline, state) is None
-    assert forecasts.problem() is None
 
 
 def test_a_model_that_cannot_be_traced_is_told_once(model: ModelFacts, space: Space) -> None:

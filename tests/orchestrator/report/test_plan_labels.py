@@ -11,8 +11,6 @@ from orchestrator.report.labels import (
     _WORDS,
     fixed_knobs,
     fixed_words,
-    lossy_values,
-    lossy_words,
     plan_words,
 )
 from search_spaces.knobs.registry import KNOBS
@@ -70,14 +68,6 @@ def test_plans_that_differ_in_a_knob_have_different_names(knob: str) -> None:
     }
 
     assert not same, f"{knob} changes no label: {same}"
-
-
-def test_lossy_knobs_are_named() -> None:
-    plan = make_plan(compression="fp16", optimizer="adamw_8bit")
-
-    assert lossy_words(plan, make_spec()) == "adamw 8bit send fp16"
-    assert lossy_values(plan, ("optimizer", "compression")) == "adamw 8bit send fp16"
-    assert lossy_values(plan, ()) == ""
 
 
 def test_every_lossy_knob_has_words() -> None:

@@ -101,35 +101,6 @@ def test_predictions_of_memory_have_the_tails_of_their_errors(over: float) -> No
     assert choice.fits == pytest.approx(chance)
 
 
-def test_costly_trials_must_gain_more() -> None:
-    """The best candidate takes a thousand times as long, so another one is chosen."""
-    free = np.ones(len(PLACES), dtype=bool)
-    free[0] = False
-    cheap = Search(told(LOG_RATE, LOG_SHARE), 0).next([observation_of(0)], free)
-    seconds = np.ones(len(PLACES))
-    seconds[cheap.row] = 1000.0
-    options = CandidatePool(
-        features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, seconds=seconds
-    )
-
-    assert Search(options, 0).next([observation_of(0)], free).row != cheap.row
-
-
-def test_a_useless_forecast_loses_its_weight() -> None:
-    rng = np.random.default_rng(1)
-    rows = rng.permutation(len(PLACES))[:40]
-    useless = Surrogate(PLACES, rng.permutation(LOG_RATE), 1.0)
-    useful = Surrogate(PLACES, LOG_RATE, 1.0)
-    observations = [Observation(row=int(row), log_rate=float(LOG_RATE[row])) for row in rows]
-    blind, sure = useless.learn(*rates(observations)), useful.learn(*rates(observations))
-
-    assert blind.structure.slope == 1.0
-    assert sure.structure.slope == 0.1
-    rest = np.setdiff1d(np.arange(len(PLACES)), rows)
-    assert np.abs(sure.of(rest).mean - LOG_RATE[rest]).max() < 0.02
-    assert np.abs(blind.of(rest).mean - LOG_RATE[rest]).mean() < 0.1
-
-
 def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
     """Noise of 0.3; one reading is 0.8 too high, unlike its neighbours and forecasts."""
     slow, fast = 20, 60

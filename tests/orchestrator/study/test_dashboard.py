@@ -7,9 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
-from optuna.trial import TrialState
 from optuna_dashboard import wsgi
 
 from orchestrator.study.storage import storage_url
@@ -98,21 +96,3 @@ def test_knobs_are_ranked_by_importance(url: str) -> None:
 
     assert "micro_batch" in {each["name"] for each in ranked}
     assert sum(each["importance"] for each in ranked) == pytest.approx(1)
-
-
-def test_plain_optuna_makes_its_plots(url: str) -> None:
-    study = optuna.load_study(study_name=NAME, storage=url)
-    drawn = optuna.visualization
-    figures = [
-        drawn.plot_optimization_history(study),
-        drawn.plot_parallel_coordinate(study),
-        drawn.plot_slice(study),
-        drawn.plot_param_importances(study),
-    ]
-
-    assert all(figure.data for figure in figures)
-    frame = study.trials_dataframe()
-    assert len(frame) == TRIALS
-    ran_out = [trial for trial in study.trials if trial.state == TrialState.PRUNED]
-    assert all(trial.constraints["memory"] > 0 for trial in ran_out)
-    assert study.best_trial.state == TrialState.COMPLETE

@@ -231,12 +231,6 @@ def test_a_kind_whose_nodes_are_gone_for_a_while_stays_in_the_study(tmp_path: Pa
     assert choices == {("A100", "H100", "L4")}  # samplers of Optuna pass over a knob that changes
 
 
-def test_a_study_that_measured_nothing_takes_another_job(tmp_path: Path) -> None:
-    open_study(study_spec(tmp_path, model="gtp2"))  # a slip, found when the model was looked for
-
-    assert open_study(study_spec(tmp_path, model="gpt2")).records() == ()
-
-
 # ---------------------------------------------------------------- drivers that die
 
 
