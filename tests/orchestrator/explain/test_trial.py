@@ -132,6 +132,17 @@ def test_a_snapshot_that_a_gpu_left_is_named(
     assert explanation_of(0, *tried).snapshot is None
 
 
+def test_a_plan_that_the_space_of_today_lacks_is_told_all_the_same() -> None:
+    odd = a_plan(zero_stage=2, micro_batch=8, accumulation=1)
+    short = shortage_of(0, (odd, out_of_memory(120)))
+
+    assert short.forecast is not None
+    assert {one.change.knob for one in short.fixes} <= {"micro_batch"}
+    illegal = shortage_of(0, (a_plan(zero_stage=2, data=4), out_of_memory(120)))
+    assert illegal.forecast is None  # half of the global batch
+    assert "the plan is no longer valid" in " ".join(shortage_sentences(illegal))
+
+
 def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = every_outcome()
     tried = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -169,6 +170,18 @@ def _children() -> list[psutil.Process]:
         if "a child of the run" in (process.info["cmdline"] or ())
         and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
+
+
+def test_a_program_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(UserError, match="`torchrun` cannot start: No such file"):
+        observed_run(
+            an_export(command="torchrun --nproc-per-node 2 train.py"), tmp_path, steps=3, seconds=5
+        )
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,18 @@ def forecasts_of(
     return TracedForecasts(SPEC, model, cluster, shipped_calibration(), lambda: found)
 
 
+def test_records_of_another_device_teach_nothing(
+    model: ModelFacts, footprint: Footprint, space: Space, forecaster: Forecaster
+) -> None:
+    records = measured_as(forecaster, list(space.candidates)[::7])
+    here = replace(CPU_FINGERPRINT, device_name="another processor")
+    state = replace(state_of(space, records), fingerprint=here)
+    found = forecasts_of(model, footprint).expectation(space.baseline, state)
+
+    assert found is not None
+    assert found.calibration_trials == 0
+
+
 def test_a_gpu_is_waited_for_until_workers_tell_which(
     model: ModelFacts, footprint: Footprint, space: Space
 ) -> None:
@@ -181,6 +193,16 @@ def test_a_model_that_cannot_be_traced_is_told_once(model: ModelFacts, space: Sp
     assert forecasts.problem() == "aten.nonzero needs values"
     assert forecasts.expectation(space.baseline, state_of(space)) is None
     assert forecasts.problem() is None
+
+
+def test_arithmetic_that_fails_ends_forecasts_alone(model: ModelFacts, space: Space) -> None:
+    def poll() -> Footprint | None:
+        raise ZeroDivisionError("float division by zero")
+
+    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_calibration(), poll)
+
+    assert forecasts.expectation(space.baseline, state_of(space)) is None
+    assert forecasts.problem() == "ZeroDivisionError: float division by zero"
 
 
 # ---------------------------------------------------------------- on several kinds of nodes

@@ -99,6 +99,13 @@ def test_forecasts_stand_beside_what_was_measured() -> None:
     assert "(proposed by tpe; forecast 12.3 samples/s, 0.450 GiB, 93 % likely to fit)" in begun
 
 
+def test_the_first_moments_have_a_picture_too() -> None:
+    text = shown(make_state([]), 80, after=1)
+
+    assert "no feasible plan yet" in text
+    assert "0 of 24" in text
+
+
 def test_the_memory_bar_marks_the_line() -> None:
     assert memory_bar(0.5, 0.9, 13, " ab").plain == "█████░░░░┃ ab"
     assert memory_bar(1.4, 0.9, 13, " ab").plain == "█████████┃ ab"

@@ -12,6 +12,7 @@ from orchestrator.report.sweep_page import report_page
 from orchestrator.report.sweep_tables import front_table
 from orchestrator.report.sweep_text import (
     drift_sentence,
+    equals_sentence,
     evidence_sentences,
     repeats_sentence,
 )
@@ -49,6 +50,18 @@ def test_the_answer_says_how_often_and_against_whom() -> None:
     assert repeats_sentence(state) == (
         "measured 3 times, +2.6 % (± 1.4) against trial 2, measured twice; trials of the same plan"
         " differ by 0.5 %"
+    )
+
+
+def test_an_answer_that_is_surer_than_the_fastest_says_so() -> None:
+    state = searched()
+    for number, rate in ((1, 36.0), (2, 36.6), (2, 36.6), (2, 39.0)):
+        state = again(state, number, make_measured(rate))
+
+    words = equals_sentence(state)
+    assert words.endswith(
+        "; trial 2, measured 4 times, is the surest of them, though 0.4 % slower than the fastest"
+        " of them"
     )
 
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core.budget import rank_hours
 from orchestrator.report.sweep_tables import (
     closest_record,
     memory_excess,
     progress,
 )
-from tests.orchestrator.records import BEGAN, make_state
+from tests.orchestrator.records import BEGAN, make_spec, make_state
 from tests.outcomes import make_measured, make_oom
 
 
@@ -31,6 +32,15 @@ def test_time_left_is_shared_by_trials_that_run_at_the_same_time() -> None:
     )
 
     assert progress(replace(one, records=pairs), BEGAN + 12).left_seconds == 20 * 6.0 / 2
+
+
+def test_gpu_hours_end_a_sweep_before_its_trials() -> None:
+    state = make_state([make_measured()] * 4)
+    used = rank_hours(state.records)
+    spec = make_spec(budget={"gpu_hours": 1.5 * used})
+    state = replace(state, spec=spec)
+
+    assert progress(state, BEGAN + 24).left_seconds == pytest.approx(12.0)
 
 
 def test_nearest_is_the_least_over_the_line() -> None:

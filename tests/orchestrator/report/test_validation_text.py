@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from orchestrator.core.reasons import AllTried, Validates
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.labels import validation_sentences, validation_words
-from orchestrator.report.live import lines
+from orchestrator.report.live import dashboard, lines
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.tracking.mlflow_fields import validation_metrics, validation_tags
@@ -51,6 +52,19 @@ def test_a_validation_that_holds_is_told_with_all_that_was_done() -> None:
     state = failing_then_validated()
 
     assert validation_words(state.validations[1], state) == f"passed: {ALL}; {SAME}"
+
+
+def test_losses_are_told_with_what_may_be() -> None:
+    losses = tuple(loss * (1 + 1e-5) for loss in make_measured().losses)
+    state = after_validation(searched(), 2, replace(HOLDS, losses=losses))
+    assert (
+        "losses match trial 0 within 0.001 % over 10 steps (tolerance 0.1 % in fp32)"
+        in validation_words(state.validations[0], state)
+    )
+    alone = after_validation(searched([make_oom(), HOLDS]), 1, HOLDS)
+    assert "losses not compared: no other lossless plan was measured" in validation_words(
+        alone.validations[0], alone
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,6 +113,14 @@ def test_the_report_has_the_validation_and_names_the_equals() -> None:
     table = reported(state, 160).partition("Best plans")[2]
     (row,) = (line for line in table.splitlines() if "(validated)" in line)
     assert row.split()[0] == "=2"
+
+
+def test_the_answer_is_in_the_table_however_many_are_faster() -> None:
+    fast = [make_measured(40.0 + rate / 100, 0.9) for rate in range(8)]
+    state = searched([make_measured(20.0), *fast, make_measured(39.5, 0.5)])
+    text = reported(after_validation(state, 9, HOLDS), 160)
+
+    assert "=9 " in text.partition("Best plans")[2]
 
 
 def test_mlflow_says_it_too() -> None:
@@ -169,3 +191,18 @@ def test_plain_lines_of_validations() -> None:
 def ended(state: SweepState, number: int, outcome: Any) -> TrialEnded:
     validation: Record = validation_of(state, number, outcome)
     return TrialEnded(record=validation, at=validation.ended_at)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 40)])
+def test_the_live_picture_of_validations(width: int, height: int) -> None:
+    _, state = started(after_validation(searched(), 2, make_oom(phase="evaluation")), 1)
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(dashboard(state, now=BEGAN + 130, width=width, height=height))
+    shown = console.export_text()
+
+    assert len(shown.splitlines()) <= height
+    assert max(map(len, shown.splitlines())) <= width
+    assert "now        validation of trial 1 ddp micro" in shown
+    assert "10 s of at most 3 min" in shown
+    assert "validation of trial 2 failed: out of device memory" in shown
+    assert "3 of 24" in shown

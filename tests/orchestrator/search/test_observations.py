@@ -50,6 +50,13 @@ def test_no_end_in_time_bounds_the_throughput() -> None:
     assert math.exp(seen.log_rate) == pytest.approx(3 * 16 / 90)
 
 
+def test_a_deadline_shorter_than_measuring_bounds_nothing() -> None:
+    seen = observed(TimedOut(deadline_seconds=5, detail="no end"))
+
+    assert seen.log_rate is None
+    assert seen.failed
+
+
 @pytest.mark.parametrize(
     "outcome",
     [

@@ -104,6 +104,23 @@ def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
     assert best_of(records) >= 0.98 * optimum
 
 
+def test_of_too_many_plans_the_promising_and_some_others_are_searched(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plimsoll, "MAX_CANDIDATES", 60)
+    optimum = max(rate(plan) for plan in space.candidates if share_of_limit(plan) <= 0.95)
+
+    assert best_of(searched(space, prospects_of(space), 6)) >= 0.98 * optimum
+
+
+def test_when_the_searched_are_used_up_others_are(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plimsoll, "MAX_CANDIDATES", 8)
+
+    assert len({record.plan for record in searched(space, None, 20)}) == 20
+
+
 def test_what_is_left_is_bounded(space: Space) -> None:
     """No untried plan exceeds the regret bound, which gets tighter as the search progresses."""
     proposer, told = PlimsollProposer(space, SPEC, seed=0), prospects_of(space)
