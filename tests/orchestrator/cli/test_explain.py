@@ -142,3 +142,11 @@ def test_what_a_user_can_get_wrong(
     assert "Traceback" not in err
     assert [path for path in sorted(here.rglob("*")) if path.suffix == ".json"] == []
     assert set(before) <= set(here.rglob("*"))
+
+
+def test_a_study_without_trials_is_a_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = a_study([])
+
+    assert run(capsys, spec) == (2, "", "the study demo has no finished trial yet")

@@ -97,6 +97,12 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["outcomes"] == {"measured": 2, "out_of_memory": 1}
 
 
+def test_a_report_in_a_file_is_the_same_document(capsys: pytest.CaptureFixture[str]) -> None:
+    told = result(capsys, "report", "demo.yaml", "--out", "report.json")
+
+    assert json.loads(Path("report.json").read_text())["result"] == told
+
+
 @pytest.mark.parametrize(
     ("options", "kind"),
     [((), "best"), (("--trial", "2"), "trial"), (("--plan", "checkpoint_ratio=0.5"), "untried")],

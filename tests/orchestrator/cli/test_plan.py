@@ -218,6 +218,19 @@ def test_a_model_that_cannot_be_traced_says_which_operator(
     assert "Traceback" not in written
 
 
+def test_plans_for_this_cpu(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec_path.write_text(
+        TINY.replace("device: cuda, workers: 4, gpu: H100", "device: cpu, workers: 2").replace(
+            "sequence_length: 128", "sequence_length: 128, precision: fp32"
+        ),
+        encoding="utf-8",
+    )
+
+    assert run("plan", spec_path) in (0, None)
+
+    assert "on 2 x cpu: yes" in capsys.readouterr().out
+
+
 def test_a_device_of_the_users_own(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text(
         "name: mine\nbased_on: H100-80-SXM\nmemory_bytes: 17179869184\n", encoding="utf-8"

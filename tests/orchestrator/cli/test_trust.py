@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.study.study import Study
+from orchestrator.core.reasons import Sampled
+from orchestrator.study.reader import stored_job
+from orchestrator.study.study import Study, check_study
+from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.load import load_spec
+from search_spaces.spec.schema import ModelSpec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.studies import TREE, a_plan, a_study
-from tests.orchestrator.records import make_space
+from tests.orchestrator.records import make_record, make_space
 from tests.outcomes import make_measured
 from workers.models.trust import TRUST_VARIABLE
 
@@ -101,6 +105,23 @@ def test_s1_without_facts_in_the_study_an_export_says_so(
 
     assert (code, "does not record what model planted_net:make is" in said) == (2, True), said
     assert not (here / "ran").exists()
+
+
+def test_s6_a_study_refuses_another_commit_of_its_model(
+    here: Path,
+) -> None:
+    spec = load_spec(a_study(OUTCOMES))
+    at = {
+        commit: spec.model_copy(update={"model": ModelSpec(name="team/net", revision=commit * 40)})
+        for commit in "ab"
+    }
+    study = Study(at["a"], "hub", make_space(spec))
+    study.tell(make_record(study.ask(OUTCOMES[0][0], Sampled(sampler="random")), *OUTCOMES[0]))
+
+    assert stored_job(at["a"], "hub")["model"]["revision"] == "a" * 40
+    check_study(at["a"], "hub")
+    with pytest.raises(StudyError, match=r"another job \(model\.revision changed\)"):
+        check_study(at["b"], "hub")
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.notes import ForecastsEnded, Message
-from orchestrator.core.reasons import IsBaseline, Sampled, Validates
+from orchestrator.core.reasons import IsBaseline, Remeasures, Sampled, Validates
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.report.live import PlainView
@@ -67,7 +67,7 @@ def sweep(tmp_path: Path) -> Make:
         spec = make_spec(
             study={"folder": str(tmp_path), "sampler": "random"},
             budget={"trials": trials, "minutes": 10, "trial_seconds": 60},
-            validation={"enabled": validated, "repeats": 0},
+            validation={"enabled": validated, "repeats": 2},
         )
         nodes = PlayedCluster(make_nodes(*"abcdefgh"[:groups]))
         return Sweep(spec, nodes, groups, **attributes)  # type: ignore[arg-type]
@@ -132,20 +132,23 @@ def test_records_keep_what_was_expected_before_their_results(sweep: Make) -> Non
 def test_a_resumed_sweep_counts_and_never_measures_again(sweep: Make) -> None:
     first = sweep(validated=True)
     before = first.run()
-    assert len(before) == 4  # the last one is the validation
+    reasons = [type(record.reason) for record in first.state.records]
+    assert reasons == [IsBaseline, Sampled, Sampled, Remeasures, Remeasures]
+    assert first.state.records == load_records(first.spec, "demo")
     assert load_state(first.spec, "demo").ended == first.state.ended
 
     again = sweep(validated=True)
     assert again.run() == []
     assert again.recorder.kinds == [SweepStarted, SweepEnded]
-    assert again.state.validations == first.state.validations
-    assert again.state.validations[0].reason == Validates(trial=again.state.validations[0].number)
+    (validation,) = again.state.validations
+    assert (validation,) == first.state.validations
+    assert validation.reason == Validates(trial=validation.number)
 
     longer = sweep(trials=6)
     after = longer.run()
     assert len(after) == 3
     assert not set(before) & set(after)
-    assert longer.state.resumed == 3
+    assert longer.state.resumed == len(reasons)
 
 
 def test_a_trial_that_kills_two_drivers_is_blamed(sweep: Make) -> None:

@@ -16,6 +16,7 @@ from orchestrator.explain.trial import (
     trial_named,
 )
 from orchestrator.report.explain_text import (
+    fix_words,
     fixes_sentence,
     render_trial,
     shortage_sentences,
@@ -112,6 +113,8 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
     assert rates == sorted(rates, reverse=True)
     assert "1 of the values measured to fit" in fixes_sentence(short)
     assert "2 plans also ran out of memory" in fixes_sentence(short)
+    rows = {fix_words(fix)[0]: fix_words(fix) for fix in short.fixes}
+    assert rows["micro_batch 2"][2:] == ("30.0 ± 0.4", "79.0 (over usable memory)", "trial 1")
 
 
 def test_a_snapshot_that_a_gpu_left_is_named(

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from orchestrator.core.events import TrialEnded, TrialStarted
-from orchestrator.core.reasons import Sampled, TrialReason
+from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.reasons import SameFailure, Sampled, TrialReason
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.live import LiveView, PlainView, dashboard, make_view, memory_bar
 from orchestrator.report.live import lines as plain_lines_of
@@ -152,6 +152,15 @@ def test_plain_lines_have_no_codes_and_one_line_per_event() -> None:
     )
     assert "sweep ended: the budget of 24 trials is used up" in lines[-1]
     assert "best is trial 2" in lines[-1]
+
+
+def test_a_reason_of_many_lines_stays_on_one() -> None:
+    stream = io.StringIO()
+    state = replace(make_state([]), study="x")
+    broken = SameFailure(trials=4, cause="exception", error="one\n  two")
+    PlainView(stream).on_event(SweepEnded(reason=broken, at=BEGAN), state)
+
+    assert stream.getvalue().count("\n") == 1
 
 
 def test_without_a_terminal_the_view_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,23 @@ def test_one_damaged_record_is_named_and_the_rest_is_there(
     assert kept == damage  # it stays for whoever can read it
 
 
+def test_the_record_of_another_trial_is_left_out(spec: SweepSpec) -> None:
+    run(open_study(spec), 3)
+    with open_engine(storage_url(spec, NAME)).begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE trial_user_attributes SET value_json = (SELECT value_json FROM"
+                " trial_user_attributes WHERE key = 'record' AND trial_id = 1)"
+                " WHERE key = 'record' AND trial_id = 2"
+            )
+        )
+
+    _, said = reopened(spec)
+
+    assert "trial 1 has the record of trial 0" in said[0]
+    assert [record.number for record in load_records(spec, NAME)] == [0, 2]
+
+
 def test_a_damaged_validation_and_trial_are_left_out(spec: SweepSpec) -> None:
     study = open_study(spec)
     run(study, 2)

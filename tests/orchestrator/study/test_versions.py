@@ -66,3 +66,12 @@ def test_a_newer_storage_says_so(spec: SweepSpec, storage: str) -> None:
 
     assert "was written by a newer Optuna (schema v9.0.0.a)" in message
     assert "install the version that the other drivers use" in message
+
+
+def test_mlflows_database_is_left_alone(spec: SweepSpec, storage: str) -> None:
+    execute(storage, "CREATE TABLE experiments (experiment_id INTEGER)")
+
+    with pytest.raises(StudyError, match="is MLflow's database: the study needs one of its own"):
+        check_study(spec, NAME)
+    with pytest.raises(StudyError, match="holds no study yet"):
+        load_records(spec, NAME)

@@ -269,6 +269,21 @@ def test_a_trial_that_was_half_written_is_completed(folder: Path) -> None:
     assert trials[0].info.run_id == trial.info.run_id
 
 
+def test_another_study_of_the_same_name_gets_a_run_of_its_own(folder: Path) -> None:
+    spec = spec_in(folder)
+    records = make_records(make_space(spec), [make_measured(20.0)])
+    later = tuple(
+        replace(record, started_at=record.started_at + 999, ended_at=record.ended_at + 999)
+        for record in records
+    )
+    log(spec, records, study="twice")
+    log(spec, [], before=later, study="twice")
+
+    parents, trials = runs_of(spec, "twice")
+
+    assert (len(parents), len(trials)) == (2, 2)
+
+
 def test_a_store_that_breaks_costs_the_sweep_nothing(tmp_path: Path) -> None:
     spec = make_spec(tracking={"uri": f"sqlite:///{tmp_path / 'broken.db'}"})
     (tmp_path / "broken.db").write_bytes(b"no database, and longer than a header of sixteen bytes")

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli.exit_codes import ExitCode, exit_code_after
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.mlflow_store import is_database, is_folder, sqlite_file, store_uri
-from orchestrator.tracking.mlflow_view import Pages, ui_command
+from orchestrator.tracking.mlflow_view import Pages, sweep_pages, ui_command
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
 
@@ -81,3 +81,11 @@ def test_a_store_is_a_folder_a_database_or_asked_by_the_client(uri: str, kind: s
 
     assert [name for name, holds in kinds.items() if holds] == [kind] * (kind in kinds)
     assert sqlite_file("sqlite:////srv/mlflow.db?timeout=9") == Path("/srv/mlflow.db")
+
+
+def test_a_tracking_server_has_a_page_of_its_own() -> None:
+    spec = make_spec(tracking={"uri": "http://ann:hunter2@127.0.0.1:9/"})
+    pages = sweep_pages(spec, "demo")  # nothing answers there
+
+    assert pages == Pages(trials="http://ann@127.0.0.1:9")
+    assert ui_command(spec, pages)[1:] == ["-m", "webbrowser", "http://ann@127.0.0.1:9"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.tracking.mlflow_fields import job_context, source_tags
-from orchestrator.tracking.provenance import code_version, provenance
+from orchestrator.tracking.provenance import code_version, provenance, run_context
+from search_spaces.errors import StudyError
 from search_spaces.facts import CodeVersion, Provenance, provenance_at
 from tests.orchestrator.records import LLAMA, make_spec
 
@@ -110,6 +111,12 @@ def test_user_job_and_context_come_from_the_environment(
 
     assert here == Provenance(at=1.0, user="ann", is_job=False, code=None)
     assert (job.is_job, job.context) == (True, (("team", "speed"), ("ticket", "7")))
+
+
+@pytest.mark.parametrize("text", ["no json", "[1]", '"text"'])
+def test_a_context_that_is_no_object_is_one_sentence(text: str) -> None:
+    with pytest.raises(StudyError, match="MLFLOW_RUN_CONTEXT is not a JSON object of tags"):
+        run_context(text)
 
 
 def test_a_job_says_the_code_and_the_user_that_submitted_it(
