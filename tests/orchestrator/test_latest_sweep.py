@@ -12,11 +12,6 @@ from orchestrator.api import find_study
 from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
 from orchestrator.cli.tune import no_plan_sentence
-from orchestrator.core.events import SweepEnded
-from orchestrator.core.reasons import AllTried
-from orchestrator.report.sweep_text import regret_sentence
-from orchestrator.study.reader import stored_state
-from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.workspace import save_spec
 from search_spaces.spec.load import parse_spec
 from tests.orchestrator.records import make_state
@@ -63,21 +58,6 @@ def test_the_hint_can_be_pasted_into_a_shell(folder: Path, monkeypatch: pytest.M
     assert ui_hint(SPEC, None) == "plimsoll ui"
     assert ui_hint(SPEC, Path("my sweep.yaml")) == "plimsoll ui 'my sweep.yaml'"
     assert ui_hint(untracked, None) == ""
-
-
-def test_the_stored_state_knows_how_the_sweep_ended() -> None:
-    swept = make_state([make_measured(18.0, 0.35)])
-    ended = SweepEnded(
-        reason=AllTried(plans=2), at=swept.records[-1].ended_at, regret_bound=1.02, untried=7
-    )
-
-    stored = stored_state(swept.spec, swept.study, swept.records, (), ended)
-
-    assert regret_sentence(stored).startswith(
-        "regret bound: no untried plan is more than 2.0 % faster than the best (7 untried"
-    )
-    assert not regret_sentence(stored_state(swept.spec, swept.study, swept.records))
-    assert "- regret bound: no untried plan is" in answer_markdown(stored)
 
 
 def test_why_nothing_was_found() -> None:

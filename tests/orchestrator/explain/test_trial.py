@@ -27,7 +27,6 @@ from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import (
-    LIMIT,
     a_ground,
     a_plan,
     a_state,
@@ -72,17 +71,6 @@ def test_an_answer_and_its_competitors() -> None:
     assert told[3].ratio is not None
     assert told[3].ratio.value == pytest.approx(0.5)
     assert [(c.knob, c.value, c.other_value) for c in told[3].changes] == [("zero_stage", 3, 2)]
-
-
-def test_what_was_wanted_stands_against_the_limit() -> None:
-    short = shortage_of(0, (LOST, out_of_memory(100)))
-    told = list(shortage_sentences(short))
-
-    assert (short.wanted_bytes, short.limit_bytes) == (100 * GIB, LIMIT)
-    assert short.usable_bytes == pytest.approx(0.95 * LIMIT)
-    assert told[0] == "wanted at least 100.0 GiB, 20.0 GiB too much; the limit is 80.0 GiB"
-    assert short.forecast is not None
-    assert sum(held for _, held in short.held_bytes) == pytest.approx(short.forecast.value)
 
 
 def test_measured_and_forecast_remedies_are_told_apart() -> None:

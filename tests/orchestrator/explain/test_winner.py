@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from orchestrator.explain.effects import Change
 from orchestrator.explain.winner import BestExplanation, explain_best
-from orchestrator.report.document import explanation_document
 from orchestrator.report.explain_text import competitor_sentence
 from tests.orchestrator.explain.values import (
     a_ground,
@@ -77,15 +74,3 @@ def test_runners_up_follow_by_speed_and_equals_are_marked() -> None:
 
     assert [(r.trial, r.equal) for r in won.competitors[1:]] == [(3, True), (4, False), (2, False)]
     assert [c.knob for c in won.competitors[1].changes] == ["checkpoint_ratio"]
-
-
-def test_as_json() -> None:
-    told = explanation_document(explained(), a_state(TRIED))
-
-    assert json.loads(json.dumps(told)) == told
-    assert told["explains"] == "best"
-    assert told["best"].startswith("trial 1 is best")
-    assert told["trial"]["trial"] == 1
-    baseline = told["competitors"][0]
-    assert baseline["outcome"]["kind"] == "measured"
-    assert baseline["changes"][1] == {"knob": "micro_batch", "value": 4, "other_value": 1}

@@ -86,20 +86,6 @@ def measured_as(forecaster: Forecaster, plans: Sequence[Plan]) -> list[Record]:
     return records
 
 
-def test_without_records_the_shipped_calibration_speaks(
-    forecaster: Forecaster, space: Space
-) -> None:
-    found = expected(forecaster, space.baseline)
-
-    assert found.calibration_trials == 0
-    assert found.samples_per_second.value == found.uncalibrated_samples_per_second
-    assert found.peak_bytes.value == found.uncalibrated_peak_bytes
-    assert found.samples_per_second.low < found.samples_per_second.value
-    samples = found.samples_per_second.value * found.step_seconds.value
-    assert samples == pytest.approx(SPEC.train.global_batch)
-    assert 0 <= found.fits <= 1
-
-
 def test_records_correct_the_forecasts_of_other_plans(forecaster: Forecaster, space: Space) -> None:
     plans = list(space.candidates)
     records = measured_as(forecaster, plans[::7])

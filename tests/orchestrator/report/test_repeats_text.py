@@ -9,7 +9,6 @@ from orchestrator.core.reasons import Remeasures
 from orchestrator.core.state import SweepState
 from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page
-from orchestrator.report.sweep_tables import front_table
 from orchestrator.report.sweep_text import (
     drift_sentence,
     equals_sentence,
@@ -63,18 +62,6 @@ def test_an_answer_that_is_surer_than_the_fastest_says_so() -> None:
         "; trial 2, measured 4 times, is the surest of them, though 0.4 % slower than the fastest"
         " of them"
     )
-
-
-def test_the_front_has_each_plan_once_with_the_speed_of_all_its_trials() -> None:
-    state = searched()
-    for number, rate in ((1, 36.0), (2, 39.0), (1, 44.0)):
-        state = again(state, number, make_measured(rate))
-    table = front_table(state)
-
-    assert table is not None
-    trials, _, speeds, _ = (list(column.cells) for column in table.columns)
-    assert trials == ["1", "2"]
-    assert str(speeds[0]).startswith("39.9")  # of 40, 36 and 44
 
 
 def test_the_page_and_mlflow_have_the_evidence_of_the_terminal() -> None:

@@ -24,16 +24,6 @@ def test_time_left_follows_the_median_trial_within_the_budget() -> None:
     assert progress(make_state([]), BEGAN).left_seconds is None
 
 
-def test_time_left_is_shared_by_trials_that_run_at_the_same_time() -> None:
-    one = make_state([make_measured()] * 4)
-    pairs = tuple(
-        replace(record, started_at=BEGAN + 6 * (at // 2), ended_at=BEGAN + 6 * (at // 2) + 6)
-        for at, record in enumerate(one.records)
-    )
-
-    assert progress(replace(one, records=pairs), BEGAN + 12).left_seconds == 20 * 6.0 / 2
-
-
 def test_gpu_hours_end_a_sweep_before_its_trials() -> None:
     state = make_state([make_measured()] * 4)
     used = rank_hours(state.records)

@@ -43,6 +43,7 @@ def one_by_one(
     return choices
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize(
     "aim",
     [

@@ -15,7 +15,7 @@ from orchestrator.search import plimsoll
 from orchestrator.search.base import SearchState
 from orchestrator.search.encoding import distributions, table_features
 from orchestrator.search.observations import Observation
-from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialCost
+from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.search import Search
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
@@ -138,18 +138,6 @@ def test_what_is_left_is_bounded(space: Space) -> None:
         bounds.append(left)
 
     assert 1 <= bounds[1] < bounds[0]
-
-
-def test_other_workers_cost_their_start() -> None:
-    space = make_space(make_spec(space={"data": [1, 2]}))
-    seconds = TrialCost(space.table, SPEC.objective)
-    there = next(plan for plan in space.candidates if plan.world_size == 2)
-    record = make_record(0, there, make_measured())
-    takes = seconds.of(None, [record], there)
-    world = space.table.column("data")
-
-    assert takes[world == 1] - takes[world == 2].max() == pytest.approx(RESTART_SECONDS)
-    assert seconds.of(None, [], None).std() == 0
 
 
 def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Space) -> None:

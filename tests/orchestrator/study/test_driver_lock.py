@@ -126,6 +126,23 @@ def test_a_file_that_was_removed_or_replaced_is_waited_for(
     assert trials(file) == 2
 
 
+def test_two_sweeps_that_begin_at_the_same_time_share_an_empty_storage(
+    storage: str, pair: tuple[Obedient, Obedient], tmp_path: Path
+) -> None:
+    for driver, name in zip(pair, ("anns", "bobs"), strict=True):
+        driver.send("open", storage, tmp_path, name)
+    assert [driver.answer() for driver in pair] == ["done"] * 2
+    for driver in pair * 3:
+        driver.send("write")
+    assert [driver.answer() for driver in pair * 3] == ["done"] * 6
+
+    spec = study_spec(tmp_path, study={"storage": storage})
+    for name in ("anns", "bobs"):
+        records = load_records(spec, name)
+        assert [record.number for record in records] == [0, 1, 2]
+        assert len({record.plan for record in records}) == 3
+
+
 def stop_at_rest(driver: Obedient, storage: str) -> None:
     """Stops a driver while it has no transaction open, as it is nearly all the time."""
     engine = open_engine(storage)

@@ -11,7 +11,6 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import text
 
 from orchestrator.core.objective import Objective, best
-from orchestrator.core.reasons import IsBaseline
 from orchestrator.study.reader import load_records
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
@@ -27,7 +26,7 @@ from tests.orchestrator.study.values import (
     stored_end,
     study_spec,
 )
-from tests.outcomes import every_outcome, make_measured, make_oom
+from tests.outcomes import make_measured, make_oom
 
 SAMPLERS = ("tpe", "gp", "random")
 GP_THOROUGH = pytest.param("gp", marks=pytest.mark.thorough)  # each of its asks takes long
@@ -91,19 +90,6 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
     assert top.number == below.number
     optunas_own = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME))
     assert optunas_own.best_trial.number == below.number
-
-
-def test_what_a_trial_is_can_be_read_without_plimsoll(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    study = open_study(spec)
-    plan = make_space(spec).baseline
-    study.ask(plan, IsBaseline())
-
-    (trial,) = stored(spec)
-    assert trial.state == TrialState.RUNNING
-    assert trial.params["micro_batch"] == plan.micro_batch == 1
-    assert trial.user_attrs["plan"] == plan.as_dict()
-    assert trial.user_attrs["reason"] == {"kind": "baseline"}
 
 
 # ---------------------------------------------------------------- what is asked
@@ -229,23 +215,6 @@ def test_a_kind_whose_nodes_are_gone_for_a_while_stays_in_the_study(tmp_path: Pa
     trials = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME)).trials
     choices = {trial.distributions["accelerator"].choices for trial in trials}  # type: ignore[attr-defined]
     assert choices == {("A100", "H100", "L4")}  # samplers of Optuna pass over a knob that changes
-
-
-# ---------------------------------------------------------------- drivers that die
-
-
-def test_an_abandoned_trial_with_a_record_counts(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    study = open_study(spec)
-    plan = study.propose().plan
-    number = study.ask(plan, PROPOSED)
-    study = open_study(spec)
-    crashed = every_outcome()[5]
-
-    study.abandon(number, make_record(number, plan, crashed))
-
-    assert plan not in study.untried()
-    assert [record.outcome for record in open_study(spec).records()] == [crashed]
 
 
 # ---------------------------------------------------------------- what is many
