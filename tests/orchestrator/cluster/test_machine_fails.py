@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,6 +153,21 @@ def test_a_ray_of_ours_that_lost_its_node_is_not_waited_for(folder: Path) -> Non
     assert set(outcomes_of(folder)) == {Measured}
 
 
+def test_a_driver_that_finds_no_room_blames_no_plan(folder: Path) -> None:
+    """Twice in the same trial: as drivers that die in it, that would blame its plan."""
+    for _ in range(2):
+        full = {VARIABLE: "outcome.receive.before=full:2", FOLDER_VARIABLE: str(folder / "passes")}
+        (folder / "passes").mkdir()
+        done = plimsoll("tune", "sweep.yaml", "--plain", "--trials", "4", folder=folder, **full)
+        assert done.returncode == os.EX_TEMPFAIL, done.stdout + done.stderr
+        assert done.stderr.splitlines()[-1].startswith("No space left on device: make room there")
+        shutil.rmtree(folder / "passes")
+
+    again = plimsoll("tune", "sweep.yaml", "--plain", "--trials", "4", folder=folder)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert outcomes_of(folder) == [Measured] * 4
+
+
 def test_a_driver_whose_head_dies_says_so_and_is_to_be_tried_again(folder: Path) -> None:
     passes = folder / "passes"
     passes.mkdir()
@@ -169,6 +185,27 @@ def test_a_driver_whose_head_dies_says_so_and_is_to_be_tried_again(folder: Path)
     events = [json.loads(line)["event"] for line in _events(folder)]
     assert events.count("trial_ended") == events.count("trial_started")
     assert events[-1] == "sweep_ended"
+
+
+def test_a_signal_while_a_sweep_is_prepared_leaves_nothing(folder: Path) -> None:
+    (folder / "slow_model.py").write_text("import time\n\ndef make():\n    time.sleep(1000)\n")
+    write_sweep(folder / "sweep.yaml", space={}, model={"name": "slow_model:make"})
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
+        cwd=folder,
+        env=environment(folder, OMP_NUM_THREADS="1", TMPDIR=str(temporary)),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(temporary.glob("plimsoll-*")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said_to_user = process.communicate(timeout=600)
+
+    assert process.returncode == 128 + signal.SIGTERM, said_to_user
+    assert not list(temporary.glob("plimsoll-*"))
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def on_kinds() -> Driven:
 
 
 def test_a_kind_whose_nodes_do_not_come_is_left_out(on_kinds: Driven) -> None:
-    """When only plans for such nodes are left, the sweep ends."""
+    """The sweep ends once only plans for such nodes are left."""
     on_kinds.show(H100)
     on_kinds.report("group-1", 0, DIED, lost_nodes=("a100",), workers_ended=True)
     on_kinds.open()  # what was lost is decided, and waits
@@ -112,7 +112,7 @@ def test_a_kind_whose_nodes_do_not_come_is_left_out(on_kinds: Driven) -> None:
 
 @pytest.mark.parametrize("nodes_may_come", [True, False])
 def test_missing_room_ends_a_sweep_after_the_wait(nodes_may_come: bool) -> None:
-    """In the place of the only node of a Ray that the sweep has started no other will come."""
+    """A Ray that the sweep has started has one node, in whose place no other will come."""
     minutes = budget_of(9).cluster.wait_minutes
     driven = Driven.by(driver(spec=budget_of(9), max_groups=1, nodes_may_come=nodes_may_come))
     driven.show(*nodes("a"))

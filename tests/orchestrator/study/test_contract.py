@@ -13,11 +13,9 @@ from orchestrator.core.reasons import AllTried, Retry
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import opened_storage, storage_url
-from orchestrator.study.study import Study
-from orchestrator.study.warm_start import earlier_studies
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured
-from tests.orchestrator.records import PROPOSED, make_record, make_space
+from tests.orchestrator.records import PROPOSED, make_record
 from tests.orchestrator.study.values import NAME, open_study, run
 from tests.outcomes import every_outcome, make_measured
 
@@ -103,17 +101,3 @@ def test_validations_and_the_end_are_kept(spec: SweepSpec) -> None:
     assert load_state(spec, NAME).validations == (validation, again)
     assert open_study(spec).validations() == (validation, again)
     assert load_state(spec, NAME).ended == ended
-
-
-def test_studies_of_a_storage_are_evidence_for_each_other(spec: SweepSpec) -> None:
-    run(Study(spec, "other", make_space(spec)), 2)
-    another_job = spec.model_copy(
-        update={"model": spec.model.model_copy(update={"name": "gpt2"})}, deep=True
-    )
-    run(Study(another_job, "elsewhere", make_space(spec)), 1)
-    run(open_study(spec), 3)
-
-    (other,) = earlier_studies(spec, NAME)
-
-    assert other.name == "other"
-    assert len(other.records) == 2

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from optuna_dashboard import wsgi
 
 from orchestrator.study.storage import storage_url
-from orchestrator.study.study import VALUE_NAMES
 from search_spaces.plan import Plan
 from search_spaces.trial import Measured, OutOfMemory
 from tests.orchestrator.study.values import NAME, open_study, outcome_of, run, study_spec
@@ -74,16 +72,6 @@ def test_infeasible_trials_are_shown_as_such(url: str) -> None:
         assert all(constraint <= 0 for constraint in trial["constraints"]) == feasible
     infeasible = [trial for trial in trials if trial["constraints"][0] > 0]
     assert {trial["state"] for trial in infeasible} == {"Complete", "Pruned"}
-
-
-@pytest.mark.parametrize("metric", ["samples_per_price", "headroom"])
-def test_each_objective_has_a_name(metric: str, tmp_path: Path) -> None:
-    spec = study_spec(tmp_path, objective={"metric": metric}, cluster={"price_per_gpu_hour": 2.0})
-    open_study(spec)
-
-    (name,) = ask(storage_url(spec, NAME), "/api/studies/1")["objective_names"]
-
-    assert name == VALUE_NAMES[metric]
 
 
 def attribute(trial: dict[str, Any], key: str) -> str:
