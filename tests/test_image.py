@@ -10,7 +10,6 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.k8s.rendering import K8S, ROOT, needs_kubectl, rendered

@@ -16,9 +16,9 @@ from typing import IO, Any
 
 import pytest
 
-from tests.rigs.ports import free_port
 from tests.k8s.containers import command_line, environment
 from tests.k8s.rendering import Resource, example_secrets, plain_name, the
+from tests.rigs.ports import free_port
 
 BIN = Path(sys.executable).parent
 START_SECONDS = 600

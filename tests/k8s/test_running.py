@@ -23,10 +23,10 @@ import psycopg
 import pytest
 import yaml
 
-from tests.rigs.ray_head import ray_head
 from tests.k8s.containers import environment, submitter_script
 from tests.k8s.rendering import Resource, example_secrets, plain_name, rendered, the
 from tests.k8s.services import Services, asked, postgres, tracking
+from tests.rigs.ray_head import ray_head
 
 pytestmark = pytest.mark.thorough
 SUBMISSION = "sweep-abcde"

@@ -49,16 +49,6 @@ def test_it_is_the_answer_of_the_latest_sweep_or_any_trial_that_was_measured(
         load_best(trial=1)
 
 
-def test_a_folder_that_was_exported_says_the_same(tmp_path: Path) -> None:
-    what = taken_of(a_plan(zero_stage=3))
-    write_bundle(export_bundle(what), what, tmp_path / "out")
-
-    best = load_best(tmp_path / "out")
-
-    assert (best.study, best.trial, best.plan) == (what.study, 3, what.plan)
-    assert best.spec == load_spec(tmp_path / "out" / "spec.yaml")
-
-
 def run_example(name: str, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> str:
     """Returns the output of an example on two ranks, with the best plan of a demo sweep."""
     swept(model=TRAINABLE.model.model_dump(), **sections)
@@ -69,7 +59,7 @@ def run_example(name: str, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> 
         [*torchrun, str(ROOT / "examples" / name), str(KEPT)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

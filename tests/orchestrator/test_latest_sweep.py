@@ -12,15 +12,9 @@ from orchestrator.api import find_study
 from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
 from orchestrator.cli.tune import no_plan_sentence
-from orchestrator.core.events import SweepEnded
-from orchestrator.core.reasons import AllTried
-from orchestrator.report.sweep_text import regret_sentence
-from orchestrator.study.reader import stored_state
-from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.workspace import save_spec
-from search_spaces.errors import StudyError, UserError
 from search_spaces.spec.load import parse_spec
-from tests.orchestrator.records import make_spec, make_state
+from tests.orchestrator.records import make_state
 from tests.outcomes import make_measured, make_oom
 
 SPEC = parse_spec("model: gpt2\ntrain: {global_batch: 32}", source="demo.yaml")
@@ -30,15 +24,6 @@ SPEC = parse_spec("model: gpt2\ntrain: {global_batch: 32}", source="demo.yaml")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_an_empty_specification_is_passed_over(folder: Path) -> None:
-    """A power loss left such files before they were written as a whole (R16)."""
-    save_spec(SPEC, "whole")
-    save_spec(SPEC, "empty")
-    Path("plimsoll-runs/empty/spec.yaml").write_text("")
-
-    assert find_study(None).name == "whole"
 
 
 def test_the_latest_sweep_is_the_one_that_was_tuned_last(folder: Path) -> None:
@@ -52,13 +37,6 @@ def test_the_latest_sweep_is_the_one_that_was_tuned_last(folder: Path) -> None:
     assert found.spec.model == SPEC.model
 
 
-def test_a_named_specification_goes_first(folder: Path) -> None:
-    save_spec(SPEC, "other")
-    Path("mine.yaml").write_text("model: gpt2\ntrain: {global_batch: 2}", encoding="utf-8")
-
-    assert find_study("mine.yaml").name == "mine"
-
-
 @pytest.mark.parametrize("command", ["report", "ui"])
 def test_before_any_sweep(folder: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -66,25 +44,6 @@ def test_before_any_sweep(folder: Path, command: str, capsys: pytest.CaptureFixt
 
     assert caught.value.code == 2
     assert "no sweep has run in plimsoll-runs yet" in capsys.readouterr().err
-
-
-def test_a_report_of_a_study_that_never_ran(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_spec(SPEC, "demo")
-
-    with pytest.raises(SystemExit) as caught:
-        main(["report"])
-
-    assert caught.value.code == 2
-    assert "there is no study demo yet" in capsys.readouterr().err
-
-
-def test_a_folder_that_cannot_be_made(folder: Path) -> None:
-    Path("plimsoll-runs").write_text("in the way", encoding="utf-8")
-
-    with pytest.raises(UserError, match=r"study.folder plimsoll-runs cannot be written"):
-        save_spec(SPEC, "demo")
 
 
 def test_the_hint_can_be_pasted_into_a_shell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,46 +58,6 @@ def test_the_hint_can_be_pasted_into_a_shell(folder: Path, monkeypatch: pytest.M
     assert ui_hint(SPEC, None) == "plimsoll ui"
     assert ui_hint(SPEC, Path("my sweep.yaml")) == "plimsoll ui 'my sweep.yaml'"
     assert ui_hint(untracked, None) == ""
-
-
-def test_the_hint_has_the_path_of_a_command_that_the_shell_would_not_find(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("sys.argv", [".venv/bin/plimsoll", "tune", "sweep.yaml"])
-
-    assert ui_hint(SPEC, Path("sweep.yaml")) == ".venv/bin/plimsoll ui sweep.yaml"
-
-
-def test_the_stored_state_tells_what_the_sweep_told() -> None:
-    swept = make_state([make_measured(18.0, 0.35), make_oom(1.3), make_measured(41.0, 0.8)])
-
-    stored = stored_state(swept.spec, swept.study, swept.records)
-
-    assert stored.best == swept.best
-    assert stored.records == swept.records
-    assert stored.space.baseline == swept.space.baseline
-    assert stored.memory_limit_bytes == swept.memory_limit_bytes
-
-
-def test_the_stored_state_knows_how_the_sweep_ended() -> None:
-    swept = make_state([make_measured(18.0, 0.35)])
-    ended = SweepEnded(
-        reason=AllTried(plans=2), at=swept.records[-1].ended_at, regret_bound=1.02, untried=7
-    )
-
-    stored = stored_state(swept.spec, swept.study, swept.records, (), ended)
-
-    assert regret_sentence(stored).startswith(
-        "regret bound: no untried plan is more than 2.0 % faster than the best (7 untried"
-    )
-    assert not regret_sentence(stored_state(swept.spec, swept.study, swept.records))
-    assert "- regret bound: no untried plan is" in answer_markdown(stored)
-
-
-def test_a_study_without_a_finished_trial_has_no_report() -> None:
-    with pytest.raises(StudyError, match="the study demo has no finished trial yet"):
-        stored_state(make_spec(), "demo", ())
 
 
 def test_why_nothing_was_found() -> None:

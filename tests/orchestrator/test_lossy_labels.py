@@ -75,15 +75,6 @@ def test_every_view_labels_a_lossy_plan(view: str) -> None:
     assert "lossy: " in VIEWS[view](lossy_state())
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_no_view_labels_a_lossless_one(view: str) -> None:
-    state = make_state([make_measured(10.0), make_measured(40.0)], SPEC)
-    plan = next(plan for plan in state.space.candidates[1:] if plan.precision == "fp32")
-    first, second = state.records
-
-    assert "lossy: " not in VIEWS[view](replace(state, records=(first, replace(second, plan=plan))))
-
-
 def test_mlflow_has_a_tag_and_a_column() -> None:
     state = lossy_state()
 

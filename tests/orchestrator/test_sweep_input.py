@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 from orchestrator.cli import main
 from orchestrator.study.study import Study
@@ -88,33 +86,13 @@ KEPT = "kept"  # a study that has a trial
 FAULTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "missing-model": ({"model": "no-such-model"}, ("no-such-model",)),
     "missing-data": ({"data": {"files": ["nowhere.txt"]}}, ("nowhere.txt", "cannot be read")),
-    "large-tokenizer": (
-        {"data": {"files": ["text.txt"], "tokenizer": "words.json"}},
-        ("words.json", "300", "100"),
-    ),
-    "odd-global-batch": (
-        {"train": {"global_batch": 7, "sequence_length": 32}},
-        ("train.global_batch is 7", "the nearest that works is 6"),
-    ),
     "study-nobody-answers": (
         {"study": {"storage": "postgresql://ann:hunter2@127.0.0.1:9/sweeps"}},
         ("study.storage postgresql://127.0.0.1:9/sweeps cannot be opened", "Connection refused"),
     ),
-    "study-that-is-text": (
-        {"study": {"storage": "sqlite:///text.txt"}},
-        ("study.storage sqlite:///text.txt cannot be opened", "not a database"),
-    ),
-    "study-in-proc": (
-        {"study": {"folder": "/proc/plimsoll"}},
-        ("/proc/plimsoll", "cannot be opened"),
-    ),
     "tracking-nobody-answers": (
         {"tracking": {"uri": "http://127.0.0.1:1"}},
         ("http://127.0.0.1:1", "does not answer"),
-    ),
-    "tracking-unknown": (
-        {"tracking": {"uri": "pigeon://ann:hunter2@loft"}},
-        ("tracking.uri", "MLflow has no such store"),
     ),
     "address-nobody-answers": (  # Ray would wait for it for minutes
         {"cluster": {"address": "127.0.0.1:1", "device": "cpu"}},
@@ -136,9 +114,6 @@ AWAY = ("study-nobody-answers", "tracking-nobody-answers")  # and may be there l
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Creates a specification for each fault, and a study with measurements of another one."""
     folder = tmp_path_factory.mktemp("faults")
-    words = Tokenizer(WordLevel({f"w{n}": n for n in range(299)} | {"?": 299}, unk_token="?"))
-    words.save(str(folder / "words.json"))
-    (folder / "text.txt").write_text("w1 w2 w3\n\nw4 w5\n" * 400, encoding="utf-8")
     for name, (sections, _) in FAULTS.items():
         write(folder, name, **sections)
     write(folder, "first", study={"name": KEPT, "folder": str(folder / "runs")})
@@ -153,6 +128,7 @@ def faults(folder: Path) -> dict[str, Ended]:
     return tuned(folder, *FAULTS, seconds=300)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_told_before_ray_starts(name: str, faults: dict[str, Ended]) -> None:
@@ -168,6 +144,7 @@ def test_a_fault_is_told_before_ray_starts(name: str, faults: dict[str, Ended]) 
     assert not ended.ray
 
 
+@pytest.mark.thorough
 def test_another_job_leaves_the_studys_specification_alone(folder: Path, faults: object) -> None:
     """A study with measurements keeps the specification that they were made with."""
     kept = folder / "runs" / KEPT / "spec.yaml"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study.storage import open_engine, storage_url
+from orchestrator.study.storage import storage_url
 from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, ui_command, ui_environment
 from orchestrator.workspace import (
@@ -49,12 +49,6 @@ def test_the_environment_is_taken_where_the_specification_names_nothing(
     assert store_uri(named) == "http://mine"
 
 
-def test_an_empty_variable_names_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(STORAGE_VARIABLE, "")
-
-    assert storage_url(make_spec(study={"folder": "runs"}), "one") == "sqlite:///runs/one/study.db"
-
-
 def test_a_copy_without_the_password_finds_it_in_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,21 +89,3 @@ def test_the_specification_names_the_experiment_then_the_environment_then_the_st
         monkeypatch.setenv(EXPERIMENT_VARIABLE, environment)
 
     assert experiment_name(make_spec(tracking={"experiment": named}), "demo") == experiment
-
-
-@pytest.mark.parametrize(
-    ("url", "opened"),
-    [
-        (SHARED, "postgresql+psycopg://ann:hunter2@db:5432/sweeps"),
-        ("postgresql+psycopg2://db/sweeps", "postgresql+psycopg2://db/sweeps"),
-        ("sqlite:///study.db", "sqlite:///study.db"),
-        ("mysql://db/sweeps", "mysql://db/sweeps"),
-    ],
-)
-def test_postgres_is_opened_by_psycopg_where_no_driver_is_named(url: str, opened: str) -> None:
-    """SQLAlchemy 2.0 would use psycopg2, which is not installed."""
-    assert with_driver(url) == opened
-
-
-def test_the_storage_and_other_engines_are_opened_by_that_driver() -> None:
-    assert open_engine(SHARED).url.drivername == "postgresql+psycopg"

@@ -20,9 +20,9 @@ from typing import Any, Literal
 import pytest
 import torch.distributed as dist
 
-from tests.rigs import stubborn
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest
+from tests.rigs import stubborn
 from tests.workers.values import CALL_SECONDS, a_short_request, a_spec
 from workers.entry import run_trial, warm_up
 from workers.worker import Worker

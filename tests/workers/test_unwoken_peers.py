@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rigs import stubborn
 from search_spaces.trial import Crashed, Diverged, OutOfMemory
+from tests.rigs import stubborn
 from tests.workers.launch import Group, Groups
 from tests.workers.odd_models import SAID
 from tests.workers.values import a_request, a_spec, odd_model

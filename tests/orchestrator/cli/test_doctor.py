@@ -27,15 +27,6 @@ def test_says_what_is_here_and_what_is_missing(capsys: pytest.CaptureFixture[str
     assert "Traceback" not in told
 
 
-def test_a_lack_is_a_sentence_with_its_remedy() -> None:
-    for feature in survey("cpu"):
-        assert feature.lack is None or len(feature.lack.split()) > 3, feature.name
-
-
-def test_flash_attention_is_nothing_for_a_cpu() -> None:
-    assert dict(lacks("cpu"))["flash_attention_2"].endswith("needs a CUDA device")
-
-
 def test_without_a_compiler_blocks_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.delenv("CXX", raising=False)
@@ -61,19 +52,6 @@ def test_a_probe_writes_a_device_that_forecasts_find(
     assert not known_device("cpu").measured
     for words in ("matmul bf16", "all-reduce", "drive read", "Adam on the host", path.name):
         assert words in told
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_probe_may_write_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(config, "default_config", lambda: dataclasses.replace(TINY, ranks=1))
-    out = tmp_path / "new" / "mine.yaml"
-
-    assert run("doctor", "--probe", "--drive", tmp_path, "--out", out) in (0, None)
-
-    assert load_device_file(out)[0].measured
-    assert not (tmp_path / "config").exists()
 
 
 def test_where_a_probe_writes_needs_a_probe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -31,18 +30,6 @@ def test_help_ends_with_them(capsys: pytest.CaptureFixture[str]) -> None:
     words = " ".join(told.split())
     for code, meaning in MEANINGS.items():
         assert f"{int(code)} {' '.join(meaning.split())}" in words
-
-
-def test_no_command_has_a_code_of_its_own() -> None:
-    """A number in `Exit(` or `exit(`, or a constant for one, would be a second list."""
-    own = re.compile(r"\bexit\(\d|Exit\(\d|^EXIT_\w+ = ", re.IGNORECASE | re.MULTILINE)
-    strays = [
-        file.name
-        for file in (ROOT / "orchestrator" / "cli").glob("*.py")
-        if file.name != "__init__.py" and own.search(file.read_text(encoding="utf-8"))
-    ]
-
-    assert strays == []
 
 
 def test_a_users_error_has_a_traceback_only_with_debug(

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.cli import main
 from tests.orchestrator.cli.studies import a_plan, a_study
-from tests.outcomes import LIMIT_BYTES, make_measured, make_oom
+from tests.outcomes import make_measured, make_oom
 
 OUTCOMES = (
     (a_plan(), make_measured(20.0, 0.3)),
@@ -60,26 +60,7 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert told["note"] == ""
 
 
-def test_what_would_have_made_a_trial_fit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a_study(OUTCOMES)
-    code, out, _ = run(capsys, "--trial", 2, "--out", "trial.json")  # the latest sweep here
-    told = json.loads((here / "trial.json").read_text())["result"]
-    short = told["shortage"]
-    known = {
-        (one["change"]["knob"], one["change"]["other_value"]): one["trial"]
-        for one in short["fixes"]
-    }
-
-    assert code == 0
-    assert "out of device memory in forward, wanted 130 % of the limit" in out
-    assert (told["explains"], told["trial"]["outcome"]) == ("trial", "out_of_memory")
-    assert short["wanted_bytes"] == int(1.3 * LIMIT_BYTES)
-    assert short["held_bytes"]
-    assert known["micro_batch", 4] == 1
-    assert known["zero_stage", 3] == 3
-    assert known["micro_batch", 1] is None  # forecast
-
-
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
@@ -101,18 +82,6 @@ def test_why_a_plan_was_not_tried(
 
     assert (code, err) == (0, "")
     assert words in out
-
-
-def test_knobs_stand_before_and_after_the_specification(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = a_study(OUTCOMES)
-    several = run(capsys, "--plan", "zero_stage=3", "micro_batch=8", spec)
-    quoted = run(capsys, spec, "--plan", "zero_stage=3 micro_batch=8")
-    each = run(capsys, spec, "--plan", "zero_stage=3", "--plan", "micro_batch=8")
-
-    assert several == quoted == each
-    assert "it was tried, as trial 3" in each[1]
 
 
 def test_a_model_that_is_gone_leaves_what_was_measured(
@@ -146,6 +115,7 @@ def test_without_an_answer_there_is_nothing_to_explain(
     assert trial[0] == 0
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

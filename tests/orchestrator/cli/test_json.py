@@ -24,8 +24,6 @@ TRIED = (
     (a_plan(micro_batch=4, batching="packed"), make_measured(40.0, 0.5)),
     (a_plan(micro_batch=8, batching="packed"), make_oom(1.3)),
 )
-# verify, trial, tune and record run workers: their documents are looked at where they run anyway
-ELSEWHERE = {"verify", "trial", "tune"}
 WITHOUT = {"init", "submit", "ui", "schema"}
 
 
@@ -86,12 +84,6 @@ def test_plan_leaves_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("plimsoll-runs/demo/plan.json").exists()
 
 
-def test_plan_where_nothing_fits_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
-    told = result(capsys, "plan", "demo.yaml", "--set", "cluster.memory_gib=0.001", code=1)
-
-    assert told["recommendation"]["best"] == []
-
-
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     told = result(capsys, "report", "demo")
 
@@ -137,12 +129,6 @@ def test_sync(
     assert (told["trials"], told["added"]) == (3, 3)
 
 
-def test_models(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = {model["name"]: model["parameters"] for model in result(capsys, "models")}
-
-    assert sizes["gpt2"] == 124_439_808
-
-
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     told = result(capsys, "doctor")
 
@@ -174,7 +160,7 @@ with reserved_stdout() as stdout:
 print("after")
 """
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600
     )
 
     assert ended.stdout.split() == ["before", "document", "after"]

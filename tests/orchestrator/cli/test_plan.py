@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
-from search_spaces.spec.load import load_spec
+from tests.orchestrator.cli.test_app import run
 
 TINY = """\
 model:
@@ -24,13 +23,6 @@ cluster: {device: cuda, workers: 4, gpu: H100}
 train: {global_batch: 32, sequence_length: 128}
 """
 COLUMNS = 110
-
-
-def run(*arguments: str | Path) -> int | str | None:
-    """Returns the exit code of a command."""
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return caught.value.code
 
 
 def planned_in(file: Path) -> Any:
@@ -74,6 +66,7 @@ def test_answers_first_and_writes_both_files(
     assert f"{folder / 'plan.json'} and {folder / 'plan.html'}" in written
 
 
+@pytest.mark.thorough
 def test_it_imports_no_framework_nor_does_check(spec_path: Path) -> None:
     """The model's code runs in another process, and torch takes longer than all forecasts."""
     script = (
@@ -85,7 +78,7 @@ def test_it_imports_no_framework_nor_does_check(spec_path: Path) -> None:
         "        print(command, ended.code, sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=800
     )
 
     assert ended.stderr.splitlines()[-2:] == ["check 0 []", "plan 0 []"]
@@ -117,6 +110,7 @@ def test_compares_counts_and_prices(spec_path: Path) -> None:
     assert three.refusals
 
 
+@pytest.mark.thorough
 def test_explains_by_number_key_and_file(
     spec_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +132,7 @@ def test_explains_by_number_key_and_file(
     assert arithmetic(by_number) == arithmetic(by_key) == arithmetic(by_file)
 
 
+@pytest.mark.thorough
 def test_where_nothing_fits_it_says_what_would(
     spec_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +147,7 @@ def test_where_nothing_fits_it_says_what_would(
     assert Path("plimsoll-runs/tiny/plan.json").exists()
 
 
+@pytest.mark.cases_by_default(5)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -239,18 +235,3 @@ def test_a_device_of_the_users_own(spec_path: Path, capsys: pytest.CaptureFixtur
     assert planned.limit_bytes == 17179869184
     assert planned.node_devices == 2
     assert "on 4 x mine" in capsys.readouterr().out
-
-
-def test_the_keys_of_the_specification_count(spec_path: Path) -> None:
-    text = TINY.replace(
-        "gpu: H100", "gpu: A100-40, gpus_per_node: 2, price_per_gpu_hour: 1.5, memory_gib: 30"
-    )
-    spec_path.write_text(text, encoding="utf-8")
-
-    assert run("plan", spec_path) in (0, None)
-
-    planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
-    assert "A100-40" in planned.device
-    assert planned.node_devices == 2
-    assert planned.price_per_hour == 1.5
-    assert planned.limit_bytes == load_spec(spec_path).memory_limit_bytes

@@ -11,6 +11,8 @@ import pytest
 from tests.absent import OPTIONAL, environment_without
 from tests.workers.values import a_plan
 
+pytestmark = pytest.mark.thorough
+
 SPEC = """
 model:
   name: llama-3.2-1b
@@ -62,7 +64,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     assert process.returncode == 0, process.stderr

@@ -36,7 +36,7 @@ def write_sweep(path: Path, *, space: Mapping[str, Any], **sections: Any) -> Non
 
 
 def plimsoll(
-    *arguments: str, folder: Path, seconds: float = 360, **extra: str
+    *arguments: str, folder: Path, seconds: float = 800, **extra: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs `plimsoll` in a folder, which is also its home, and waits for it."""
     return subprocess.run(
@@ -87,4 +87,4 @@ def submitted(
                 done = True
                 do()
     assert done, log
-    return log, watching.wait(60)
+    return log, watching.wait(600)

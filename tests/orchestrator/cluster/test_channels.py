@@ -1,4 +1,4 @@
-"""The channel of a group if its ranks do not agree; without Ray, its methods are called."""
+"""Channels and queues of groups; without Ray, their methods are called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from orchestrator.cluster import channels
-from orchestrator.cluster.channels import GroupChannel
+from orchestrator.cluster.channels import GroupChannel, GroupQueues
 from search_spaces.trial import Outcome, TrialRequest
 from tests.outcomes import make_measured, make_oom
 from tests.workers.values import a_request
@@ -26,7 +26,7 @@ async def _run(
         await asyncio.sleep(0.01)
         await channel.post(agreed)
     assert await channel.announced() == [announced[rank] for rank in sorted(announced)]
-    return await asyncio.wait_for(running, 20)
+    return await asyncio.wait_for(running, 200)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,19 @@ async def _run(
 def test_a_failure_ends_the_wait_for_the_others(
     announced: dict[int, Outcome], agreed: Outcome | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "AGREE_SECONDS", 0.05 if agreed is None else 20.0)
+    monkeypatch.setattr(channels, "AGREE_SECONDS", 0.05 if agreed is None else 200.0)
 
     assert asyncio.run(_run(a_request(), announced, agreed)) == agreed
+
+
+def test_a_group_that_is_given_up_is_killed_even_if_it_has_yet_to_start() -> None:
+    queues, runner = GroupQueues(), object()
+
+    async def silent() -> list[object]:
+        await queues.expire("late")
+        for group in ("late", "other"):
+            await queues.beat(group, runner if group == "late" else object())
+        found, _ = await queues.silent_runners(60.0)
+        return found
+
+    assert asyncio.run(silent()) == [runner]

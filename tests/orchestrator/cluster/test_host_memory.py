@@ -35,8 +35,6 @@ ROOM_BYTES = 8 * 2**30  # for Ray, its workers and other tests, before the monit
 
 @pytest.mark.thorough
 def test_a_worker_that_the_memory_monitor_kills_ran_out_of_host_memory(tmp_path: Path) -> None:
-    shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
-    (tmp_path / "sweep.yaml").write_text(SPEC.format(folder=tmp_path))
     memory = psutil.virtual_memory()
     threshold = (memory.total - memory.available + ROOM_BYTES) / memory.total
 
@@ -46,18 +44,7 @@ def test_a_worker_that_the_memory_monitor_kills_ran_out_of_host_memory(tmp_path:
         RAY_memory_usage_threshold=f"{threshold:.3f}",
         RAY_memory_monitor_refresh_ms="100",
     ) as environ:
-        sweep = subprocess.run(
-            [PLIMSOLL, "tune", "sweep.yaml"],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    assert sweep.returncode == 0, sweep.stdout + sweep.stderr
-    _greedy_trial_ran_out(tmp_path)
+        _run_out(tmp_path, environ)
 
 
 @pytest.fixture
@@ -82,25 +69,25 @@ def test_a_worker_that_the_kernel_kills_for_memory_ran_out_of_host_memory(
     tmp_path: Path, memory_group: Path
 ) -> None:
     """SIGKILL from the kernel looks like any other; the kernel's counter tells them apart."""
-    shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
-    (tmp_path / "sweep.yaml").write_text(SPEC.format(folder=tmp_path))
+    environ = environment(tmp_path, **{awkward_model.MEMORY_GROUP: str(memory_group)})
 
+    assert "OOM killer" in _run_out(tmp_path, environ).detail
+
+
+def _run_out(folder: Path, environ: dict[str, str]) -> OutOfMemory:
+    """Runs a sweep of two plans; returns the outcome of the one that hoards memory."""
+    shutil.copy(awkward_model.__file__, folder / "awkward_model.py")
+    (folder / "sweep.yaml").write_text(SPEC.format(folder=folder))
     sweep = subprocess.run(
         [PLIMSOLL, "tune", "sweep.yaml"],
-        cwd=tmp_path,
-        env=environment(tmp_path, **{awkward_model.MEMORY_GROUP: str(memory_group)}),
+        cwd=folder,
+        env=environ,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
-
     assert sweep.returncode == 0, sweep.stdout + sweep.stderr
-    assert "OOM killer" in _greedy_trial_ran_out(tmp_path).detail
-
-
-def _greedy_trial_ran_out(folder: Path) -> OutOfMemory:
-    """Checks the study's two plans; returns the outcome of the one that hoards memory."""
     outcomes = {
         record.plan.micro_batch: record.outcome
         for record in load_records(load_spec(folder / "sweep.yaml"), "sweep")

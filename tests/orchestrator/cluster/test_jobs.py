@@ -8,7 +8,6 @@ import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 import ray
@@ -46,7 +45,7 @@ def silent_server(answers: Mapping[str, str]) -> Iterator[str]:
         def do_GET(self) -> None:
             body = answers.get(self.path)
             if body is None:
-                if not over.wait(60):
+                if not over.wait(600):
                     waited.append(self.path)
                 return
             self.send_response(200)
@@ -91,23 +90,6 @@ def test_a_server_that_never_answers_is_given_up(answers: dict[str, str]) -> Non
 
     assert str(caught.value).startswith(f"{address} has not answered for ")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.usefixtures("no_address")
-def test_a_job_that_is_never_taken_is_given_up(tmp_path: Path) -> None:
-    job = jobs.Submission(
-        study="s",
-        entrypoint="true",
-        working_dir=str(tmp_path),
-        excludes=(),
-        environment=(),
-        requirements=None,
-        metadata=(),
-    )
-    with silent_server({"/api/version": VERSION}) as address:
-        server = jobs.JobServer(address, patience_seconds=0.5)
-        with pytest.raises(ClusterError, match=r"has not answered for 0 s"):
-            server.submit(job, "never-taken")
 
 
 @pytest.mark.usefixtures("no_address")

@@ -59,7 +59,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSpec, list[Rec
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=240,
+            timeout=800,
             check=False,
         )
     assert ran.returncode == 0, ran.stdout

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from orchestrator.cluster.runtime import private_folder
-from tests.orchestrator.cluster import awkward_model
-from tests.orchestrator.cluster.cli import PLIMSOLL
 from tests.rigs.ray_head import environment
 
 ROOT = str(Path(__file__).parents[3])
@@ -35,16 +30,6 @@ with connected(spec):
     ray.get(ray.remote(lambda: 1).remote())
     print(session_folder(), flush=True)
     sys.stdin.readline()
-"""
-SPEC = """
-model: {name: "awkward_model:make", config: {pass_seconds: 0.01}}
-cluster: {device: cpu, workers: 2, memory_gib: 0.5}
-train: {global_batch: 8, sequence_length: 8, precision: fp32}
-space: {zero_stage: [0, 3], checkpoint_ratio: [0.0], micro_batch: [1]}
-objective: {max_seconds: 2}
-budget: {trials: 2}
-validation: {enabled: false}
-tracking: {enabled: false}
 """
 
 
@@ -84,7 +69,7 @@ def test_s2_s3_ray_listens_on_loopback_and_its_folder_is_private(tmp_path: Path)
         session = Path(driver.stdout.readline().strip())
         listening = listeners(psutil.Process(driver.pid))
     finally:
-        driver.communicate("\n", timeout=60)
+        driver.communicate("\n", timeout=600)
 
     assert {"gcs_server", "raylet"} <= listening.keys()
     assert set().union(*listening.values()) <= LOOPBACK, listening
@@ -115,30 +100,3 @@ def test_s3_a_folder_that_somebody_else_made_is_refused(
         os.chown(made, NOBODY, NOBODY)
         with pytest.raises(PermissionError, match="belongs to somebody else"):
             private_folder()
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_s2_no_process_of_a_sweep_listens_beyond_loopback(tmp_path: Path) -> None:
-    shutil.copy(awkward_model.__file__, tmp_path / "awkward_model.py")
-    (tmp_path / "sweep.yaml").write_text(SPEC)
-    listening: dict[str, set[str]] = {}
-    driver = subprocess.Popen(
-        [PLIMSOLL, "tune", "sweep.yaml", "--json"],
-        cwd=tmp_path,
-        env=environment(tmp_path, PYTHONPATH=ROOT),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    until = time.monotonic() + 240
-    while driver.poll() is None and time.monotonic() < until:
-        for name, addresses in listeners(psutil.Process(driver.pid)).items():
-            listening.setdefault(name, set()).update(addresses)
-        time.sleep(0.3)
-    out, _ = driver.communicate(timeout=60)
-
-    assert driver.returncode == 0
-    trials = json.loads(out)["result"]["trials"]
-    assert {trial["outcome"] for trial in trials} == {"measured"}
-    assert any("RayTrainWorker" in name or "ray::_Ray" in name for name in listening), listening
-    assert set().union(*listening.values()) <= LOOPBACK, listening

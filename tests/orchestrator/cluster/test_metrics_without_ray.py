@@ -27,10 +27,6 @@ def test_without_an_agent_nothing_happens_and_nothing_is_left_running() -> None:
     assert not any(thread.name == THREAD for thread in threading.enumerate())
 
 
-def test_a_sweep_that_never_began_closes_at_once() -> None:
-    RayMetrics().close()
-
-
 def test_ray_is_not_imported_before_a_sweep_begins() -> None:
     """Ray reads its settings when it is imported, so `settle_ray` must come first."""
     told = "import sys, orchestrator.cluster.metrics; print('ray' in sys.modules)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -24,7 +23,6 @@ pytestmark = [
         not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
     ),
 ]
-GONE_SECONDS = 60
 PLANS = 12
 # The head has no room for a rank; each group has a node to itself, and nobody says how many
 SPEC = """
@@ -93,20 +91,3 @@ def test_trials_ran_side_by_side_on_nodes_of_their_own(swept: tuple[Path, str]) 
     assert any(overlap(*pair) for pair in combinations(records, 2))
     for three in combinations(records, 3):
         assert not all(overlap(*pair) for pair in combinations(three, 2))
-
-
-def test_processes_of_the_nodes_are_gone(swept: tuple[Path, str]) -> None:
-    """All processes of the test end, also those of the killed node."""
-    folder, _ = swept
-    until = time.monotonic() + GONE_SECONDS
-    while left := [at.name for at in Path("/proc").glob("[0-9]*") if _home(at) == str(folder)]:
-        assert time.monotonic() < until, left
-        time.sleep(1)
-
-
-def _home(process: Path) -> str | None:
-    try:
-        variables = (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((v[5:].decode() for v in variables if v.startswith(b"HOME=")), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -60,28 +59,11 @@ def runs(pid: int) -> bool:
 
 def test_a_child_that_outlives_its_leader_is_ended(started: list[subprocess.Popen[str]]) -> None:
     pid, child = leader(started, 0)
-    started[0].wait(60)
+    started[0].wait(600)
     assert runs(child)
 
     assert kill_leftovers({pid: BEGAN}, 0.2) == ()
     assert not runs(child)
-
-
-def test_what_is_stopped_is_ended_too(started: list[subprocess.Popen[str]]) -> None:
-    pid, child = leader(started, 600)
-    started[0].send_signal(signal.SIGSTOP)
-
-    assert kill_leftovers({pid: BEGAN}, 0.2) == ()
-    assert not runs(pid)
-    assert not runs(child)
-
-
-def test_what_ends_by_itself_is_waited_for(started: list[subprocess.Popen[str]]) -> None:
-    pid, child = leader(started, 600)
-    for each in (child, pid):
-        psutil.Process(each).terminate()
-
-    assert kill_leftovers({pid: BEGAN}, 60) == ()
 
 
 def test_other_groups_and_later_processes_are_left_alone(

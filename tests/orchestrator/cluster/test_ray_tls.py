@@ -80,7 +80,7 @@ def test_s13_a_sweep_runs_on_a_cluster_with_rays_tls(
             env=environ,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
 

@@ -31,7 +31,7 @@ validation: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db"}}
 tracking: {{enabled: false}}
 """
-WAIT_SECONDS = 300
+WAIT_SECONDS = 800
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 
 
@@ -112,6 +112,7 @@ def test_how_a_sweep_ended_is_the_commands_exit_code(work: Path, environ: dict[s
     assert "another one" not in ended.stderr
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("options", "token", "words"),
     [
@@ -138,7 +139,7 @@ def test_a_job_whose_answer_is_lost_is_not_started_twice(
 ) -> None:
     asks = (
         "from orchestrator.cluster.jobs import JobServer, Submission;"
-        "server = JobServer(None, patience_seconds=60);"
+        "server = JobServer(None, patience_seconds=600);"
         "job = Submission(study='s', entrypoint='true', working_dir='.', excludes=(),"
         " environment=(), requirements=None, metadata=());"
         "server.submit(job, 'answer-is-lost');"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import signal
@@ -11,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,31 +18,30 @@ import ray
 from ray.actor import ActorHandle
 
 from orchestrator.cli.exit_codes import ExitCode, exit_code_after
-from orchestrator.cluster.channels import GroupQueues
-from orchestrator.cluster.loop import SILENT_SECONDS, GroupRunner, TuneCluster, run_groups
+from orchestrator.cluster.loop import GroupRunner, TuneCluster, run_groups
 from orchestrator.cluster.runtime import configure_ray
 from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGroup
 from orchestrator.controller import steady_clock
-from orchestrator.core.events import Noted, SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
-from orchestrator.core.notes import Message
 from orchestrator.core.placement import Node, Processes, Shortfall
 from orchestrator.core.reasons import Retry
 from orchestrator.core.records import Record
-from orchestrator.study.study import Study
 from search_spaces.errors import ClusterError
 from search_spaces.trial import Cancelled, Crashed, Measured, QueuesLost, Stopped, WorkersFailed
 from tests.orchestrator.controller.sweeps import Sweep, make_nodes
-from tests.orchestrator.records import make_plan, make_space, make_spec
+from tests.orchestrator.records import make_plan, make_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
 
-GROUPS, TRIALS = 3, 11
-SHORT_SILENCE = 20.0  # seconds; more than a busy machine takes for a beat
+pytestmark = pytest.mark.thorough
+
+TRIALS = 11
+SHORT_SILENCE = 60.0  # seconds; more than a busy machine takes for a beat
 
 
 class Group(WarmGroup):
-    """Measures nothing, and says which process ran a trial, and where."""
+    """Measures nothing, and says which process ran a trial."""
 
     def __init__(self, queues: ActorHandle) -> None:
         super().__init__()
@@ -55,8 +52,6 @@ class Group(WarmGroup):
         self.trials += 1
         began = time.time()
         self.act()
-        assert run.placement is not None
-        where = "".join(run.placement.node_of_rank)
         return TrialFinished(
             group=run.group,
             number=run.request.number,
@@ -65,7 +60,7 @@ class Group(WarmGroup):
             fingerprint=CPU_FINGERPRINT,
             started_at=began,
             ended_at=time.time(),
-            faults=(f"{run.request.number} {os.getpid()} {where} {run.fresh}",),
+            faults=(f"{os.getpid()}",),
         )
 
     def act(self) -> None:
@@ -82,15 +77,6 @@ def is_first(what: str) -> bool:
 
 
 @dataclass
-class Ran:
-    """A trial as its group tells of it."""
-
-    process: str
-    nodes: str
-    fresh: bool
-
-
-@dataclass
 class Standing:
     """Nodes that stay up, with room for two ranks each; like a connection, they do not pickle."""
 
@@ -104,17 +90,15 @@ class Standing:
         assert not need.bundles
 
 
-def make_sweep(
-    folder: Path, nodes: Any, groups: int, silent_seconds: float = SILENT_SECONDS, **sections: Any
-) -> Sweep:
-    """A sweep on groups under Ray Tune; `nodes` stand for the cluster's."""
-    base: dict[str, Any] = {
-        "study": {"folder": str(folder), "sampler": "random"},
-        "budget": {"trials": TRIALS, "minutes": 10, "trial_seconds": 60},
-    }
-    cluster: Any = TuneCluster(nodes, silent_seconds)
+def make_sweep(folder: Path, nodes: str = "a") -> Sweep:
+    """A sweep under Ray Tune, of as many groups as there are nodes."""
+    spec = make_spec(
+        study={"folder": str(folder), "sampler": "random"},
+        budget={"trials": TRIALS, "minutes": 60, "trial_seconds": 600},
+    )
+    cluster: Any = TuneCluster(cast("Any", Standing(nodes)), SHORT_SILENCE)
     clock: Any = steady_clock()
-    return Sweep(make_spec(**{**base, **sections}), cluster, groups, clock=clock)
+    return Sweep(spec, cluster, len(nodes), clock=clock)
 
 
 def run(sweep: Sweep, runner: type[GroupRunner]) -> None:
@@ -122,20 +106,8 @@ def run(sweep: Sweep, runner: type[GroupRunner]) -> None:
     run_groups(sweep.controller, cluster, sweep.groups, runner)
 
 
-def trials_of(sweep: Sweep) -> list[TrialStarted]:
-    return [event for event in sweep.events(TrialStarted) if not event.validation]
-
-
 def records_of(sweep: Sweep) -> dict[int, Record]:
-    ended = [event.record for event in sweep.events(TrialEnded)]
-    return {record.number: record for record in ended if not record.validation}
-
-
-def ran(sweep: Sweep) -> dict[int, Ran]:
-    """Returns what groups say of trials, by number; of a validation instead of its trial."""
-    notes = [event.note for event in sweep.events(Noted)]
-    texts = [note.text.split() for note in notes if isinstance(note, Message)]
-    return {int(number): Ran(pid, where, fresh == "True") for number, pid, where, fresh in texts}
+    return {event.record.number: event.record for event in sweep.events(TrialEnded)}
 
 
 def assert_lost(sweep: Sweep, count: int, through: type = WorkersFailed) -> None:
@@ -146,7 +118,7 @@ def assert_lost(sweep: Sweep, count: int, through: type = WorkersFailed) -> None
     for number in lost:
         cause = records[number].outcome.cause
         assert isinstance(cause, through)
-        (again,) = [trial for trial in trials_of(sweep) if trial.retry_of == number]
+        (again,) = [trial for trial in sweep.events(TrialStarted) if trial.retry_of == number]
         assert again.reason == Retry(trial=number, cause=cause)
         assert again.plan == records[number].plan
     kept = [number for number in records if number not in lost]
@@ -193,54 +165,19 @@ def runner_of(group: Callable[[ActorHandle], Group]) -> type[GroupRunner]:
     return Runner
 
 
-@pytest.fixture(scope="module")
-def sweep(left: object, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    made = make_sweep(
-        tmp_path_factory.mktemp("study"),
-        Standing("abc"),
-        GROUPS,
-        SHORT_SILENCE,
-        validation={"enabled": True, "repeats": 0},
-    )
-    run(made, runner_of(Dying))
-    return made
+def test_groups_that_die_or_hang_cost_their_trials_which_are_retried(
+    left: object, tmp_path: Path
+) -> None:
+    sweep = make_sweep(tmp_path, "abc")
 
+    run(sweep, runner_of(Dying))
 
-def test_every_trial_ends_once(sweep: Sweep) -> None:
-    started = Counter((event.number, event.validation) for event in sweep.events(TrialStarted))
-    ended = [event.record for event in sweep.events(TrialEnded)]
-
-    assert started == Counter((record.number, record.validation) for record in ended)
+    assert_lost(sweep, 2)
+    started = Counter(event.number for event in sweep.events(TrialStarted))
+    assert started == Counter(event.record.number for event in sweep.events(TrialEnded))
     assert set(started.values()) == {1}
     assert not sweep.state.running
     assert sweep.state.ended is not None
-
-
-def test_groups_that_die_or_hang_cost_their_trials_which_are_retried(sweep: Sweep) -> None:
-    assert_lost(sweep, 2)
-
-
-def test_groups_outlive_their_trials(sweep: Sweep) -> None:
-    """There are at most two more processes than groups: lost ones were replaced."""
-    processes = {each.process for each in ran(sweep).values()}
-    most = max(len(state.running) for _, state in sweep.recorder.heard)
-
-    assert most == GROUPS
-    assert 1 < len(processes) <= GROUPS + 2
-    assert GROUPS <= sweep.controller.state.groups_started <= GROUPS + 2
-
-
-def test_a_trial_that_waits_for_others_runs_when_they_have_ended(sweep: Sweep) -> None:
-    (validation,) = sweep.state.validations
-    beside = [
-        state.running
-        for event, state in sweep.recorder.heard
-        if isinstance(event, TrialStarted) and event.validation
-    ]
-
-    assert [[trial.number for trial in running] for running in beside] == [[validation.number]]
-    assert isinstance(validation.outcome, Measured)
-    assert ran(sweep)[validation.number].fresh
 
 
 class Treacherous(Group):
@@ -252,36 +189,13 @@ class Treacherous(Group):
             time.sleep(600)  # it is ended
 
 
-class Orphaned(GroupRunner):
-    """Finds the queues dead when it asks for its first trial."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self._group = Group(self._queues)
-        if is_first("orphaned"):
-            ray.kill(self._queues)
-
-
-@pytest.mark.thorough
-def test_no_plan_is_blamed_when_what_passes_trials_to_groups_dies(
-    left: object, tmp_path: Path
-) -> None:
-    """One death once cost a plan two trials, and counted as two of its own."""
-    ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
-
-    run(ours, Orphaned)
-
-    assert_lost(ours, 1, QueuesLost)
-
-
-@pytest.mark.thorough
 def test_trials_go_on_when_what_passes_them_to_groups_dies(left: object, tmp_path: Path) -> None:
-    ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
+    ours = make_sweep(tmp_path)
 
     run(ours, runner_of(Treacherous))
 
     assert_lost(ours, 1, QueuesLost)
-    assert len({each.process for each in ran(ours).values()}) == 2
+    assert len(set(ours.notes)) == 2  # processes
 
 
 class Doomed(Group):
@@ -293,9 +207,8 @@ class Doomed(Group):
         raise AssertionError
 
 
-@pytest.mark.thorough
 def test_what_is_lost_time_and_again_is_given_up(left: object, tmp_path: Path) -> None:
-    ours = make_sweep(tmp_path, Standing("a"), 1, SHORT_SILENCE)
+    ours = make_sweep(tmp_path)
 
     with pytest.raises(ClusterError, match="died or hung 3 times"):
         run(ours, runner_of(Doomed))
@@ -318,17 +231,6 @@ class Failing(GroupRunner):
         raise RuntimeError
 
 
-class Unsaved(GroupRunner):
-    """Raises where Tune saves its state, which it does once the sweep has ended."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self._group = Group(self._queues)
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tune finds no room on the driver's disk for the error of a group."""
@@ -339,10 +241,9 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.tune.experiment.trial.Trial.handle_error", full)
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("left", "no_room")
 def test_a_disk_that_does_not_take_what_tune_writes_is_no_bug_of_ours(tmp_path: Path) -> None:
-    ours = make_sweep(tmp_path, Standing("a"), 1)
+    ours = make_sweep(tmp_path)
 
     with pytest.raises(OSError, match=r"error\.pkl") as caught:
         run(ours, Failing)
@@ -351,18 +252,6 @@ def test_a_disk_that_does_not_take_what_tune_writes_is_no_bug_of_ours(tmp_path: 
     assert not records_of(ours)
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("left", "no_room")
-def test_what_tune_cannot_write_of_a_sweep_that_has_ended_is_nobodys_loss(tmp_path: Path) -> None:
-    ours = make_sweep(tmp_path, Standing("a"), 1)
-
-    run(ours, Unsaved)
-
-    assert ours.state.ended is not None
-    assert len(records_of(ours)) == TRIALS
-
-
-@pytest.mark.thorough
 def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     left: object,
 ) -> None:
@@ -380,19 +269,6 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     assert not any("_fit" in thread.name for thread in threading.enumerate())
 
 
-def test_a_group_that_is_given_up_is_killed_even_if_it_has_yet_to_start() -> None:
-    queues, runner = GroupQueues(), object()
-
-    async def silent() -> list[object]:
-        await queues.expire("late")
-        for group in ("late", "other"):
-            await queues.beat(group, runner if group == "late" else object())
-        found, _ = await queues.silent_runners(60.0)
-        return found
-
-    assert asyncio.run(silent()) == [runner]
-
-
 def test_a_group_that_is_given_up_is_not_started(left: object) -> None:
     cluster = TuneCluster(cast("Any", Standing("a")))
     try:
@@ -404,102 +280,3 @@ def test_a_group_that_is_given_up_is_not_started(left: object) -> None:
         assert list(cluster.starting) == ["other"]
     finally:
         cluster.close()
-
-
-AWAITED_SECONDS = 2.0  # for a node that comes back, while nothing runs
-
-
-class Flickering:
-    """Two nodes for one rank each; the second is away while a trial runs on both, and after it."""
-
-    sweep: Sweep | None = None
-    runs_on_both = False
-    back_at = -inf
-
-    def up(self) -> tuple[Node, ...]:
-        assert self.sweep is not None
-        before = self.runs_on_both
-        placements = self.sweep.controller.state.placements()
-        self.runs_on_both = any(place.world_size == 2 for place in placements)
-        if before and not self.runs_on_both:
-            self.back_at = time.monotonic() + AWAITED_SECONDS
-        there = not self.runs_on_both and time.monotonic() >= self.back_at
-        return tuple(make_nodes(*("ab" if there else "a"), slots=1))
-
-    def request_capacity(self, need: Shortfall) -> None:
-        pass
-
-
-class Warm(Group):
-    """Takes a second for a trial, and writes a file when its workers are to stop."""
-
-    def act(self) -> None:
-        time.sleep(1)
-
-    def stop(self) -> None:
-        Path(os.environ["LEFT"], f"stopped-{os.getpid()}").touch()
-
-
-class WarmRunner(GroupRunner):
-    """Keeps its workers when it ends, so that only those let go before are seen to stop."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self._group = Warm(self._queues)
-
-    def cleanup(self) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def crowded(left: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, set[str]]:
-    """The sweep after its trials, and the processes that had to stop their workers.
-
-    It retries what an earlier driver left running: two small trials, which run at the same time,
-    one on both nodes, and one more, which waits for its node.
-    """
-    sections: dict[str, Any] = {
-        "study": {"folder": str(tmp_path_factory.mktemp("study")), "sampler": "random"},
-        "budget": {"trials": 4, "minutes": 10, "trial_seconds": 60},
-        "space": {"data": [1, 2]},
-    }
-    spec = make_spec(**sections)
-    space = make_space(spec)
-    earlier = Study(spec, "demo", space)
-    for ranks in (1, 2):
-        plans = [plan for plan in space.candidates if plan.world_size == ranks]
-        for plan in plans[:2]:
-            earlier.ask(plan, Retry(trial=0, cause=Stopped(by="the test")))
-    nodes = Flickering()
-    made = make_sweep(Path(), nodes, 2, **sections)
-    nodes.sweep = made
-    run(made, WarmRunner)
-    stopped = {file.name.removeprefix("stopped-") for file in left.glob("stopped-*")}
-    return made, stopped
-
-
-@pytest.mark.thorough
-def test_workers_in_the_way_are_let_go(crowded: tuple[Sweep, set[str]]) -> None:
-    """One of the two idle groups takes the large trial, the other stops its workers."""
-    sweep, stopped = crowded
-    one, other, large, _ = (ran(sweep)[number] for number in sorted(ran(sweep)))
-
-    assert [one.nodes, other.nodes, large.nodes] == ["a", "b", "ab"]
-    assert one.process != other.process
-    assert large.process in (one.process, other.process)
-    assert large.fresh
-    assert stopped == {one.process, other.process} - {large.process}
-
-
-@pytest.mark.thorough
-def test_a_trial_whose_node_is_awaited_runs_on_the_workers_that_are_there(
-    crowded: tuple[Sweep, set[str]],
-) -> None:
-    sweep, _ = crowded
-    *_, large, last = (ran(sweep)[number] for number in sorted(ran(sweep)))
-    *_, before, after = records_of(sweep).values()
-
-    assert after.started_at - before.ended_at >= AWAITED_SECONDS
-    assert last.nodes == "ab"
-    assert last.process == large.process
-    assert not last.fresh

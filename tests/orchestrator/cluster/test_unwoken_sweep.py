@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.channels import AGREE_SECONDS
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Crashed, Measured, OutOfMemory
@@ -62,5 +61,3 @@ def test_peers_are_woken_and_those_that_cannot_be_are_replaced(tmp_path: Path) -
     assert isinstance(stranded, Crashed)
     assert (stranded.cause, stranded.rank) == ("exception", 0)
     assert stranded.detail == f"ValueError: alone over {stubborn.BACKEND}"
-    waited = by_rows[STRANDS].ended_at - by_rows[STRANDS].started_at
-    assert AGREE_SECONDS <= waited < DEADLINE_SECONDS / 2

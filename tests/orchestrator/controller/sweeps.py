@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from orchestrator.controller import Controller
 from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import Event, Noted, TrialEnded
-from orchestrator.core.inputs import (
-    GroupsEnded,
-    Input,
-    StopRequested,
-    TrialFinished,
-)
+from orchestrator.core.inputs import Input, StopRequested, TrialFinished
 from orchestrator.core.instructions import Dismiss, Instruction, Release, Run
 from orchestrator.core.placement import CapacityRequest, Node, Shortfall
 from orchestrator.core.state import AbstractCallback, SweepState
@@ -67,18 +62,15 @@ class PlayedCluster(AbstractCluster):
     """Nodes that the test adds and removes, and groups that do nothing by themselves."""
 
     there: list[Node] = field(default_factory=lambda: make_nodes("a"))
-    need: Shortfall | None = None
     started: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)  # that the test has not taken yet
-    released: list[str] = field(default_factory=list)
     dismissed: list[str] = field(default_factory=list)
-    killed: list[str] = field(default_factory=list)
 
     def nodes(self) -> tuple[Node, ...]:
         return tuple(self.there)
 
     def request_capacity(self, need: Shortfall) -> None:
-        self.need = need
+        pass
 
     def start_group(self, group: str) -> None:
         self.started.append(group)
@@ -87,13 +79,13 @@ class PlayedCluster(AbstractCluster):
         match message:
             case Run():
                 self.runs.append(message)
-            case Release():
-                self.released.append(group)
             case Dismiss():
                 self.dismissed.append(group)
+            case Release():
+                pass
 
     def kill(self, group: str) -> None:
-        self.killed.append(group)
+        pass
 
 
 def make_nodes(*names: str, slots: int = 2) -> list[Node]:
@@ -105,29 +97,24 @@ def make_nodes(*names: str, slots: int = 2) -> list[Node]:
 class Sweep:
     """A driver; a second one of the same specification resumes the sweep.
 
-    `groups` are the most groups at the same time, and `requested` those that room is requested for,
-    as many as `groups` if None.
+    `groups` are the most at the same time.
     """
 
     spec: SweepSpec
     cluster: PlayedCluster = field(default_factory=PlayedCluster)
     groups: int = 1
-    requested: int | None = None
     clock: Clock = field(default_factory=Clock)
     forecasts: AbstractForecasts = field(default_factory=NoForecasts)
     callbacks: tuple[AbstractCallback, ...] = ()
     secrets: tuple[str, ...] = ()
-    nodes_may_come: bool = True
 
     def __post_init__(self) -> None:
         space = make_space(self.spec)
         self.study = Study(self.spec, "demo", space)
         self.recorder = Recorder()
         self.decisions: list[tuple[Input, Sequence[Instruction]]] = []
-        request = CapacityRequest(groups=self.requested or self.groups, ranks=2)
-        started = self.study.driver_started(
-            CLUSTER, request, self.groups, self.clock(), nodes_may_come=self.nodes_may_come
-        )
+        request = CapacityRequest(groups=self.groups, ranks=2)
+        started = self.study.driver_started(CLUSTER, request, self.groups, self.clock())
         self.controller = Controller(
             started,
             self.study,
@@ -170,13 +157,13 @@ class Sweep:
         assert run is not None
         return run
 
-    def report(self, run: Run, outcome: Outcome, *lost: str, **changes: object) -> None:
+    def report(self, run: Run, outcome: Outcome, *lost: str) -> None:
         """Reports a trial that took ten seconds; its group has lost the nodes `lost`.
 
         Workers of a trial that lost one have ended.
         """
         self.clock.now += 10
-        report = TrialFinished(
+        finished = TrialFinished(
             group=run.group,
             number=run.request.number,
             validation=run.request.validation,
@@ -188,11 +175,7 @@ class Sweep:
             lost_nodes=lost,
             at=self.clock.now,
         )
-        self.controller.receive(replace(report, **changes))
-
-    def lose(self, run: Run, *faults: str) -> None:
-        """Lets the process that runs the trial die."""
-        self.controller.receive(GroupsEnded(groups=(run.group,), faults=faults, at=0.0))
+        self.controller.receive(finished)
 
     def stop(self, by: str = "SIGTERM") -> None:
         self.controller.receive(StopRequested(cause=Stopped(by=by), at=0.0))

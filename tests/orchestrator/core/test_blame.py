@@ -24,7 +24,6 @@ from search_spaces.trial import (
     CrashKind,
     DriverDied,
     Outcome,
-    OutOfMemory,
     WorkersFailed,
 )
 from tests.orchestrator.core.driven import (
@@ -39,15 +38,6 @@ from tests.orchestrator.core.driven import (
 from tests.outcomes import make_measured
 
 BUDGET = budget_of(9)
-OUT = OutOfMemory(
-    where="device",
-    wanted_bytes=None,
-    limit_bytes=None,
-    rank=0,
-    phase="forward",
-    detail="so",
-    costs=None,
-)
 
 
 def crash(cause: CrashKind) -> Crashed:
@@ -155,35 +145,6 @@ def test_a_measured_plan_that_fails_as_well_shows_that_it_is_the_machine(failure
         Cancelled(cause=WorkersFailed(outcome=failure))
     }
     assert driven.state.sweep.running == ()
-
-
-def test_a_check_that_ends_in_another_way_shows_that_the_machine_works() -> None:
-    driven, _ = measured_then_failed(DIED, DIED)
-    fail(driven, OUT)
-
-    assert outcomes(driven)[1:] == [OUT, DIED]
-    assert not driven.state.ended
-
-
-def test_a_failed_start_is_no_first_death_of_a_plan() -> None:
-    """Its processes died once; the time before they had not even begun."""
-    driven, _ = measured_then_failed(NOT_STARTED, DIED)
-
-    assert driven.state.suspects == ()
-    (trial,) = driven.state.sweep.running
-    assert trial.plan == PAIRS[0]
-
-
-def test_failures_of_the_machine_are_counted_in_a_row() -> None:
-    driven = one_group()
-    fail(driven, FULL)
-    driven.open()
-    fail(driven, FULL)
-    driven.open()
-    fail(driven, make_measured())
-
-    assert driven.state.machine_failures == 0
-    assert not driven.state.ended
 
 
 def test_a_stop_closes_what_is_suspected() -> None:

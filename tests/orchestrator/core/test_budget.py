@@ -29,11 +29,6 @@ def test_the_plan_that_one_would_start_with_goes_first() -> None:
     assert next_action(running, BEGAN, untried=8) == Try(baseline=False)
 
 
-@pytest.mark.parametrize("first", [GOOD, make_oom()], ids=["measured", "out of memory"])
-def test_the_baseline_is_tried_once_however_it_ends(first: Outcome) -> None:
-    assert next_action(state_after([first]), BEGAN, untried=9) == Try(baseline=False)
-
-
 @pytest.mark.parametrize(
     ("outcomes", "budget", "now", "untried", "reason"),
     [
@@ -78,12 +73,6 @@ def test_what_is_under_way_counts_towards_the_trials() -> None:
     state = advance(state_after([GOOD], budget={"trials": 2}), started(1, make_plan()))
 
     assert isinstance(next_action(state, BEGAN, untried=9), Stop)
-
-
-def test_time_of_earlier_drivers_does_not_count() -> None:
-    state = state_after([GOOD] * 5, budget={"minutes": 1})  # which began at BEGAN
-
-    assert isinstance(next_action(state, BEGAN + 59, untried=9), Try)
 
 
 @pytest.mark.parametrize(

@@ -67,25 +67,12 @@ def test_the_step_of_the_longest_samples_has_its_time() -> None:
     )
 
 
-def test_it_never_exceeds_what_the_user_set() -> None:
-    state = after_builds(2.0, budget={"trial_seconds": 90, "minutes": 1_000})
-
-    assert deadline(state, step=5.0) == 90.0
-    assert deadline(after_builds(2.0, budget={**ROOMY, "minutes": 0.5}), step=5.0) == 30.0
-
-
 def test_the_users_limit_holds_until_building_is_known() -> None:
     nothing_built = state_after([make_oom()] * 3, budget=ROOMY, objective=OBJECTIVE)
     no_forecast = trial_deadline_seconds(after_builds(2.0), BEGAN, make_plan(), None)
 
     assert deadline(nothing_built, step=0.1) == 10_000
     assert no_forecast == 10_000
-
-
-def test_another_engine_may_take_longer_to_build() -> None:
-    state = after_builds(2.0)
-
-    assert deadline(state, make_plan(engine="deepspeed", zero_stage=2), step=0.1) == 10_000
 
 
 def test_a_compiler_is_waited_for() -> None:

@@ -13,7 +13,7 @@ from orchestrator.core.events import (
     SweepStarted,
     TrialStarted,
 )
-from orchestrator.core.failures import DRIVER_DIED_TWICE, GROUP_OVERDUE, RUNNER_DIED
+from orchestrator.core.failures import DRIVER_DIED_TWICE, GROUP_OVERDUE
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
     FinalistsChosen,
@@ -44,11 +44,10 @@ from orchestrator.core.instructions import (
     StartGroup,
     Store,
 )
-from orchestrator.core.notes import GroupReplaced, Message, TrialWaits
+from orchestrator.core.notes import GroupReplaced
 from orchestrator.core.placement import Placement, Shortfall
 from orchestrator.core.reasons import (
     BudgetSpent,
-    FreshWorkers,
     IsBaseline,
     NotWorthIt,
     OtherRanks,
@@ -207,32 +206,6 @@ def test_a_trial_that_an_earlier_driver_left_is_closed(
 # ---------------------------------------------------------------- nodes
 
 
-def test_a_trial_waits_until_nodes_come() -> None:
-    driven = Driven.by(driver(max_groups=1))
-    assert kinds(driven.tick()) == [Open]
-    instructions = driven.open()
-    assert kinds(instructions) == [TrialStarted, RequestCapacity, Noted]
-    assert isinstance(driven.state.sweep.notes[0].note, TrialWaits)
-    assert driven.tick(10) == ()
-    assert driven.show(*nodes("small", slots=1)) == ()
-    assert driven.state.groups == {}
-
-    assert kinds(driven.show(*nodes("a"))) == [RequestCapacity, StartGroup, Run]
-    assert driven.state.pending is None
-    assert driven.show(*nodes("a", "b")) == ()
-
-
-def test_a_node_that_left_takes_no_trial() -> None:
-    driven = searching(spec=budget_of(9))
-    assert driven.show(*nodes("b", "c")) == ()  # its trial runs until its group reports
-    driven.report("group-1", 0)
-    (*_, run) = driven.begin(PAIRS[1])
-
-    assert isinstance(run, Run)
-    assert run.placement == Placement((("c", 2),))
-    assert run.fresh
-
-
 def test_idle_groups_in_the_way_of_a_trial_are_released() -> None:
     driven = Driven.by(driver(spec=budget_of(9)))
     driven.show(*nodes("a", "b", slots=1))
@@ -283,21 +256,6 @@ def test_a_group_is_overdue_at_one_moment() -> None:
     assert driven.state.groups.keys() == {"group-2"}
     assert driven.report("group-1", 0) == ()
     assert driven.end("group-1") == ()
-
-
-def test_no_trial_starts_while_groups_of_a_list_end() -> None:
-    driven = searching()
-    driven.report("group-1", 0)
-    instructions = driven.end("group-2", "group-1", faults=("so",))
-
-    assert kinds(instructions) == [Abandon, Noted, Open]
-    assert driven.state.groups == {}
-    assert driven.state.sweep.notes[-1].note == Message(text="so")
-    (*_, run) = driven.open()
-    assert isinstance(run, Run)
-    assert run.group == "group-3"
-    retry = driven.state.sweep.running[0].reason
-    assert retry == Retry(trial=1, cause=WorkersFailed(outcome=RUNNER_DIED))
 
 
 def test_no_group_is_started_in_place_of_one_that_has_yet_to_end() -> None:
@@ -408,20 +366,6 @@ def test_a_report_of_a_trial_is_not_taken_for_that_of_its_validation() -> None:
     assert driven.report("group-1", 0) == ()
     assert driven.state.sweep.running == (validation,)
     assert Store in kinds(driven.report("group-1", 0, validation=True))
-
-
-def test_a_validation_replaces_workers_that_ran_before() -> None:
-    driven = searching()
-    driven.report("group-1", 0, make_measured(20.0))
-    instructions = driven.report("group-2", 1, make_measured(40.0), workers_ended=True)
-    run = next(one for one in instructions if isinstance(one, Run))
-
-    assert run.request.validation
-    assert run.group == "group-1"  # where workers are, and room
-    assert run.fresh
-    assert GroupReplaced(reason=FreshWorkers()) in [
-        noted.note for noted in driven.state.sweep.notes
-    ]
 
 
 # ---------------------------------------------------------------- repeats

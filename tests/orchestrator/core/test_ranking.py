@@ -13,7 +13,6 @@ from orchestrator.core.objective import (
     best,
     outcome_counts,
     ranked,
-    record_of,
     throughput,
     ties_of_best,
     trials_since_best,
@@ -21,7 +20,7 @@ from orchestrator.core.objective import (
 from orchestrator.core.records import Record
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import numbers
-from tests.orchestrator.records import make_plan, make_record, make_records, make_space, make_spec
+from tests.orchestrator.records import make_records, make_space, make_spec
 from tests.outcomes import every_outcome, make_measured, make_oom
 
 GOAL = Objective(headroom=0.05)
@@ -60,13 +59,6 @@ def test_order_and_equals(
     assert (None if top is None else top.number) == (order[0] if order else None)
 
 
-def test_the_line_itself_may_be_reached() -> None:
-    (record,) = measurements((40.0, 0.5))
-
-    assert Objective(headroom=0.5).feasible(record)
-    assert not Objective(headroom=0.500001).feasible(record)
-
-
 def test_what_was_not_measured_is_never_ranked() -> None:
     records = records_of(every_outcome())
 
@@ -75,13 +67,6 @@ def test_what_was_not_measured_is_never_ranked() -> None:
     assert throughput(records[1]) == 0.0
     assert outcome_counts(records)["measured"] == 4
     assert sum(outcome_counts(records).values()) == len(records)
-
-
-def test_the_last_record_of_a_plan_counts() -> None:
-    first, last = (make_record(number, make_plan(), make_oom()) for number in (0, 5))
-
-    assert record_of((first, last), make_plan()) == last
-    assert record_of((first, last), make_plan(zero_stage=3)) is None
 
 
 @pytest.mark.parametrize(

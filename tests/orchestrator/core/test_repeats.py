@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy import stats
 
@@ -92,28 +91,6 @@ def test_the_deviation_between_trials_is_pooled_over_plans() -> None:
     assert speeds.half_width(first) == pytest.approx(speeds.half_width(third) / math.sqrt(2))
 
 
-def test_intervals_hold_repeats_of_noisy_plans() -> None:
-    """The plan is measured once, in a study that knows the noise from five other pairs."""
-    random, held, tries = np.random.default_rng(0), 0, 400
-    for _ in range(tries):
-        true = 20 * np.exp(random.normal(0, 0.15, (6, 2)))
-        state = searched(*map(float, true[:, 0]))
-        for number in range(5):
-            state = again(state, number, float(true[number, 1]))
-        speeds = state.speeds
-        plan = state.records[5].plan
-        distance = abs(speeds.by_plan[plan].mean - math.log(20))
-        held += distance <= speeds.half_width(plan)
-    assert held / tries > 0.9
-
-
-def test_without_repeats_an_interval_is_that_of_its_trial() -> None:
-    state = searched(10.0, 20.0)
-
-    assert state.pooled(state.records[0]) is state.records[0]
-    assert state.by_plan == state.records
-
-
 def test_first_each_finalist_then_the_baseline_then_the_two_that_lead() -> None:
     state = searched(10.0, 40.0, 39.0, 38.0)
     order = []
@@ -128,17 +105,6 @@ def test_first_each_finalist_then_the_baseline_then_the_two_that_lead() -> None:
     assert abs(order[4:].count(1) - order[4:].count(2)) <= 1  # in turn
 
 
-def test_a_plan_that_leads_by_now_is_measured_again_though_it_was_no_finalist() -> None:
-    """Results of repeats may rank other plans above the finalists."""
-    state = searched(10.0, 40.0, 39.0, 38.0, 37.0)
-    for number in (1, 2, 3, 0):
-        state = again(state, number, rate_of(state.records[number]) * 0.9)
-
-    assert chosen(state, 1, 4, 2) == 4  # measured once, the first leader twice
-    assert chosen(state, 1, 2, 4) == 1  # of two measured as often, the first
-    assert chosen(state, 1, 4, 2, running=[4, 4]) == 1
-
-
 def test_a_clear_leader_is_enough() -> None:
     state = searched(10.0, 40.0, 30.0)
     for number in (1, 2, 0):
@@ -146,15 +112,6 @@ def test_a_clear_leader_is_enough() -> None:
         state = again(state, number, rate_of(state.records[number]) * 1.002)
 
     assert chosen(state, 1, 2) is None
-
-
-def test_a_difference_that_does_not_matter_is_not_settled() -> None:
-    state = searched(10.0, 40.0, 39.9, objective={"interval": 0.05})
-    for number in (1, 2, 0):
-        state = again(state, number, rate_of(state.records[number]))
-
-    assert chosen(state, 1, 2) is None
-    assert chosen(replace(state, spec=searched(objective={"interval": 0.005}).spec), 1, 2) == 1
 
 
 @pytest.mark.parametrize(
@@ -167,13 +124,6 @@ def test_a_difference_that_does_not_matter_is_not_settled() -> None:
 )
 def test_nothing_is_measured_again(finalists: tuple[int, ...], sections: dict[str, Any]) -> None:
     assert chosen(searched(10.0, 40.0, 39.0, **sections), *finalists) is None
-
-
-def test_running_repeats_count() -> None:
-    state = searched(10.0, 40.0, 39.0, validation={"enabled": True, "repeats": 2})
-
-    assert chosen(state, 1, 2, running=[1]) == 2
-    assert chosen(state, 1, 2, running=[1, 2]) is None
 
 
 def test_a_repeat_that_was_stopped_counts_once_and_decides_nothing() -> None:
@@ -193,23 +143,6 @@ def test_repeats_are_counted_anew_after_other_trials() -> None:
     more = replace(more, ended_at=last.ended_at + 9)
 
     assert chosen(replace(state, records=(*state.records, more)), 1, 2) == 1
-
-
-@pytest.mark.parametrize("low", [0.0, 1e-300])
-def test_a_trial_whose_steps_tell_nothing_has_a_wide_interval(low: float) -> None:
-    """The steps are so few that the interval of their mean has no end; the study has repeats."""
-    state = again(searched(10.0, 40.0, 39.0), 1, 40.0)
-    outcome = state.records[2].outcome
-    assert isinstance(outcome, Measured)
-    rate = Estimate(value=39.0, low=low, high=1e300)
-    vague = replace(state.records[2], outcome=replace(outcome, samples_per_second=rate))
-    state = replace(state, records=(*state.records[:2], vague, *state.records[3:]))
-
-    pooled = state.pooled(vague).outcome
-
-    assert isinstance(pooled, Measured)
-    assert pooled.samples_per_second.low == pytest.approx(39.0 / 10, rel=0.01)
-    assert pooled.samples_per_second.high == pytest.approx(39.0 * 10, rel=0.01)
 
 
 # ---------------------------------------------------------------- the answer
@@ -232,19 +165,6 @@ def test_the_lucky_trial_is_not_the_answer() -> None:
     assert outcome.step_seconds.value * rate_of(best) == pytest.approx(
         rate_of(state.records[2]) * state.records[2].outcome.step_seconds.value  # type: ignore[union-attr]
     )
-
-
-def test_of_plans_as_fast_as_each_other_the_one_measured_more_often_is_the_answer() -> None:
-    """The mean of two that differ by 10 % is less certain than that of four."""
-    state = searched(10.0, 40.0, 39.9)
-    for number, rate in ((1, 36.0), (2, 36.0), (2, 36.0), (2, 39.8)):
-        state = again(state, number, rate)
-    (first, often), speeds = plans(state, 1, 2), state.speeds
-    assert speeds.score(first) > speeds.score(often)
-
-    assert state.best is not None
-    assert state.best.number == 2
-    assert numbers(state.ties) == [2, 1]
 
 
 def test_trials_of_few_steps_do_not_make_a_plan_slower() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,14 +10,13 @@ from orchestrator.core.events import (
     GroupStarted,
     Noted,
     SweepEnded,
-    SweepStarted,
     TrialEnded,
 )
 from orchestrator.core.notes import Message
 from orchestrator.core.objective import throughput
 from orchestrator.core.reasons import AllTried
-from orchestrator.core.state import advance, begin
-from search_spaces.trial import Cancelled, Outcome, Stopped
+from orchestrator.core.state import advance
+from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import started, state_after
 from tests.orchestrator.records import (
     BEGAN,
@@ -29,7 +26,7 @@ from tests.orchestrator.records import (
     make_spec,
     some_plans,
 )
-from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, every_outcome, make_measured, make_oom
+from tests.outcomes import CPU_FINGERPRINT, every_outcome, make_measured, make_oom
 
 
 def test_each_event_changes_what_it_tells_of() -> None:
@@ -55,38 +52,6 @@ def test_each_event_changes_what_it_tells_of() -> None:
     )
     state = advance(advance(state, note), end)
     assert (state.notes, state.ended) == ((note,), end)
-
-
-def test_a_new_start_forgets_the_old_sweep() -> None:
-    state = state_after([make_measured()])
-    again = SweepStarted(
-        study="other",
-        spec=state.spec,
-        space=state.space,
-        records=(),
-        memory_limit_bytes=None,
-        at=BEGAN + 5,
-    )
-
-    assert advance(state, again) == begin(again)
-
-
-def test_the_limit_is_learned_from_the_first_trial_that_knows_it() -> None:
-    state = replace(state_after(), memory_limit_bytes=None)
-    host = make_oom(None, where="host", limit_bytes=None)
-    endings = (
-        Cancelled(cause=Stopped(by="Ctrl-C")),
-        host,
-        make_oom(1.2),
-        Cancelled(cause=Stopped(by="Ctrl-C")),
-    )
-    limits = []
-    for number, outcome in enumerate(endings):
-        ended = TrialEnded(record=make_record(number, make_plan(), outcome), at=BEGAN)
-        state = advance(state, ended)
-        limits.append(state.memory_limit_bytes)
-
-    assert limits == [None, None, LIMIT_BYTES, LIMIT_BYTES]
 
 
 rates = st.floats(1.0, 100.0, allow_nan=False)

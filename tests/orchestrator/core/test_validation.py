@@ -18,7 +18,7 @@ from orchestrator.report.labels import failure_words
 from search_spaces.facts import LossDependence
 from search_spaces.trial import Cancelled, Measured, Outcome, Stopped, ValidationRun
 from tests.orchestrator.core.values import numbers, state_after
-from tests.outcomes import make_costs, make_measured, make_oom
+from tests.outcomes import make_measured, make_oom
 
 ON = {"enabled": True, "repeats": 0}
 BY_ROOM = {"prefer": "headroom"}
@@ -86,16 +86,6 @@ def test_of_equals_the_one_with_most_room_goes_first() -> None:
     assert next_of(state) == 2
 
 
-def test_of_plans_that_leave_as_much_room_the_fastest_goes_first() -> None:
-    """A peak lower by 0.1 % of the limit justifies no slower plan, with headroom as objective."""
-    trials = make_measured(20.0, 0.400), make_measured(36.0, 0.401), make_measured(50.0, 0.43)
-    state = searched(trials, objective={"metric": "headroom"})
-
-    assert numbers(state.ties) == [1, 0]
-    assert next_of(state) == 1
-    assert best_of(after_validation(state, 1)) == 1
-
-
 def test_a_validation_that_holds_is_the_answer_and_the_end() -> None:
     state = after_validation(searched(), 2)
 
@@ -121,14 +111,6 @@ def test_after_a_failure_the_next_plan_is_validated() -> None:
     }
 
 
-def test_a_plan_that_is_no_equal_has_to_wait() -> None:
-    """Far slower plans have headroom, and are validated when all faster ones have failed."""
-    state = searched([make_measured(20.0, 0.1), FAST])
-
-    assert next_of(state) == 1
-    assert next_of(after_validation(state, 1, make_oom())) == 0
-
-
 def test_tries_end() -> None:
     state = searched([SLOW, FAST, ROOMY, make_measured(39.9, 0.7)], validation=ON | {"tries": 2})
     state = after_validation(after_validation(state, 2, make_oom()), 3, make_oom())
@@ -136,17 +118,6 @@ def test_tries_end() -> None:
     assert state.next_to_validate is None
     assert state.validated is None
     assert best_of(state) == 1  # the fastest of which nothing bad is known
-
-
-def test_tries_count_anew_after_other_trials() -> None:
-    state = after_validation(searched(validation=ON | {"tries": 1}), 2, make_oom())
-    assert state.next_to_validate is None
-    trial = replace(state.records[0], number=9, started_at=state.validations[0].ended_at + 1)
-    trial = replace(trial, ended_at=trial.started_at + 5)
-
-    later = advance(state, TrialEnded(record=trial, at=trial.ended_at))
-
-    assert next_of(later) == 1
 
 
 @pytest.mark.parametrize(
@@ -175,16 +146,6 @@ def test_a_better_plan_found_later_is_validated_too() -> None:
     assert later.validated is None  # that of trial 1 holds, but it is no longer among the best
 
 
-def test_an_equal_found_later_changes_nothing() -> None:
-    state = after_validation(searched([SLOW, FAST]), 1)
-    equal = replace(state.records[0], number=9, outcome=make_measured(40.5, 0.3))
-
-    later = advance(state, TrialEnded(record=equal, at=equal.ended_at))
-
-    assert later.next_to_validate is None
-    assert best_of(later) == 1
-
-
 def test_a_validation_that_was_stopped_counts_for_nothing() -> None:
     state = searched()
     stopped = after_validation(state, 2, Cancelled(cause=Stopped(by="Ctrl-C")))
@@ -192,17 +153,6 @@ def test_a_validation_that_was_stopped_counts_for_nothing() -> None:
     assert stopped.validations == ()
     assert stopped.records == state.records
     assert stopped.next_to_validate == state.next_to_validate
-
-
-def test_another_headroom_judges_old_validations_anew() -> None:
-    state = after_validation(searched(), 2, make_measured(40.0, 0.94))
-    assert state.validated is not None
-    stricter = state.spec.objective.model_copy(update={"headroom": 0.1})
-
-    state = replace(state, spec=state.spec.model_copy(update={"objective": stricter}))
-
-    assert state.failed_validations.keys() == {2}
-    assert next_of(state) == 1
 
 
 # ---------------------------------------------------------------- speed
@@ -225,30 +175,6 @@ def test_a_slow_validation_is_one_more_measurement_of_its_plan() -> None:
     lucky = held.pooled(held.records[1]).outcome
     assert isinstance(lucky, Measured)
     assert lucky.samples_per_second.value == pytest.approx((40.0 * 20.0) ** 0.5)
-
-
-def test_of_plans_that_differ_less_than_matters_the_validated_one_is_best() -> None:
-    state = searched([SLOW, FAST, make_measured(39.9, 0.8)], objective={"interval": 0.02})
-
-    within = after_validation(state, 1, make_measured(39.5, 0.8))  # its mean: 39.7
-    assert best_of(within) == 1
-    assert next_of(within) is None
-
-    slower = after_validation(state, 1, make_measured(36.0, 0.8))  # its mean: 37.9
-    assert best_of(slower) == 2
-    assert next_of(slower) == 2
-
-
-def test_once_as_many_plans_as_wanted_are_validated_the_best_of_them_is_it() -> None:
-    state = searched(
-        [SLOW, FAST, make_measured(39.0, 0.8)], objective={}, validation=ON | {"tries": 1}
-    )
-
-    state = after_validation(state, 1, make_measured(37.0, 0.8))
-
-    assert next_of(state) is None
-    assert best_of(state) == 1
-    assert state.validated is not None
 
 
 # ---------------------------------------------------------------- losses
@@ -316,15 +242,6 @@ def test_losses_that_are_apart_say_since_when_and_by_what(
     assert f"(tolerance 0.1 % in fp32, first exceeded in step 5); {words}" in said
 
 
-def test_a_reference_that_differs_from_itself_says_nothing_of_a_plan() -> None:
-    off = with_losses([LOSSES[0], LOSSES[1] - 0.1, *LOSSES[2:]])
-    state = searched([with_losses(LOSSES), off])
-    again = replace(state.records[0], number=2, outcome=off, reason=Remeasures(trial=0))
-    state = replace(state, records=(*state.records, again))
-
-    assert checked(state, 1, off).unstable == 0
-
-
 def drifting(shares: Sequence[float], **changes: Any) -> Measured:
     """Returns a run whose losses differ from `LOSSES` by these shares of the largest one."""
     shares = [*shares, *[shares[-1]] * (len(LOSSES) - len(shares))]
@@ -384,24 +301,6 @@ def test_what_other_rounding_changes_in_a_repeat_is_the_tolerance(
         assert f"from trial {repeat}, a repeat with weights rounded otherwise" in words
 
 
-def test_losses_are_compared_until_rounding_alone_explains_a_difference() -> None:
-    """A few steps tell more than ten if training is chaotic."""
-    state = in_bf16((1, [1e-4, 5e-4, 1e-2]))
-
-    found = checked(state, 1, drifting([0.0, 0.0, 0.5]))
-    assert (found.steps, found.tolerance.share) == (2, pytest.approx(5e-3))
-    assert found.holds
-
-
-def test_a_reference_that_draws_its_own_data_is_the_cause() -> None:
-    """Its repeat differs from it by more than any rounding does."""
-    state = in_bf16((0, [0.2]), (1, [1e-4]), off=0.1)
-
-    found = checked(state, 1, drifting([0.1]))
-    assert (found.tolerance.share, found.steps) == (0.02, 1)
-    assert (found.cause, found.unstable) == ("repeat", 0)
-
-
 def test_a_plan_that_differs_from_itself_cannot_widen_its_own_tolerance() -> None:
     state = in_bf16((0, [1e-4]), (1, [2e-3]))
 
@@ -421,13 +320,6 @@ def test_what_the_probe_found_explains_a_difference_before_any_plan() -> None:
     off = drifting([0.1], validation=validation_run(dependences=(data,)))
     words = words_of(after_validation(searched([SLOW, FAST]), 1, off))[1]
     assert "the probe of the model says why: 40.0% of the values of a batch differ" in words
-
-
-def test_only_the_first_steps_are_compared() -> None:
-    state = searched([SLOW, FAST])
-
-    assert checked(state, 1, with_losses([*LOSSES[:10], 99.0])).difference == 0.0
-    assert checked(state, 1, with_losses([*LOSSES[:2], 99.0][:2])).steps == 2
 
 
 def test_precision_and_lossy_knobs_widen_what_may_be() -> None:
@@ -475,30 +367,6 @@ def test_a_plan_whose_own_validation_failed_is_no_reference() -> None:
     assert state.validated.number == 1
 
 
-def test_a_reference_of_few_steps_is_the_last_choice() -> None:
-    brief = make_measured(20.0, losses=(6.9, 6.85))
-    state = searched([brief, FAST, make_measured(10.0)])
-    assert checked(state, 1, with_losses(LOSSES)).reference == 2
-
-    state = searched([brief, FAST])
-    found = checked(state, 1, with_losses(LOSSES))
-    assert (found.reference, found.steps) == (0, 2)
-
-
-def test_without_another_measured_plan_losses_are_not_compared() -> None:
-    state = searched([make_oom(), FAST])
-
-    assert checked(state, 1, with_losses(LOSSES)) is None
-    assert after_validation(state, 1).validated is not None
-
-
-def test_losses_near_zero_are_compared_by_the_largest() -> None:
-    reference = make_measured(20.0, losses=(1.0, 1e-9, 1e-12))
-    state = searched([reference, FAST])
-
-    assert checked(state, 1, with_losses([1.0, 2e-9, 5e-12])).difference < 1e-8
-
-
 # ---------------------------------------------------------------- deadlines
 
 
@@ -512,11 +380,3 @@ def test_a_validation_has_time_of_its_own() -> None:
     assert validation_deadline_seconds(state, state.records[1]) == pytest.approx(
         60 + 4 * (0.4 + 7 * step) + 3 * 60 + saved, rel=1e-3
     )
-
-
-def test_a_compiled_plan_may_compile_twice() -> None:
-    compiled = make_measured(40.0, 0.8, costs=make_costs(compile_seconds=100.0))
-    states = [searched([SLOW, it], budget={"trial_seconds": 3600}) for it in (FAST, compiled)]
-    plain, longer = (validation_deadline_seconds(state, state.records[1]) for state in states)
-
-    assert longer == pytest.approx(plain + 800)

@@ -5,20 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.explain.context import complete_plan, knob_args
 from search_spaces.errors import UserError
-from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
-from search_spaces.rules.registry import refusal
-from search_spaces.trial import Refused
 from tests.plans import ddp_plan
-from tests.search_spaces.values import GLOBAL_BATCH, a_cluster, around
+from tests.search_spaces.values import GLOBAL_BATCH
 
 DOMAINS: dict[str, tuple[Any, ...]] = {"bucket_mib": (50, 100), "checkpoint_mode": ("selective",)}
-NAMES = [knob.name for knob in KNOBS]
 
 
 @pytest.mark.parametrize(
@@ -87,36 +81,3 @@ def test_the_rest_is_as_in_the_other_plan(
     made = complete_plan(asked, like, DOMAINS, GLOBAL_BATCH)
 
     assert made == Plan(**{**like.as_dict(), **differs})
-
-
-def test_a_batch_that_cannot_be_met_is_refused() -> None:
-    made = complete_plan({"micro_batch": 3}, ddp_plan(), {}, GLOBAL_BATCH)
-
-    assert isinstance(made, Refused)
-    assert made.rule == "global_batch_is_kept"
-    assert made.detail.endswith("is not a multiple of micro_batch 3 x data 2 = 6")
-    assert isinstance(complete_plan({"micro_batch": 64}, ddp_plan(), {}, GLOBAL_BATCH), Refused)
-
-
-@given(
-    asked=st.fixed_dictionaries(
-        {},
-        optional={
-            "engine": st.sampled_from(["torch", "deepspeed"]),
-            "zero_stage": st.sampled_from([0, 1, 2, 3]),
-            "tensor": st.sampled_from([1, 2, 3]),
-            "pipeline": st.sampled_from([1, 2]),
-            "micro_batch": st.sampled_from([1, 2, 4, 5]),
-            "checkpoint_ratio": st.sampled_from([0.0, 1.0]),
-            "offload_optimizer": st.sampled_from(["none", "cpu", "nvme"]),
-        },
-    )
-)
-def test_what_nobody_named_never_breaks_a_rule_of_rest(asked: dict[str, Any]) -> None:
-    made = complete_plan(asked, ddp_plan(zero_stage=3), {}, GLOBAL_BATCH)
-
-    if isinstance(made, Plan):
-        refused = refusal(made, around(cluster=a_cluster(slots=64)))
-        assert {name: getattr(made, name) for name in asked} == asked
-        if refused is not None and refused.rule == "knob_at_default":
-            assert refused.detail.split(" ")[0] in asked

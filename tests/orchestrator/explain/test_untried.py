@@ -141,15 +141,3 @@ def test_slower_by_forecast_and_not_reached() -> None:
     assert missed.ratio is not None
     assert missed.ratio.value == pytest.approx(2.0)
     assert missed.reasons[0] == slower.reasons[1]
-
-
-def test_a_sweep_that_goes_on_says_so_and_one_without_an_answer_starts_from_the_baseline() -> None:
-    lost = ((a_plan(zero_stage=2), out_of_memory(90)),)
-    found = told({"zero_stage": 3}, grounded(lost))
-
-    assert found.like == 0
-    assert found.ratio is None
-    assert found.plan == a_plan()
-    assert untried_words(found.reasons[-1]) == (
-        "no end of the sweep is recorded; so far it has 1 trial"
-    )

@@ -86,7 +86,7 @@ def run_folder(folder: Path, *, steps: int) -> list[dict[str, Any]]:
         },
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate.commands.config.config_args import ClusterConfig
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,34 +18,36 @@ from orchestrator.export.bundle import readme, write_bundle
 from orchestrator.export.formats import export_bundle
 from orchestrator.export.inputs import collect_inputs
 from search_spaces.errors import UserError
-from search_spaces.settings.export_manifest import ExportManifest
+from search_spaces.settings.rank_layout import draw_seed
 from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
 
-
-def thorough(*values: object) -> Any:
-    return pytest.param(*values, marks=pytest.mark.thorough)
-
-
+ZERO: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 2}
 STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
-        # two ranks of torchrun: tests/orchestrator/cli/test_verify.py
-        thorough("torchrun", {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1}),
-        thorough("torchrun", {"zero_stage": 3, "checkpoint_ratio": 1.0, "batching": "packed"}),
-        thorough("torchrun", {"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"}),
-        thorough("torchrun", {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_offload": True}),
-        thorough(
-            "deepspeed",
-            {"engine": "deepspeed", "zero_stage": 1, "data": 1, "checkpoint_ratio": 0.5},
+        # verified by default: tests/orchestrator/cli/test_verify.py
+        ("torchrun", {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1}),
+        ("torchrun", {"zero_stage": 3, "checkpoint_ratio": 1.0, "batching": "packed"}),
+        ("torchrun", {"zero_stage": 2, "micro_batch": 1, "offload_parameters": "cpu"}),
+        ("torchrun", {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_offload": True}),
+        ("deepspeed", ZERO | {"zero_stage": 1, "data": 1, "checkpoint_ratio": 0.5}),
+        ("deepspeed", ZERO | {"zero_stage": 3, "checkpoint_ratio": 0.5}),
+        ("accelerate", {"checkpoint_ratio": 0.5, "batching": "packed", "bucket_mib": 1}),
+        (
+            "hf-trainer",
+            {"data": 1, "micro_batch": 4, "checkpoint_ratio": 0.5, "optimizer": "adamw_foreach"},
         ),
-        thorough("deepspeed", {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 0.5}),
+        ("hf-trainer", {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1}),
+        ("hf-trainer", ZERO | {"zero_stage": 3, "checkpoint_ratio": 1.0}),
     ],
+    ids=str,
 )
 def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
     name: str, knobs: dict[str, Any], tmp_path: Path
@@ -69,8 +73,11 @@ def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
         ("torchrun", {"precision": "fp16", "optimizer": "adafactor"}),
         ("torchrun", {"zero_stage": 3, "precision": "bf16"}),
         ("torchrun", {"zero_stage": 2, "precision": "fp16", "optimizer": "adamw_8bit"}),
-        ("deepspeed", {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}),
-        ("deepspeed", {"engine": "deepspeed", "zero_stage": 0, "precision": "bf16"}),
+        ("deepspeed", ZERO | {"offload_optimizer": "cpu"}),
+        ("deepspeed", ZERO | {"zero_stage": 0, "precision": "bf16"}),
+        ("ray-train", {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1}),
+        ("ray-train", {"precision": "fp16", "compression": "powersgd", "accelerator": 'H"1'}),
+        ("ray-train", ZERO | {"offload_optimizer": "cpu"}),
     ],
 )
 @pytest.mark.parametrize("train", [{}, STEEP])
@@ -115,6 +122,11 @@ def assert_complete(text: str, folder: Path) -> None:
             "checkpoint_mode is selective",
         ),
         ("accelerate", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
+        ("accelerate", {"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
+        ("accelerate", {"compression": "bf16"}, "compression is bf16"),
+        ("hf-trainer", {"batching": "packed"}, "batching is packed"),
+        ("hf-trainer", {"precision": "fp16"}, "on a CPU accelerate silently trains in fp32"),
+        ("hf-trainer", {"optimizer": "adafactor"}, "optimizer is adafactor"),
         ("yaml", {}, "the formats are torchrun, deepspeed"),
         (
             None,
@@ -219,50 +231,45 @@ def test_the_command_starts_as_many_ranks_as_there_were_on_each_host(
     assert ("`$RANKS_HERE` is the number of" in told) == ("RANKS_HERE" in words)
 
 
+def configuration_of(folder: Path, *, device: str = "cuda", **knobs: Any) -> ClusterConfig:
+    """Returns the file as Accelerate itself reads it."""
+    what = dataclasses.replace(taken_of(a_plan(**knobs)), device=device)
+    file = folder / "accelerate_config.yaml"
+    file.write_text(export_bundle(what, "accelerate").files[file.name])
+    config: ClusterConfig = ClusterConfig.from_yaml_file(str(file))
+    return config
+
+
+def test_accelerate_reads_the_configuration(tmp_path: Path) -> None:
+    ddp = configuration_of(tmp_path, precision="bf16")
+    assert (ddp.num_processes, ddp.mixed_precision) == (2, "bf16")
+    assert ddp.distributed_type == "MULTI_GPU"
+    sharded = configuration_of(tmp_path, zero_stage=3, data=4, replicas=2, micro_batch=1)
+    assert sharded.distributed_type == "FSDP"
+    assert sharded.fsdp_config["fsdp_version"] == 2
+    assert sharded.fsdp_config["fsdp_reshard_after_forward"] is True
+    sizes = sharded.parallelism_config
+    assert sizes["parallelism_config_dp_replicate_size"] == 2
+    assert sizes["parallelism_config_dp_shard_size"] == 2
+    kept = configuration_of(tmp_path, zero_stage=2)
+    assert kept.fsdp_config["fsdp_reshard_after_forward"] is False
+    assert configuration_of(tmp_path, device="cpu", data=1).use_cpu is True
+
+
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("name", "knobs", "rank"),
     [
-        (None, "name a folder that plimsoll export wrote"),
-        ("{", "is not what plimsoll export wrote"),
-        ("[]", "is not what plimsoll export wrote"),
-        ('{"plan": {"micro_batch": 0}}', "is not what plimsoll export wrote"),
+        ("torchrun", {}, "rank"),
+        ("accelerate", {}, "rank"),
+        ("ray-train", {}, "rank"),
+        ("deepspeed", ZERO, "rank"),
+        ("hf-trainer", {}, "args.process_index"),
     ],
 )
-def test_a_folder_of_something_else_is_told(text: str | None, words: str, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / "plimsoll.json").write_text(text)
-
-    with pytest.raises(UserError, match=words):
-        ExportManifest.read(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["torchrun", "ray-train"])
-@pytest.mark.parametrize(
-    ("knobs", "backend"),
-    [
-        ({"zero_stage": 2, "offload_parameters": "cpu"}, "cpu:gloo,cuda:nccl"),
-        ({"zero_stage": 2}, "nccl"),
-    ],
-)
-def test_offloaded_gradients_can_be_summed_on_the_host(
-    name: str, knobs: dict[str, Any], backend: str, tmp_path: Path
+def test_a_script_seeds_its_ranks_as_workers_do(
+    name: str, knobs: dict[str, Any], rank: str
 ) -> None:
-    """Their norm is reduced where they are; a group for GPUs alone refuses that."""
-    on_gpus = dataclasses.replace(taken_of(a_plan(**knobs), grad_clip=1.0), device="cuda")
-    script = export_bundle(on_gpus, name).files["train.py"]
+    script = export_bundle(taken_of(a_plan(**knobs), seed=7), name).files["train.py"]
 
-    assert f'("{backend}")' in script
-    assert_complete(script, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["torchrun", "ray-train", "deepspeed"])
-def test_an_optimizer_on_the_host_has_a_gpus_share_of_the_cores(name: str, tmp_path: Path) -> None:
-    engine = "deepspeed" if name == "deepspeed" else "torch"
-    place = "offload_optimizer" if engine == "deepspeed" else "offload_parameters"
-    plan = a_plan(engine=engine, zero_stage=2, **{place: "cpu"})
-    on_cpus = taken_of(plan)
-    script = export_bundle(dataclasses.replace(on_cpus, device="cuda"), name).files["train.py"]
-
-    assert "torch.set_num_threads(max(cores, 1))" in script
-    assert_complete(script, tmp_path)
-    assert "set_num_threads" not in export_bundle(on_cpus, name).files["train.py"]
+    (formula,) = re.findall(r"torch\.manual_seed\((.+ % 2\*\*32)\)", script)
+    assert eval(formula.replace(rank, "3")) == draw_seed(7, 3)

@@ -10,40 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.api import load_best
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from search_spaces.errors import UserError
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.export.folders import CLIP, STEPS, run_folder, taken_of
-from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
+from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import a_plan, a_spec
 from workers.data.batches import WORST_STEP, batch_source
-from workers.models.hub import divides_by_label_count
 from workers.models.load import build_whole
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"data": 1, "micro_batch": 4, "checkpoint_ratio": 0.5, "optimizer": "adamw_foreach"},
-        {"checkpoint_ratio": 0.5, "batching": "grouped", "bucket_mib": 1},
-        {"engine": "deepspeed", "zero_stage": 3, "checkpoint_ratio": 1.0},
-    ],
-    ids=str,
-)
-def test_trainer_gives_the_losses_of_a_plain_loop(knobs: dict[str, Any], tmp_path: Path) -> None:
-    what = taken_of(a_plan(**knobs), grad_clip=CLIP)
-    write_bundle(export_bundle(what, "hf-trainer"), what, tmp_path / "out")
-
-    lines = run_folder(tmp_path / "out", steps=1 + STEPS)
-
-    assert [line["step"] for line in lines] == list(range(1 + STEPS))
-    losses = [line["loss"] for line in lines]
-    assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
-
 
 T5: dict[str, Any] = {
     "model_type": "t5",
@@ -123,33 +97,6 @@ def test_models_that_ignore_trainers_count_train_steps_of_the_same_length(
     assert losses == pytest.approx(plain_losses(spec, STEPS), rel=LOSS_TOLERANCE)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("config", "task"),
-    [
-        (T5, "seq2seq"),
-        (BERT, "masked-lm"),
-        (BERT, "sequence-classification"),
-    ],
-    ids=["T5", "BERT", "classification"],
-)
-def test_the_stock_trainer_is_refused_where_it_would_take_longer_steps(
-    config: dict[str, Any], task: str, tmp_path: Path
-) -> None:
-    spec = spec_for(config, task, tmp_path / "model")
-    for name, knobs in (("many", {"micro_batch": 2}), ("one", {"micro_batch": 8})):
-        what = taken_of(a_plan(data=1, **knobs), spec=spec)
-        write_bundle(export_bundle(what), what, tmp_path / name)
-
-    with pytest.raises(UserError, match="gradients would be 4 times too long"):
-        load_best(tmp_path / "many").training_arguments()
-    assert load_best(tmp_path / "one").training_arguments()["gradient_accumulation_steps"] == 1
-
-
-def test_causal_models_divide_by_trainers_count() -> None:
-    assert divides_by_label_count(a_spec().model)
-
-
 def on_cuda(**knobs: Any) -> dict[str, Any]:
     """Returns the arguments of a plan measured on GPUs."""
     what = replace(taken_of(a_plan(**knobs)), device="cuda")
@@ -174,33 +121,3 @@ def test_the_arguments_say_the_plan() -> None:
     assert on_cuda(zero_stage=2)["fsdp_config"]["reshard_after_forward"] is False
     zero = on_cuda(engine="deepspeed", zero_stage=2)
     assert zero["deepspeed"] == "ds_config.json"
-
-
-def test_transformers_reads_the_arguments(tmp_path: Path) -> None:
-    what = taken_of(a_plan(data=1, micro_batch=4), warmup_steps=3, schedule="cosine")
-    file = tmp_path / "training_arguments.json"
-    file.write_text(export_bundle(what, "hf-trainer").files[file.name])
-
-    from transformers import HfArgumentParser, TrainingArguments  # with peft: a second
-
-    (read,) = HfArgumentParser(TrainingArguments).parse_json_file(str(file))
-
-    assert (read.per_device_train_batch_size, read.gradient_accumulation_steps) == (4, 2)
-    assert (read.lr_scheduler_type.value, read.warmup_steps) == ("cosine", 3)
-    assert read.optim.value == "adamw_torch_fused"
-
-
-@pytest.mark.parametrize(
-    ("knobs", "words"),
-    [
-        ({"batching": "packed"}, "batching is packed"),
-        ({"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
-        ({"precision": "fp16"}, "on a CPU accelerate silently trains in fp32"),
-        ({"compression": "powersgd"}, "compression is powersgd"),
-        ({"optimizer": "adafactor"}, "optimizer is adafactor"),
-        ({"tensor": 2, "data": 1}, "tensor is 2"),
-    ],
-)
-def test_what_trainer_cannot_do_is_refused(knobs: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        export_bundle(taken_of(a_plan(**knobs)), "hf-trainer")

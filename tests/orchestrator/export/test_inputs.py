@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from tokenizers.pre_tokenizers import Whitespace
 from orchestrator.export import inputs
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.verify import changed_files
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import (
@@ -116,16 +114,6 @@ def test_of_a_models_folder_all_but_its_weights_goes_along(project: Path, tmp_pa
     assert (type(module).__name__, len(blocks)) == ("LlamaForCausalLM", 2)
 
 
-@pytest.mark.parametrize("model", ["llama-3.2-1b", "meta-llama/Llama-3.2-1B", "torch.nn:Linear"])
-def test_presets_hub_ids_and_installed_modules_stay_as_they_are(model: str, project: Path) -> None:
-    spec = a_spec(model={"name": model}, data={"tokenizer": "openai-community/gpt2"})
-
-    collected = collect_inputs(spec)
-
-    assert collected.inputs == ()
-    assert collected.spec == spec
-
-
 def test_a_module_goes_along_with_those_that_it_imports(
     project: Path, modules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,40 +163,6 @@ def test_a_large_input_is_referenced_and_can_be_elsewhere(
     assert found == (
         *(str(project / "data" / "a" / "one.txt"), str(tmp_path / "mounted/data/b/one.txt")),
     )
-
-
-@pytest.mark.parametrize("form", ["torchrun", "accelerate", "hf-trainer", "ray-train", "deepspeed"])
-def test_a_script_asks_for_its_inputs_before_anything_else(
-    form: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = a_spec(data={"files": ["data/a/one.txt"], "lengths": {}})
-    engine = {"engine": "deepspeed", "zero_stage": 1} if form == "deepspeed" else {}
-    what = taken_of(a_plan(**engine), spec=spec)
-    write_bundle(export_bundle(what, form), what, tmp_path / "out")
-    (tmp_path / "out" / "inputs" / "data" / "one.txt").unlink()
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-
-    with pytest.raises(SystemExit, match=r"^out: data/one\.txt is missing: searched at"):
-        runpy.run_path(str(tmp_path / "out" / "train.py"), run_name="__main__")
-
-
-def test_a_link_keeps_the_ending_of_its_name(project: Path) -> None:
-    (project / "blob").write_text('{"text": "a"}')
-    (project / "corpus.jsonl").symlink_to(project / "blob")
-
-    collected = collect_inputs(a_spec(data={"files": ["corpus.jsonl"], "lengths": {}}))
-
-    assert collected.spec.data.files == ("inputs/data/corpus.jsonl",)
-
-
-def test_a_job_of_a_cluster_carries_nothing(project: Path, tmp_path: Path) -> None:
-    """The files are in a ConfigMap, which has no folders and a limit of one MiB."""
-    spec = a_spec(data={"files": ["data/a/one.txt"], "lengths": {}})
-
-    folder = export_of(spec, tmp_path, "rayjob")
-
-    assert not (folder / "inputs").exists()
-    assert load_exported_spec(folder).data.files == (str(project / "data/a/one.txt"),)
 
 
 def test_a_copy_that_was_changed_is_a_changed_file(project: Path, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +15,8 @@ from orchestrator.export.formats import FORMATS, export_bundle
 from orchestrator.export.verify import environment_of
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
-from tests.orchestrator.export.folders import BIN, CLIP, ROOT, STEPS, run_folder, taken_of
-from tests.rigs.ray_head import can_be_apart, ray_head, ray_node
+from tests.orchestrator.export.folders import CLIP, ROOT, STEPS, run_folder, taken_of
+from tests.rigs.ray_head import ray_head
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
 from tests.workers.values import a_plan
 
@@ -84,63 +82,6 @@ def telling(script: Path) -> None:
     script.write_text(text.replace(at, f"{at}    if rank == 0: config['lines'].put({told})\n"))
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    not can_be_apart(), reason="nodes on one machine need mounts of their own (unshare --mount)"
-)
-def test_a_job_takes_the_folder_to_each_node(tmp_path: Path, home: Path) -> None:
-    what = taken_of(a_plan(zero_stage=3, checkpoint_ratio=0.5), grad_clip=CLIP)
-    write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
-    words = ("job", "submit", "--working-dir", ".", "--", "python", "train.py", "--steps", "3")
-
-    extra = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with ray_head(home, token=True, cpus=1, **extra) as environ, ray_node(environ, home, "second"):
-        job = subprocess.run(
-            [str(BIN / "ray"), *words],
-            cwd=tmp_path / "out",
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    assert job.returncode == 0, job.stdout + job.stderr
-    losses = [json.loads(line)["loss"] for line in job.stdout.splitlines() if line[:1] == "{"]
-    assert losses == pytest.approx(losses_with_the_longest(CLIP)[:3], rel=LOSS_TOLERANCE)
-
-
-STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
-
-
-@pytest.mark.parametrize(
-    ("knobs", "train"),
-    [
-        ({"data": 1}, STEEP),
-        ({"zero_stage": 2, "offload_parameters": "cpu"}, {}),
-        (
-            {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1},
-            STEEP,
-        ),
-        ({"precision": "fp16", "compression": "powersgd", "allocator": "mmap"}, STEEP),
-        ({"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "cpu"}, STEEP),
-        ({"engine": "deepspeed", "zero_stage": 0, "precision": "bf16"}, {}),
-    ],
-)
-def test_a_script_is_python_and_has_all_names_that_it_uses(
-    knobs: dict[str, Any], train: dict[str, Any], tmp_path: Path
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        export_bundle(taken_of(a_plan(**knobs), **train), "ray-train").files["train.py"]
-    )
-
-    ruff = [str(BIN / "ruff"), "check", "--isolated", "--select", "F,E9,E3", "--preview", script]
-    found = subprocess.run(ruff, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout
-
-
 def test_what_its_engine_cannot_say_is_refused() -> None:
     ray_train = FORMATS["ray-train"]
     (split,) = ray_train.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
@@ -159,11 +100,3 @@ def test_on_several_hosts_the_folder_has_to_be_there(tmp_path: Path) -> None:
     assert "All nodes need this folder at the same path" in told
     assert "$HEAD" not in told  # it is started once, where the driver is to be
     assert "\n    python train.py\n" in told
-
-
-def test_ray_is_told_of_a_step_in_a_minute() -> None:
-    script = export_bundle(taken_of(a_plan()), "ray-train").files[
-        "train.py"
-    ]  # 8 samples, 10 a second
-
-    assert "\nREPORT_STEPS = 75 " in script

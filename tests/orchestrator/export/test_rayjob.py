@@ -188,7 +188,7 @@ def test_the_entry_point_trains_as_a_job_of_a_real_ray(tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
 

@@ -68,10 +68,6 @@ def test_shards_are_of_blocks_and_of_as_many_replicas() -> None:
     assert wrong(check_run(exported, a_run(exported, **replicated))) == ["replicas"]
 
 
-def test_a_rank_that_is_missing_is_told() -> None:
-    assert "ranks" in wrong(check_run(EXPORTED, a_run(EXPORTED)[:1]))
-
-
 def test_the_loss_is_the_mean_of_ranks_that_have_one() -> None:
     ranks = a_run(EXPORTED)
     assert observed_losses(ranks) == [9.0, *LOSSES]

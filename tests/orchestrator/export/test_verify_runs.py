@@ -13,7 +13,6 @@ import pytest
 from orchestrator.export.verify import LOG_NAME, environment_of, first_failure, observed_run
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest
-from search_spaces.settings.observed_run import FAILURE, ObservedFailure
 from tests.orchestrator.export.values import an_export
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +39,7 @@ def this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def run(folder: Path, script: str, *, seconds: float = 60.0, local: bool = True) -> list[float]:
+def run(folder: Path, script: str, *, seconds: float = 600.0, local: bool = True) -> list[float]:
     """Returns the observed losses of a script."""
     (folder / "train.py").write_text(script)
     exported = an_export(local=local)
@@ -79,7 +78,7 @@ rank = int(os.environ["RANK"])
 print(f"rank {{rank}} begins", flush=True)  # in one piece: the others write there too
 if rank == 0:
     open("begun", "w").close()
-    time.sleep(60)
+    time.sleep(600)
 while not os.path.exists("begun"):  # what it says is not the last that is said
     time.sleep(0.1)
 {fault}
@@ -87,20 +86,16 @@ while not os.path.exists("begun"):  # what it says is not the last that is said
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         ("raise ValueError('data of rank 1 is empty')", "rank 1 failed with ValueError: data of"),
-        pytest.param(
+        (
             "raise SystemExit('topics.txt is missing')",
             "failed with exit code 1: topics.txt is missing (the",
-            marks=pytest.mark.thorough,
         ),
-        pytest.param(
-            "os.kill(os.getpid(), 9)",
-            "failed with exit code 1: rank 1 was killed by SIGKILL",
-            marks=pytest.mark.thorough,
-        ),
+        ("os.kill(os.getpid(), 9)", "failed with exit code 1: rank 1 was killed by SIGKILL"),
     ],
 )
 def test_the_rank_that_failed_tells_and_not_its_launcher(
@@ -110,7 +105,7 @@ def test_the_rank_that_failed_tells_and_not_its_launcher(
     exported = an_export(command="torchrun --nproc-per-node 2 train.py")
 
     with pytest.raises(UserError) as failed:
-        observed_run(exported, tmp_path, steps=3, seconds=50)
+        observed_run(exported, tmp_path, steps=3, seconds=500)
 
     assert words in str(failed.value)
     assert len(str(failed.value).splitlines()) == 1
@@ -156,20 +151,12 @@ def test_of_a_log_the_rank_speaks_and_not_its_launcher(
     assert first_failure(tmp_path) == words
 
 
-def test_the_first_of_two_ranks_that_failed_is_named(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("Connection closed by peer")
-    for rank, at, error in ((0, 5.0, "RuntimeError: Connection closed"), (1, 4.5, "KeyError: 7")):
-        failure = ObservedFailure(at=at, rank=rank, error=error, where="train.py, line 3")
-        (tmp_path / f"{rank}.failed").write_bytes(FAILURE.dump_json(failure))
-
-    assert first_failure(tmp_path) == "rank 1 failed with KeyError: 7 (train.py, line 3)"
-
-
+@pytest.mark.thorough
 def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="took longer than 3 s: waiting for nothing"):
-        run(tmp_path, HANGS, seconds=3)
+    with pytest.raises(UserError, match="took longer than 60 s: waiting for nothing"):
+        run(tmp_path, HANGS, seconds=60)
 
-    until = time.monotonic() + 10
+    until = time.monotonic() + 600
     while (left := _children()) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left

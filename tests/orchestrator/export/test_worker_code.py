@@ -11,7 +11,6 @@ import pytest
 
 import workers.plain_torch
 from orchestrator.export.formats import export_bundle
-from orchestrator.export.worker_code import worker_definitions
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.values import a_plan
 
@@ -75,21 +74,6 @@ def test_shipped_code_needs_torch_alone(file: Path) -> None:
     }
 
     assert modules - sys.stdlib_module_names <= {"torch"}
-
-
-def test_definitions_come_after_those_that_they_are_made_with() -> None:
-    """A base class or a decorator is needed when the script is read, not when it is called."""
-    before: set[str] = set()
-    for name, definition in worker_definitions().items():
-        (node,) = ast.parse(definition.text).body
-        needed = [*getattr(node, "bases", ()), *getattr(node, "decorator_list", ())]
-        if isinstance(node, ast.Assign):
-            needed.append(node.value)
-        names = {
-            inner.id for each in needed for inner in ast.walk(each) if isinstance(inner, ast.Name)
-        }
-        assert names & worker_definitions().keys() <= before, name
-        before.add(name)
 
 
 def test_a_script_has_no_code_of_the_worker_that_it_does_not_use() -> None:

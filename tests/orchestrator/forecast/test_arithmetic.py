@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.planner import Planner
-from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
+from orchestrator.forecast.planning_notes import VaryingLengths
 from orchestrator.forecast.request import planning_request
 from orchestrator.forecast.table import ForecastTable, host_bytes, single_plan_table
 from search_spaces.hardware.catalogue import known_device
@@ -42,19 +41,6 @@ def one(plan: Plan) -> ForecastTable:
     return single_plan_table(a_question(), plan, a_footprint, a_calibration())
 
 
-def test_a_peak_of_plimsolls_own_loop_is_less_uncertain() -> None:
-    """It was traced, and DeepSpeed's was not."""
-    calibration = dataclasses.replace(a_calibration(), own_deviation_factor=0.01)
-    widths = {}
-    for engine in ("torch", "deepspeed"):
-        plan = a_plan(engine=engine)
-        table = single_plan_table(a_question(), plan, a_footprint, calibration)
-        peak = table.row(0).forecast.peak_bytes
-        widths[engine] = peak.high / peak.low
-
-    assert 1 < widths["torch"] < widths["deepspeed"]
-
-
 def test_host_memory_of_zero_offload() -> None:
     """ZeRO-Offload: fp32 weights, two moments and gradients on the host, 16 bytes a parameter."""
     plan = a_plan(engine="deepspeed", zero_stage=2, offload_optimizer="cpu")
@@ -62,24 +48,6 @@ def test_host_memory_of_zero_offload() -> None:
     held = host_bytes(one(plan).work)
 
     assert held[0] == pytest.approx(16 * PARAMETERS / 8)
-
-
-def test_host_memory_of_fsdp() -> None:
-    """Weights, gradients and two moments of a shard, all in fp32."""
-    plan = a_plan(offload_optimizer="cpu", offload_parameters="cpu", pin_memory=True)
-
-    assert host_bytes(one(plan).work)[0] == pytest.approx(16 * PARAMETERS / 8)
-    assert host_bytes(one(a_plan()).work)[0] == 0
-
-
-def test_host_memory_of_a_pipelines_fullest_stage() -> None:
-    plan = a_plan(
-        pipeline=2, data=4, accumulation=16, offload_optimizer="cpu", offload_parameters="cpu",
-        pin_memory=True,
-    )  # fmt: skip
-    half = DEPTH // 2 * BLOCK + VOCABULARY * HIDDEN  # both ends weigh the same
-
-    assert host_bytes(one(plan).work)[0] == pytest.approx(16 * half / 4)
 
 
 def test_plans_beyond_the_hosts_memory_are_not_recommended() -> None:
@@ -103,16 +71,6 @@ def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     rate = _figure(told, "matmul", "rate")
     seconds = next(term.amount for term in told.time if term.name == "matmul")
     assert rate * seconds == pytest.approx(_figure(told, "matmul", "work"))
-
-
-def test_recomputation_adds_a_third() -> None:
-    """Blocks run forward twice: 8 FLOPs per parameter and token of the blocks."""
-    told = breakdown(one(a_plan(checkpoint_ratio=1.0)), 0, a_calibration())
-
-    tokens = 8 * TOKENS
-    assert _figure(told, "matmul", "work") == pytest.approx(
-        (8 * DEPTH * BLOCK + 6 * VOCABULARY * HIDDEN) * tokens
-    )
 
 
 def _figure(told: Breakdown, term: str, name: str) -> float:
@@ -146,12 +104,3 @@ def test_samples_of_several_lengths_are_noted() -> None:
 
     assert told.notes == (VaryingLengths(longest_tokens=TOKENS, mean_tokens=TOKENS),)
     assert not Planner(a_question(), a_footprint, a_calibration()).plan().notes
-
-
-def test_a_device_without_bf16_is_noted() -> None:
-    question = a_question(ranks=(16,), gpu="V100-32", spec=a_spec())
-
-    told = Planner(question, a_footprint, a_calibration()).plan()
-
-    assert told.notes == (UnsupportedPrecision(device="V100-32", precision="bf16", faster="fp16"),)
-    assert np.isfinite([point for row in told.scatter_points for point in row]).all()

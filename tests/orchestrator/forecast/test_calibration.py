@@ -15,7 +15,7 @@ from search_spaces.errors import StudyError
 from search_spaces.trial import Estimate
 from tests.orchestrator.forecast.values import a_calibration, a_footprint, a_question
 from tests.orchestrator.records import make_record
-from tests.outcomes import make_measured, make_oom
+from tests.outcomes import make_measured
 
 SLOWER, LARGER = 1.3, 1.1
 
@@ -59,13 +59,6 @@ def test_forecasts_move_towards_what_was_measured(before: ForecastTable) -> None
     assert (more > 1 + (LARGER - 1) / 2).all()
     assert (after.step_deviation <= told.step_deviation + 1e-9).all()
     assert np.median(after.step_deviation) < 0.8 * np.median(told.step_deviation)
-
-
-def test_trials_that_were_not_measured_teach_nothing(before: ForecastTable) -> None:
-    failed = make_record(0, before.plan(0), make_oom())
-
-    assert learned((failed,)) == a_calibration()
-    assert learned(()) == a_calibration()
 
 
 def test_a_study_says_what_it_ran_on(before: ForecastTable) -> None:

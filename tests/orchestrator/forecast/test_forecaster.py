@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, begin
-from orchestrator.forecast.calibration import MOST_RECORDS
 from orchestrator.forecast.forecaster import Forecaster, TracedForecasts
 from orchestrator.sweep import sweep_space
 from search_spaces.costs.calibration import shipped_calibration
@@ -25,8 +23,8 @@ from search_spaces.hardware.catalogue import find_device
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import PlanForecast
-from tests.orchestrator.records import BEGAN, make_plan, make_record, make_spec
-from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured, make_oom
+from tests.orchestrator.records import BEGAN, make_record, make_spec
+from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
 from tests.workers.values import LLAMA
 from workers.models.load import describe
 from workers.tracing.trace import trace
@@ -87,20 +85,6 @@ def measured_as(forecaster: Forecaster, plans: Sequence[Plan]) -> list[Record]:
     return records
 
 
-def test_without_records_the_shipped_calibration_speaks(
-    forecaster: Forecaster, space: Space
-) -> None:
-    found = expected(forecaster, space.baseline)
-
-    assert found.calibration_trials == 0
-    assert found.samples_per_second.value == found.uncalibrated_samples_per_second
-    assert found.peak_bytes.value == found.uncalibrated_peak_bytes
-    assert found.samples_per_second.low < found.samples_per_second.value
-    samples = found.samples_per_second.value * found.step_seconds.value
-    assert samples == pytest.approx(SPEC.train.global_batch)
-    assert 0 <= found.fits <= 1
-
-
 def test_records_correct_the_forecasts_of_other_plans(forecaster: Forecaster, space: Space) -> None:
     plans = list(space.candidates)
     records = measured_as(forecaster, plans[::7])
@@ -117,13 +101,6 @@ def test_records_correct_the_forecasts_of_other_plans(forecaster: Forecaster, sp
     assert _width(after) < _width(before)
 
 
-def test_what_was_not_measured_teaches_nothing(forecaster: Forecaster, space: Space) -> None:
-    plan = space.baseline
-    failed = [make_record(0, plan, make_oom())]
-
-    assert expected(forecaster, plan, failed) == expected(forecaster, plan)
-
-
 def test_a_plan_that_was_not_traced_has_no_forecast_and_teaches_none(
     forecaster: Forecaster, space: Space
 ) -> None:
@@ -132,42 +109,6 @@ def test_a_plan_that_was_not_traced_has_no_forecast_and_teaches_none(
     assert forecaster.expectation(eager, (), LIMIT_BYTES) is None
     old = [make_record(0, eager, make_measured())]
     assert expected(forecaster, space.baseline, old).calibration_trials == 0
-
-
-def test_of_many_records_the_latest_that_were_measured_teach(
-    forecaster: Forecaster, space: Space
-) -> None:
-    plans = list(islice(cycle(space.candidates), MOST_RECORDS))
-    old = [make_record(0, plans[0], make_measured())] * 10
-    late = [*measured_as(forecaster, plans), make_record(0, plans[0], make_oom())]
-    found = expected(forecaster, plans[3], [*old, *late])
-
-    assert found.calibration_trials == MOST_RECORDS
-    assert found == expected(forecaster, plans[3], late)
-
-
-def test_a_tighter_limit_is_less_likely_to_fit(forecaster: Forecaster, space: Space) -> None:
-    peak = expected(forecaster, space.baseline).peak_bytes.value
-    fits = []
-    for share in (0.5, 1.0, 2.0):
-        found = forecaster.expectation(space.baseline, (), round(share * peak))
-        assert found is not None
-        fits.append(found.fits)
-
-    assert fits[0] < 0.5 < fits[2]
-    assert fits[1] == pytest.approx(0.5, abs=0.01)
-
-
-def test_a_forecast_that_no_record_can_store_is_none(
-    model: ModelFacts, footprint: Footprint, space: Space
-) -> None:
-    shipped = shipped_calibration()
-    unsure = replace(shipped, time_scales=replace(shipped.time_scales, misfit=math.inf))
-    forecaster = Forecaster(
-        model=model, device=find_device("cpu"), footprint=footprint, calibration=unsure
-    )
-
-    assert forecaster.expectation(space.baseline, (), LIMIT_BYTES) is None
 
 
 def _width(found: PlanForecast) -> float:
@@ -195,29 +136,6 @@ def forecasts_of(
     model: ModelFacts, found: Footprint | None, cluster: ClusterFacts = CLUSTER
 ) -> TracedForecasts:
     return TracedForecasts(SPEC, model, cluster, shipped_calibration(), lambda: found)
-
-
-def test_nothing_is_expected_before_the_trace_has_ended(
-    model: ModelFacts, footprint: Footprint, space: Space
-) -> None:
-    traced: list[Footprint] = []
-    forecasts = TracedForecasts(
-        SPEC, model, CLUSTER, shipped_calibration(), lambda: traced[0] if traced else None
-    )
-
-    assert forecasts.expectation(space.baseline, state_of(space)) is None
-    traced.append(footprint)
-    assert forecasts.expectation(space.baseline, state_of(space)) is not None
-    assert forecasts.problem() is None
-
-
-def test_a_resumed_sweep_learns_from_what_earlier_drivers_measured(
-    model: ModelFacts, footprint: Footprint, space: Space, forecaster: Forecaster
-) -> None:
-    records = measured_as(forecaster, list(space.candidates)[::7])
-    found = forecasts_of(model, footprint).expectation(space.baseline, state_of(space, records))
-
-    assert found == expected(forecaster, space.baseline, records)
 
 
 def test_records_of_another_device_teach_nothing(
@@ -250,21 +168,6 @@ def test_a_gpu_is_waited_for_until_workers_tell_which(
     assert forecasts.expectation(space.baseline, moved) not in (None, found, on_cpu)
 
 
-def test_an_unknown_gpu_is_told_once_and_costs_nothing_else(
-    model: ModelFacts, footprint: Footprint, space: Space
-) -> None:
-    forecasts = forecasts_of(model, footprint, replace(CLUSTER, device="cuda"))
-    unknown = replace(CPU_FINGERPRINT, device="cuda", device_name="Voodoo 3 3000")
-    state = replace(state_of(space), fingerprint=unknown)
-
-    assert forecasts.expectation(space.baseline, state) is None
-    problem = forecasts.problem()
-    assert problem is not None
-    assert problem.startswith("unknown device 'Voodoo 3 3000'")
-    assert forecasts.expectation(space.baseline, state) is None
-    assert forecasts.problem() is None
-
-
 def test_a_model_that_cannot_be_traced_is_told_once(model: ModelFacts, space: Space) -> None:
     def poll() -> Footprint | None:
         raise UserError("aten.nonzero needs values")
@@ -285,25 +188,3 @@ def test_arithmetic_that_fails_ends_forecasts_alone(model: ModelFacts, space: Sp
 
     assert forecasts.expectation(space.baseline, state_of(space)) is None
     assert forecasts.problem() == "ZeroDivisionError: float division by zero"
-
-
-def test_an_expectation_says_how_full_its_rows_are(model: ModelFacts, footprint: Footprint) -> None:
-    """Deadlines need it for the step of the longest samples: see `core.deadlines`."""
-    lengths = (footprint.tokens // 4, footprint.tokens)
-    alike = replace(footprint, varied=False, lengths=())
-    varied = replace(footprint, varied=True, lengths=lengths, row_tokens=footprint.tokens)
-    device, plan = find_device("cpu"), make_plan(batching="packed", micro_batch=8, accumulation=1)
-    whole, filled = (
-        expected(
-            Forecaster(
-                model=model, device=device, footprint=one, calibration=shipped_calibration()
-            ),
-            plan,
-        )
-        for one in (alike, varied)
-    )
-
-    assert whole.filled == 1
-    assert filled.filled == pytest.approx(5 / 8, rel=0.1)
-    assert filled.step_seconds.value < whole.step_seconds.value
-    assert filled.peak_bytes.value >= 0.9 * whole.peak_bytes.value

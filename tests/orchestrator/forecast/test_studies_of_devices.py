@@ -63,9 +63,3 @@ def test_a_study_of_slow_trials_makes_forecasts_slower(spec: SweepSpec) -> None:
     after = calibrated_for_sweep(before, find_study("slow.yaml"), spec, "other")
 
     assert speed(spec, after) < speed(spec, before) / 10
-
-
-def test_a_sweep_does_not_learn_from_its_own_records_twice(spec: SweepSpec) -> None:
-    before = shipped_calibration()
-
-    assert calibrated_for_sweep(before, find_study("slow.yaml"), spec, "slow") == before

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -47,14 +46,6 @@ with termination_as_interrupt(lambda: print("last words", flush=True)):
 """
 
 
-def test_the_first_signal_prints_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    with termination_as_interrupt() as came, pytest.raises(KeyboardInterrupt):
-        interrupt(signal.SIGTERM)
-
-    assert came.signum == signal.SIGTERM
-    assert "Interrupt again to stop at once" in capsys.readouterr().err
-
-
 def test_a_handler_that_a_library_has_replaced_is_put_back() -> None:
     with termination_as_interrupt() as came:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -76,10 +67,10 @@ def test_the_second_signal_ends_a_process_that_never_comes_back(signum: signal.S
         assert process.poll() is None
         process.send_signal(signum)
 
-        assert process.wait(60) == 128 + signum
+        assert process.wait(600) == 128 + signum
         assert process.stdout.read() == "last words\n"
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(child).wait(60)
+        psutil.Process(child).wait(600)
 
 
 def test_what_a_shell_starts_behind_itself_is_left_alone_by_ctrl_c() -> None:
@@ -90,12 +81,3 @@ def test_what_a_shell_starts_behind_itself_is_left_alone_by_ctrl_c() -> None:
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_other_threads_have_no_signals() -> None:
-    def run() -> int:
-        with termination_as_interrupt() as came:
-            return int(came.came)
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(run).result() == 0

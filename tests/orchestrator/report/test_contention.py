@@ -41,9 +41,5 @@ def test_a_validation_tells_what_others_did_to_its_trial(alone: float, words: st
     assert words in contention_sentence(after(alone))
 
 
-def test_nothing_is_told_of_trials_that_ran_alone() -> None:
-    assert not contention_sentence(after(50.0, apart=True))
-
-
 def test_without_a_validation_it_is_not_known() -> None:
     assert "contention between them is unknown" in contention_sentence(after(50.0, validated=False))

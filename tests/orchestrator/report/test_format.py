@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.report.format import device_rows, duration, gib, number, spread
-from orchestrator.report.labels import brief_outcome, outcome_words
+from orchestrator.report.format import device_rows, duration, number, spread
+from orchestrator.report.labels import outcome_words
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import DriveAccess
-from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate
-from tests.outcomes import make_conditions, make_measured, make_oom
+from tests.outcomes import make_conditions, make_measured
 
 
 @pytest.mark.parametrize(
@@ -32,11 +31,6 @@ def test_a_throttled_measurement_is_labelled() -> None:
     outcome = make_measured(conditions=make_conditions(("power cap",)))
 
     assert outcome_words(outcome).endswith("(throttled: power cap)")
-
-
-def test_brief_words_keep_what_was_wanted() -> None:
-    assert brief_outcome(make_oom(1.31)) == "out of memory, wanted 131 %"
-    assert brief_outcome(make_oom(None, where="host")) == "out of host memory"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +53,3 @@ def test_an_interval_has_the_decimals_of_its_value() -> None:
     assert spread(Estimate(value=41.2, low=40.6, high=41.8)) == "41.2 ± 0.6"
     assert spread(Estimate(value=0.412, low=0.406, high=0.418)) == "0.412 ± 0.006"
     assert spread(Estimate(value=296.0, low=4.1, high=71_800.0)) == "296 ± 100 % or more"
-
-
-def test_memory_is_shown_in_gib() -> None:
-    assert [gib(0.4 * GIB), gib(3.456 * GIB), gib(74.25 * GIB)] == ["0.400", "3.46", "74.2"]

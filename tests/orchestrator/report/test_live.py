@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cProfile
 import io
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
-from orchestrator.core.reasons import Promising, SameFailure, Sampled, TrialReason
+from orchestrator.core.reasons import SameFailure, Sampled, TrialReason
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.live import LiveView, PlainView, dashboard, make_view, memory_bar
 from orchestrator.report.live import lines as plain_lines_of
@@ -66,11 +65,6 @@ def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
         assert part in text
 
 
-def test_narrow_and_wide_mark_a_plan_over_the_line() -> None:
-    assert "44.00 samples/s ± 1.5 % over" in shown(busy_state(), 80)
-    assert "peak 97 %: over usable memory" in shown(busy_state(), 160)
-
-
 def started(number: int, reason: TrialReason) -> TrialStarted:
     """Makes a trial whose forecast is 93 % likely to fit."""
     return TrialStarted(
@@ -105,17 +99,6 @@ def test_forecasts_stand_beside_what_was_measured() -> None:
     assert "(proposed by tpe; forecast 12.3 samples/s, 0.450 GiB, 93 % likely to fit)" in begun
 
 
-def test_the_chance_to_fit_is_told_once() -> None:
-    """The reason accounts for trials as well as the forecast, so its probability stands."""
-    trial = started(0, Promising(fits=0.9))
-    running = advance(make_state([]), trial)
-
-    (begun,) = plain_lines_of(trial, running)
-    reason = "expected to be the fastest that fits; 90% likely to fit"
-    assert f"({reason}; forecast 12.3 samples/s, 0.450 GiB)" in begun
-    assert f"forecast 12.3 samples/s, 0.450 GiB · {reason}" in shown(running, 160)
-
-
 def test_the_first_moments_have_a_picture_too() -> None:
     text = shown(make_state([]), 80, after=1)
 
@@ -144,24 +127,6 @@ def test_live_view_draws_and_takes_its_picture_away(monkeypatch: pytest.MonkeyPa
     assert stream.getvalue().endswith("\x1b[2K")  # the last line it drew is erased
 
 
-def test_a_live_view_that_heard_of_nothing_closes() -> None:
-    LiveView(Console(file=io.StringIO(), force_terminal=True)).close()
-
-
-def calls_to_draw(trials: int) -> int:
-    """Counts the function calls to draw a sweep of `trials`, after it was drawn once."""
-    state = make_state([make_measured(20.0 + index % 7) for index in range(trials)])
-    shown(state, 160, 40)
-    profile = cProfile.Profile()
-    profile.runcall(shown, state, 160, 40)
-    return sum(entry.callcount for entry in profile.getstats())
-
-
-def test_a_picture_of_many_trials_costs_what_one_of_few_does() -> None:
-    """Drawing shares the cores with the measurement, twice a second."""
-    assert calls_to_draw(120) < 1.2 * calls_to_draw(24)
-
-
 def plain_lines() -> list[str]:
     stream = io.StringIO()
     view = PlainView(stream)
@@ -187,17 +152,6 @@ def test_plain_lines_have_no_codes_and_one_line_per_event() -> None:
     )
     assert "sweep ended: the budget of 24 trials is used up" in lines[-1]
     assert "best is trial 2" in lines[-1]
-
-
-def test_plain_lines_survive_a_stream_in_ascii() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    for event, state in sweep(
-        make_spec(), make_space(make_spec()), make_state([make_measured(20.0)]).records
-    ):
-        PlainView(stream).on_event(event, state)
-
-    assert b"20.00 samples/s ? 1.5 %" in raw.getvalue()
 
 
 def test_a_reason_of_many_lines_stays_on_one() -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
-from orchestrator.forecast.breakdown import Quantity, QuantityName
+from orchestrator.forecast.breakdown import Quantity
 from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
 from orchestrator.report.plan_tables import quantity_words
 from orchestrator.report.plan_text import (
     CATEGORY_WORDS,
-    QUANTITY_WORDS,
     TERM_WORDS,
     interval,
-    percent,
     planning_note_words,
     significant,
 )
@@ -41,23 +37,9 @@ def test_intervals(low: float, value: float, high: float, words: str) -> None:
     assert interval(Estimate(low=low, value=value, high=high)) == words
 
 
-def test_shares_are_not_rounded_to_certainty() -> None:
-    assert [percent(share) for share in (0, 0.004, 0.5, 0.996, 1)] == [
-        "0 %",
-        "< 1 %",
-        "50 %",
-        "> 99 %",
-        "100 %",
-    ]
-
-
 def test_every_term_and_category_has_its_words() -> None:
     assert set(TERM_WORDS) == set(TERMS)
     assert set(CATEGORY_WORDS) == set(CATEGORIES)
-
-
-def test_every_quantity_has_its_words() -> None:
-    assert set(QUANTITY_WORDS) == set(get_args(QuantityName))
 
 
 @pytest.mark.parametrize(

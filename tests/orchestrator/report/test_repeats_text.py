@@ -9,7 +9,6 @@ from orchestrator.core.reasons import Remeasures
 from orchestrator.core.state import SweepState
 from orchestrator.report.page_data import ReportData
 from orchestrator.report.sweep_page import report_page
-from orchestrator.report.sweep_tables import front_table
 from orchestrator.report.sweep_text import (
     drift_sentence,
     equals_sentence,
@@ -19,7 +18,7 @@ from orchestrator.report.sweep_text import (
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import state_after
-from tests.outcomes import make_measured, make_oom
+from tests.outcomes import make_measured
 
 
 def again(state: SweepState, number: int, outcome: Outcome, after: float = 1.0) -> SweepState:
@@ -41,12 +40,6 @@ def searched(**objective: object) -> SweepState:
     return state_after(rates, objective=objective)
 
 
-def test_a_plan_that_was_measured_once_has_the_interval_of_a_trial() -> None:
-    assert repeats_sentence(searched()) == (
-        "measured once: its interval is that of one trial, and trials differ by more"
-    )
-
-
 def test_the_answer_says_how_often_and_against_whom() -> None:
     state = searched()
     for number, rate in ((1, 40.0), (2, 39.0), (1, 40.0)):
@@ -59,34 +52,6 @@ def test_the_answer_says_how_often_and_against_whom() -> None:
     )
 
 
-def test_a_plan_that_failed_when_measured_again_is_no_competitor() -> None:
-    state = again(again(searched(), 2, make_oom()), 1, make_measured(40.0))
-
-    assert "against" not in repeats_sentence(state)
-
-
-def test_memory_is_not_measured_again() -> None:
-    assert repeats_sentence(searched(metric="headroom")) == ""
-
-
-def test_the_drift_is_that_of_the_baseline() -> None:
-    state = searched()
-    assert drift_sentence(state) == ""
-
-    later = again(state, 0, make_measured(18.0), after=600)
-    assert drift_sentence(later) == "the baseline measured again after 10 min 26 s: -10.0 %"
-
-
-def test_preferring_memory_says_what_it_costs() -> None:
-    state = searched(prefer="headroom")
-    for number, rate in ((1, 40.4), (2, 39.4)):
-        state = again(state, number, make_measured(rate))
-
-    words = equals_sentence(state)
-    assert "trial 2 leaves the most memory free, 40 % of the limit used" in words
-    assert words.endswith("2.5 % slower than the fastest of them")
-
-
 def test_an_answer_that_is_surer_than_the_fastest_says_so() -> None:
     state = searched()
     for number, rate in ((1, 36.0), (2, 36.6), (2, 36.6), (2, 39.0)):
@@ -97,18 +62,6 @@ def test_an_answer_that_is_surer_than_the_fastest_says_so() -> None:
         "; trial 2, measured 4 times, is the surest of them, though 0.4 % slower than the fastest"
         " of them"
     )
-
-
-def test_the_front_has_each_plan_once_with_the_speed_of_all_its_trials() -> None:
-    state = searched()
-    for number, rate in ((1, 36.0), (2, 39.0), (1, 44.0)):
-        state = again(state, number, make_measured(rate))
-    table = front_table(state)
-
-    assert table is not None
-    trials, _, speeds, _ = (list(column.cells) for column in table.columns)
-    assert trials == ["1", "2"]
-    assert str(speeds[0]).startswith("39.9")  # of 40, 36 and 44
 
 
 def test_the_page_and_mlflow_have_the_evidence_of_the_terminal() -> None:

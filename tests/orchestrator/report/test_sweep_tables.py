@@ -2,59 +2,18 @@
 
 from __future__ import annotations
 
-import random
-import statistics
 from dataclasses import replace
 
 import pytest
 
 from orchestrator.core.budget import rank_hours
-from orchestrator.core.objective import speedup
 from orchestrator.report.sweep_tables import (
-    baseline_record,
     closest_record,
     memory_excess,
     progress,
 )
-from search_spaces.trial import Cancelled, Estimate, Stopped
 from tests.orchestrator.records import BEGAN, make_spec, make_state
 from tests.outcomes import make_measured, make_oom
-
-
-def test_speedup_is_the_ratio_to_the_baseline() -> None:
-    state = make_state([make_measured(20.0), make_measured(50.0)])
-
-    gain = speedup(state.best, baseline_record(state))
-
-    assert gain is not None
-    assert gain.value == pytest.approx(2.5)
-    assert gain.low < 2.5 < gain.high
-
-
-def test_the_interval_of_a_ratio_holds_what_sampling_gives() -> None:
-    fast, slow = (make_measured(rate) for rate in (50.0, 20.0))
-    state = make_state([slow, fast])
-    gain = speedup(state.best, baseline_record(state))
-    random.seed(0)
-    sigma = 0.015 / 1.96  # of both, relative: the interval is 95 %
-    drawn = [50 * random.gauss(1, sigma) / (20 * random.gauss(1, sigma)) for _ in range(20_000)]
-
-    cuts = statistics.quantiles(drawn, n=40)  # 2.5 % apart
-
-    assert gain is not None
-    assert (gain.low, gain.high) == pytest.approx((cuts[0], cuts[-1]), rel=0.002)
-
-
-def test_the_baseline_is_as_fast_as_itself() -> None:
-    state = make_state([make_measured(20.0)])
-
-    assert speedup(state.best, baseline_record(state)) == Estimate(value=1, low=1, high=1)
-
-
-def test_no_speedup_over_a_plan_that_did_not_run() -> None:
-    state = make_state([make_oom(), make_measured(50.0)])
-
-    assert speedup(state.best, baseline_record(state)) is None
 
 
 def test_time_left_follows_the_median_trial_within_the_budget() -> None:
@@ -65,16 +24,6 @@ def test_time_left_follows_the_median_trial_within_the_budget() -> None:
     assert progress(make_state([]), BEGAN).left_seconds is None
 
 
-def test_time_left_is_shared_by_trials_that_run_at_the_same_time() -> None:
-    one = make_state([make_measured()] * 4)
-    pairs = tuple(
-        replace(record, started_at=BEGAN + 6 * (at // 2), ended_at=BEGAN + 6 * (at // 2) + 6)
-        for at, record in enumerate(one.records)
-    )
-
-    assert progress(replace(one, records=pairs), BEGAN + 12).left_seconds == 20 * 6.0 / 2
-
-
 def test_gpu_hours_end_a_sweep_before_its_trials() -> None:
     state = make_state([make_measured()] * 4)
     used = rank_hours(state.records)
@@ -82,20 +31,6 @@ def test_gpu_hours_end_a_sweep_before_its_trials() -> None:
     state = replace(state, spec=spec)
 
     assert progress(state, BEGAN + 24).left_seconds == pytest.approx(12.0)
-
-
-def test_a_budget_beyond_the_plans_there_are_is_not_waited_for() -> None:
-    """A lost trial runs again, and counts neither as one that is done nor as one to come."""
-    small = {"zero_stage": [0], "batching": ["packed"], "checkpoint_ratio": [0.0]}
-    spec = make_spec(space={**small, "micro_batch": [1, 2, 4], "attention": ["sdpa"]})
-    state = make_state([make_measured(), Cancelled(cause=Stopped(by="Ctrl-C"))], spec)
-    plans = len(state.space.candidates)
-
-    shown = progress(state, BEGAN + 12)
-
-    assert plans < spec.budget.trials
-    assert (shown.trials, shown.trials_of) == (1, plans)
-    assert shown.left_seconds == (plans - 1) * 6.0
 
 
 def test_nearest_is_the_least_over_the_line() -> None:

@@ -12,13 +12,7 @@ from rich.text import Text
 
 from orchestrator.cli import console
 from orchestrator.cli.result import Result, result_to_json
-from orchestrator.core.events import Noted
-from orchestrator.core.notes import Message
-from orchestrator.report.live import PlainView
 from orchestrator.report.terminal import SafeConsole, log_without_controls, without_controls
-from tests.orchestrator.explain.values import a_state
-from tests.orchestrator.records import BEGAN
-from tests.orchestrator.report.values import TRIED
 
 # clears the screen, sets the title, writes the clipboard, rings, reverses, as one C1 character
 HOSTILE = "a\x1b[2J\x1b]0;t\x07\x1b]52;c;ZXZpbA==\x07\x08\x7f\x9b2J\u202egpj.exe\u2066\u200f z"
@@ -59,13 +53,6 @@ def test_s9_messages_of_the_command_line_control_nothing(
 
     said = capsys.readouterr()
     assert CONTROLS.isdisjoint(said.out + said.err)
-
-
-def test_s9_the_log_of_a_sweep_controls_nothing() -> None:
-    out = io.StringIO()
-    PlainView(out).on_event(Noted(note=Message(text=HOSTILE), at=BEGAN), a_state(TRIED))
-
-    assert CONTROLS.isdisjoint(out.getvalue())
 
 
 def test_s9_logs_of_jobs_keep_their_colors_alone() -> None:

@@ -19,7 +19,6 @@ from orchestrator.report.live import dashboard, lines
 from orchestrator.report.sweep_text import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.tracking.mlflow_fields import validation_metrics, validation_tags
-from search_spaces.trial import Measured
 from tests.orchestrator.core.test_validation import (
     after_validation,
     searched,
@@ -116,15 +115,6 @@ def test_the_report_has_the_validation_and_names_the_equals() -> None:
     assert row.split()[0] == "=2"
 
 
-def test_a_failed_validation_is_labelled_and_no_equal() -> None:
-    text = reported(failing_then_validated(), 160)
-    (row,) = (line for line in text.splitlines() if "(validation failed)" in line)
-
-    assert row.split()[0] == "2"
-    assert "trial 1 is best" in text
-    assert "statistically equal" not in text
-
-
 def test_the_answer_is_in_the_table_however_many_are_faster() -> None:
     fast = [make_measured(40.0 + rate / 100, 0.9) for rate in range(8)]
     state = searched([make_measured(20.0), *fast, make_measured(39.5, 0.5)])
@@ -216,13 +206,3 @@ def test_the_live_picture_of_validations(width: int, height: int) -> None:
     assert "10 s of at most 3 min" in shown
     assert "validation of trial 2 failed: out of device memory" in shown
     assert "3 of 24" in shown
-
-
-def test_a_full_picture_still_fits() -> None:
-    outcomes = [make_measured(20.0), *[make_measured(30.0 + n) for n in range(14)]]
-    state = after_validation(searched(outcomes), 14, HOLDS)
-    console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(dashboard(state, now=BEGAN + 130, width=80, height=24))
-
-    assert isinstance(state.validations[0].outcome, Measured)
-    assert len(console.export_text().splitlines()) <= 24

@@ -43,6 +43,7 @@ def one_by_one(
     return choices
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize(
     "aim",
     [
@@ -68,12 +69,3 @@ def test_they_are_those_of_one_fit_after_the_other(
     assert [choice.score for choice in found] == pytest.approx(
         [choice.score for choice in wanted], rel=1e-4
     )
-
-
-def test_there_are_no_more_than_are_free() -> None:
-    free = np.zeros(len(PLACES), dtype=bool)
-    free[[3, 77]] = True
-
-    found = Search(options(SearchObjective()), 0).several(9, [observation_of(0)], free)
-
-    assert {choice.row for choice in found} == {3, 77}

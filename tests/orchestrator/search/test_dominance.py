@@ -36,21 +36,6 @@ def test_more_of_everything_is_dominated(plan: Plan, kept: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "offload", "kept"),
-    [("host", True, True), ("host", False, False), ("device", True, False)],
-)
-def test_a_host_full_of_offloaded_activations_says_nothing_of_fewer(
-    where: str, offload: bool, kept: bool
-) -> None:
-    failed = make_plan(checkpoint_ratio=0.5, checkpoint_offload=offload)
-    fewer = make_plan(checkpoint_ratio=0.25, checkpoint_offload=offload)
-    other = make_plan(micro_batch=1, accumulation=8, checkpoint_ratio=0.5)
-    record = make_record(0, failed, make_oom(where=where))
-
-    assert (fewer in drop_dominated([fewer, other], [record])) is kept
-
-
-@pytest.mark.parametrize(
     "outcome", [make_measured(), TimedOut(deadline_seconds=9.0, detail="so")], ids=str
 )
 def test_only_memory_tells(outcome: Outcome) -> None:

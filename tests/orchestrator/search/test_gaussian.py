@@ -71,17 +71,3 @@ def test_bounds_and_values_together_are_what_draws_say() -> None:
 
     assert found.mean(prior) == pytest.approx(mean, abs=0.02)
     assert 1 - explained(found, prior) == pytest.approx(variance, rel=0.1, abs=0.002)
-
-
-def test_a_bound_that_is_met_anyway_changes_nothing() -> None:
-    found = posterior(np.eye(1), np.zeros(1), seen([-9.0], 0.01, [1]))
-
-    assert found.mean(np.eye(1))[0] == pytest.approx(0.0, abs=1e-6)
-    assert found.log_evidence == pytest.approx(0.0, abs=1e-6)
-
-
-def test_nothing_seen_is_the_prior() -> None:
-    found = posterior(np.zeros((0, 0)), np.zeros(0), seen([], 0.1, []))
-
-    assert found.mean(np.zeros((4, 0))).tolist() == [0.0] * 4
-    assert explained(found, np.zeros((4, 0))).tolist() == [0.0] * 4

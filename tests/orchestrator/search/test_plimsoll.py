@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.core.reasons import Promising, Remeasures
+from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
 from orchestrator.search import plimsoll
-from orchestrator.search.base import SearchState, dominated_rows
+from orchestrator.search.base import SearchState
 from orchestrator.search.encoding import distributions, table_features
 from orchestrator.search.observations import Observation
-from orchestrator.search.plimsoll import RESTART_SECONDS, PlimsollProposer, TrialCost
+from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.search import Search
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
@@ -23,7 +23,7 @@ from search_spaces.space import Space
 from search_spaces.trial import Crashed, Measured
 from tests.orchestrator.records import make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
-from tests.outcomes import make_measured, make_oom
+from tests.outcomes import make_measured
 
 SPEC = make_spec(train={"global_batch": 128, "sequence_length": 128})
 
@@ -81,30 +81,6 @@ def test_forecasts_that_are_off_by_a_factor_lead_to_the_best_in_six_trials(
     assert sum(not isinstance(record.outcome, Measured) for record in records) <= 1
 
 
-def test_each_trial_keeps_why_it_was_asked_for(space: Space) -> None:
-    informed, blind = searched(space, prospects_of(space), 3), searched(space, None, 3)
-
-    third, without = informed[2].reason, blind[2].reason
-    assert isinstance(third, Promising)
-    assert isinstance(without, Promising)
-    assert third.forecast
-    assert not without.forecast
-    assert third.gain is not None
-    assert dict(third.changes).items() <= informed[2].plan.as_dict().items()
-
-
-def test_a_forecast_may_come_later(space: Space) -> None:
-    proposer = PlimsollProposer(space, SPEC, seed=0)
-    free = np.ones(len(space.table), dtype=bool)
-    free[space.table.rows_of(space.baseline)] = False
-    record = make_record(0, space.baseline, outcome_of(space.baseline))
-    proposer.propose(SearchState(records=[record], free=free))
-    proposal = proposer.propose(SearchState(records=[record], free=free, prior=prospects_of(space)))
-
-    assert rate(proposal.plan) > 2 * rate(space.baseline)
-    assert share_of_limit(proposal.plan) <= 0.95
-
-
 def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
     """All plans with eager attention crash, and are forecast to be the fastest."""
     proposer = PlimsollProposer(space, SPEC, seed=0)
@@ -126,20 +102,6 @@ def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
         if share_of_limit(plan) <= 0.95 and plan.attention == "sdpa"
     )
     assert best_of(records) >= 0.98 * optimum
-
-
-def test_trials_under_way_are_no_proposals_again(space: Space) -> None:
-    proposer, told = PlimsollProposer(space, SPEC, seed=0), prospects_of(space)
-    free, running = np.ones(len(space.table), dtype=bool), list[Plan]()
-    records = [make_record(0, space.baseline, outcome_of(space.baseline))]
-    free[space.table.rows_of(space.baseline)] = False
-    for _ in range(8):
-        known = SearchState(records=records, free=free, running=tuple(running), prior=told)
-        plan = proposer.propose(known).plan
-        free[space.table.rows_of(plan)] = False
-        running.append(plan)
-
-    assert len(set(running)) == 8
 
 
 def test_of_too_many_plans_the_promising_and_some_others_are_searched(
@@ -178,18 +140,6 @@ def test_what_is_left_is_bounded(space: Space) -> None:
     assert 1 <= bounds[1] < bounds[0]
 
 
-def test_other_workers_cost_their_start() -> None:
-    space = make_space(make_spec(space={"data": [1, 2]}))
-    seconds = TrialCost(space.table, SPEC.objective)
-    there = next(plan for plan in space.candidates if plan.world_size == 2)
-    record = make_record(0, there, make_measured())
-    takes = seconds.of(None, [record], there)
-    world = space.table.column("data")
-
-    assert takes[world == 1] - takes[world == 2].max() == pytest.approx(RESTART_SECONDS)
-    assert seconds.of(None, [], None).std() == 0
-
-
 def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Space) -> None:
     """A batch ignores records since its fit, and skips plans that are no longer free."""
     prospects, free = prospects_of(space), np.ones(len(space.table), dtype=bool)
@@ -218,25 +168,6 @@ def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Sp
     assert len({first, second, third}) == 3
     assert asked(news=True) == [first, second, third]
     assert asked(news=False, gone=second)[:2] == [first, third]
-
-
-def test_where_all_that_is_untried_is_dominated_it_is_still_judged(space: Space) -> None:
-    """All untried plans are dominated by the last trial, which ran out of memory."""
-    failed = make_record(1, space.table.plan(0), make_oom())
-    rest = dominated_rows(space.table, failed)
-    free = np.zeros(len(space.table), dtype=bool)
-    free[rest] = True
-    free[space.table.rows_of(failed.plan)] = False
-    assert free.any()
-    measured = make_record(0, space.baseline, make_measured(10.0))
-    known = SearchState(records=[measured, failed], free=free, prior=prospects_of(space))
-    proposer = PlimsollProposer(space, SPEC, seed=0)
-
-    left = proposer.regret_bound(known)
-
-    assert left is not None
-    assert left >= 1.0
-    assert free[space.table.rows_of(proposer.propose(known).plan)].all()
 
 
 def test_without_forecasts_the_first_plans_lie_far_apart(space: Space) -> None:

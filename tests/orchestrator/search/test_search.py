@@ -53,6 +53,7 @@ def told(log_rate: np.ndarray | None, log_share: np.ndarray | None) -> Candidate
     return CandidatePool(features=PLACES, log_rate=log_rate, log_share=log_share)
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_true_forecast_needs_three_trials_and_none_runs_out(seed: int) -> None:
     """The first trial surely fits; it reduces uncertainty, so the next ones approach the limit."""
@@ -62,28 +63,20 @@ def test_a_true_forecast_needs_three_trials_and_none_runs_out(seed: int) -> None
     assert not RAN_OUT[rows].any()
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_forecast_a_dozen_trials_are_enough(seed: int) -> None:
     """Random search needs 27 in the median: 5 of 144 candidates are that close."""
     assert trials_to_best(searched(told(None, None), seed, 14)) <= 14
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_evidence_beats_a_forecast_that_is_wrong(seed: int) -> None:
     rng = np.random.default_rng(seed)
     wrong = told(rng.permutation(LOG_RATE), LOG_SHARE + np.log(1.3) * rng.choice([-1, 1]))
 
     assert trials_to_best(searched(wrong, seed, 25)) <= 25
-
-
-def test_what_ran_out_is_learned_from() -> None:
-    """Memory forecasts are off by 30 %; after the first trial that ran out, few more do."""
-    ran_out = [
-        sum(RAN_OUT[row] for row in searched(told(LOG_RATE, LOG_SHARE - 0.26), seed, 12))
-        for seed in SEEDS
-    ]
-
-    assert np.median(ran_out) <= 3
 
 
 @pytest.mark.parametrize("over", [-0.6, 0.1, 0.9])
@@ -96,119 +89,6 @@ def test_predictions_of_memory_have_the_tails_of_their_errors(over: float) -> No
     choice = Search(told(LOG_RATE, share)).next([], np.ones(len(PLACES), dtype=bool))
 
     assert choice.fits == pytest.approx(chance)
-
-
-def test_when_nothing_pays_any_more_what_fits_is_tried() -> None:
-    """The optimum takes a few of 70 trials; a third of all candidates would run out."""
-    rows = searched(told(LOG_RATE, LOG_SHARE), 0, 70)
-
-    assert trials_to_best(rows) <= 5
-    assert RAN_OUT[rows].sum() <= 4  # 23 would be by chance
-
-
-def test_trials_under_way_are_not_asked_for_again() -> None:
-    search, free = Search(told(LOG_RATE, LOG_SHARE), 0), np.ones(len(PLACES), dtype=bool)
-    first = observation_of(0)
-    pending: list[int] = []
-    for _ in range(4):
-        choice = search.next([first], free, pending)
-        free[choice.row] = False
-        pending.append(choice.row)
-
-    assert len(set(pending)) == 4
-    gaps = [np.abs(PLACES[a] - PLACES[b]).max() for a, b in itertools.combinations(pending, 2)]
-    assert max(gaps) > 1 / 11 + 1e-9  # not all of them neighbours
-
-
-def test_trials_under_way_are_spread_where_nothing_is_known() -> None:
-    """All forecasts are equal: neighbours of a pending trial would tell little new."""
-    flat = told(np.zeros(len(PLACES)), np.full(len(PLACES), -2.0))
-    search, free, middle = Search(flat, 0), np.ones(len(PLACES), dtype=bool), 78
-    first = Observation(row=middle, log_rate=0.0, log_share=-2.0, fitted=True)
-    free[middle] = False
-    pending: list[int] = []
-    for _ in range(6):
-        choice = search.next([first], free, pending)
-        free[choice.row] = False
-        pending.append(choice.row)
-
-    gaps = [np.linalg.norm(PLACES[a] - PLACES[b]) for a, b in itertools.combinations(pending, 2)]
-    assert min(gaps) > 4 / 11
-
-
-def test_what_is_gained_is_gained_over_trials_under_way() -> None:
-    free = np.ones(len(PLACES), dtype=bool)
-    free[0] = False
-    search = Search(told(LOG_RATE, LOG_SHARE), 0)
-    first = search.next([observation_of(0)], free)
-    free[first.row] = False
-
-    alone = search.next([observation_of(0)], free)
-    beside = search.next([observation_of(0)], free, [first.row])
-
-    assert alone.saving > 0.4
-    assert beside.saving < 0.2 * alone.saving
-    assert beside.best == 0
-
-
-def test_gain_and_chance_are_told_against_the_best() -> None:
-    search, free = Search(told(LOG_RATE, LOG_SHARE), 0), np.ones(len(PLACES), dtype=bool)
-
-    nothing = search.next([], free)
-    free[0] = False
-    choice = search.next([observation_of(0)], free)
-
-    assert (nothing.gain, nothing.best) == (None, None)
-    assert choice.best == 0
-    assert choice.gain == pytest.approx(np.exp(LOG_RATE[choice.row] - LOG_RATE[0]) - 1, rel=0.1)
-    assert 0 < choice.fits <= 1
-
-
-def test_costly_trials_must_gain_more() -> None:
-    """The best candidate takes a thousand times as long, so another one is chosen."""
-    free = np.ones(len(PLACES), dtype=bool)
-    free[0] = False
-    cheap = Search(told(LOG_RATE, LOG_SHARE), 0).next([observation_of(0)], free)
-    seconds = np.ones(len(PLACES))
-    seconds[cheap.row] = 1000.0
-    options = CandidatePool(
-        features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, seconds=seconds
-    )
-
-    assert Search(options, 0).next([observation_of(0)], free).row != cheap.row
-
-
-def test_a_plan_that_is_over_the_line_is_no_best() -> None:
-    over = Observation(row=3, log_rate=9.0, log_share=0.01)
-    free = np.ones(len(PLACES), dtype=bool)
-
-    choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([over, observation_of(0)], free)
-
-    assert choice.best == 0
-
-
-def test_observations_that_say_nothing_are_no_evidence() -> None:
-    rows, seen = shares(
-        [Observation(row=1), Observation(row=2, fitted=True), Observation(row=3, ran_out=True)]
-    )
-
-    assert rows.tolist() == [2, 3]
-    assert seen.side.tolist() == [-1, 1]
-
-
-def test_a_useless_forecast_loses_its_weight() -> None:
-    rng = np.random.default_rng(1)
-    rows = rng.permutation(len(PLACES))[:40]
-    useless = Surrogate(PLACES, rng.permutation(LOG_RATE), 1.0)
-    useful = Surrogate(PLACES, LOG_RATE, 1.0)
-    observations = [Observation(row=int(row), log_rate=float(LOG_RATE[row])) for row in rows]
-    blind, sure = useless.learn(*rates(observations)), useful.learn(*rates(observations))
-
-    assert blind.structure.slope == 1.0
-    assert sure.structure.slope == 0.1
-    rest = np.setdiff1d(np.arange(len(PLACES)), rows)
-    assert np.abs(sure.of(rest).mean - LOG_RATE[rest]).max() < 0.02
-    assert np.abs(blind.of(rest).mean - LOG_RATE[rest]).mean() < 0.1
 
 
 def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
@@ -233,20 +113,11 @@ def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
     assert left > np.exp(BEST - LOG_RATE[fast]) > 1
 
 
-def test_what_will_not_fit_is_not_asked_for_however_fast() -> None:
-    """The fastest candidates by far would need twice the limit."""
-    free = np.ones(len(PLACES), dtype=bool)
-    free[0] = False
-    choice = Search(told(LOG_RATE, LOG_SHARE), 0).next([observation_of(0)], free)
-
-    assert choice.fits > 0.5
-    assert not RAN_OUT[choice.row]
-
-
 def feasible_best(value: np.ndarray, allowed: np.ndarray) -> float:
     return float(value[allowed & ~RAN_OUT].max())
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
     """A sixth of the candidates meet the speed bound; finds one within 2 % of their least peak."""
@@ -259,86 +130,6 @@ def test_the_smallest_that_is_fast_enough_is_found(seed: int) -> None:
 
     reached = [-LOG_SHARE[row] for row in rows if LOG_RATE[row] >= 0.35 and not RAN_OUT[row]]
     assert max(reached) >= best - 0.02
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_price_of_each_candidate_counts(seed: int) -> None:
-    """The first knob gains less speed than it adds to the price."""
-    price = 1.5 * PLACES[:, 0]
-    options = CandidatePool(
-        features=PLACES, log_rate=LOG_RATE, log_share=LOG_SHARE, aim=SearchObjective(price=price)
-    )
-
-    rows = searched(options, seed, 3)
-
-    best = feasible_best(LOG_RATE - price, np.ones(len(PLACES), dtype=bool))
-    assert max(LOG_RATE[row] - price[row] for row in rows if not RAN_OUT[row]) >= best - 0.02
-
-
-def test_how_much_better_a_price_may_get_is_bounded() -> None:
-    """The regret bound is of the objective: with one candidate left, it is that one's gain."""
-    price = 1.5 * PLACES[:, 0]
-    value = np.where(RAN_OUT, -np.inf, LOG_RATE - price)
-    last = int(value.argmax())
-    search = Search(
-        CandidatePool(
-            features=PLACES,
-            log_rate=LOG_RATE,
-            log_share=LOG_SHARE,
-            aim=SearchObjective(price=price),
-        )
-    )
-    free = np.zeros(len(PLACES), dtype=bool)
-    free[last] = True
-    observations = [observation_of(row) for row in range(len(PLACES)) if row != last]
-
-    left = search.regret_bound(observations, free)
-
-    gain = value[last] - np.sort(value)[-2]
-    assert left is not None
-    assert gain < np.log(left) < gain + 0.1
-
-
-def test_thousands_that_surely_run_out_leave_nothing_to_find() -> None:
-    """All are twice as fast as the measured one, and forecast at nearly three times the limit."""
-    count = 3000
-    options = CandidatePool(
-        features=np.linspace(0, 1, count)[:, None],
-        log_rate=np.where(np.arange(count) > 0, np.log(2), 0.0),
-        log_share=np.where(np.arange(count) > 0, 1.0, -0.5),
-    )
-    free = np.arange(count) > 0
-
-    left = Search(options).regret_bound([Observation(row=0, log_rate=0.0, log_share=-0.5)], free)
-
-    assert left is not None
-    assert left < 1.1
-
-
-def test_a_busy_machine_leaves_no_more_to_find_than_its_readings_can_tell() -> None:
-    """Readings are off by 40 % but claim 3 %; the best candidate and 23 others were tried.
-
-    A model that trusts such readings expects another 50 % on average. Its own deviations count
-    here, before they are widened.
-    """
-    fits = np.flatnonzero(~RAN_OUT)
-    best = fits[LOG_RATE[fits].argmax()]
-    found = []
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        tried = np.append(rng.choice(np.setdiff1d(fits, [best]), 23, replace=False), best)
-        observations = [
-            replace(observation_of(row, noise=0.4 * rng.normal()), rate_noise=0.03)
-            for row in tried.tolist()
-        ]
-        free = np.ones(len(PLACES), dtype=bool)
-        free[tried] = False
-        search = Search(told(LOG_RATE, LOG_SHARE))
-        found.append(search.regret_bound(observations, free, widening=1.0))
-
-    left = np.array(found, dtype=float)
-    assert left.mean() < 1.35
-    assert left.max() < 1.6
 
 
 def test_the_bound_of_one_candidate_is_the_quantile_of_a_normal() -> None:
@@ -363,6 +154,7 @@ def nearest(row: int, others: list[int]) -> float:
     return min(math.dist(PLACES[row], PLACES[other]) for other in others)
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_forecast_the_first_three_lie_as_far_apart_as_can_be(seed: int) -> None:
     """Each choice after the first is the free candidate that lies farthest from what was tried."""
@@ -375,48 +167,6 @@ def test_without_a_forecast_the_first_three_lie_as_far_apart_as_can_be(seed: int
         assert nearest(row, rows) == pytest.approx(farthest)
         free[row] = False
         rows.append(row)
-
-
-def test_running_trials_and_a_batch_count_as_candidates_to_keep_away_from() -> None:
-    free = np.ones(len(PLACES), dtype=bool)
-    free[0] = False
-
-    batch = [choice.row for choice in Search(told(None, None)).several(2, [], free, [0])]
-
-    assert batch[0] == len(PLACES) - 1  # the opposite corner
-    assert batch[1] in {11, len(PLACES) - 12}  # one of the others
-
-
-def test_a_start_far_apart_repeats_with_its_seed() -> None:
-    first, second = (searched(told(None, None), 3, 4) for _ in range(2))
-
-    assert first == second
-
-
-def test_a_start_far_apart_prefers_what_is_likely_to_fit() -> None:
-    """Memory is forecast, speed is not: the far half, twice the limit, comes last."""
-    share = np.where(PLACES[:, 0] > 0.5, np.log(2), -1.0)
-    options = CandidatePool(features=PLACES, log_rate=None, log_share=share)
-    observations = [Observation(row=0, log_rate=0.0, log_share=-1.0)]
-    free = np.ones(144, dtype=bool)
-    free[0] = False
-
-    choice = Search(options).next(observations, free)
-
-    assert share[choice.row] < 0
-    free[:] = share > 0
-    row = Search(options).next(observations, free).row
-    assert nearest(row, [0]) == pytest.approx(2**0.5)
-
-
-def test_with_a_forecast_or_more_trials_nothing_is_asked_for_its_distance() -> None:
-    free = np.ones(len(PLACES), dtype=bool)
-    observations = [observation_of(row) for row in (0, 30, 60)]
-    cases = [(told(LOG_RATE, LOG_SHARE), observations[:1]), (told(None, None), observations)]
-
-    for options, known in cases:
-        rows = {Search(options, 0, distant).next(known, free).row for distant in (0, 3)}
-        assert len(rows) == 1
 
 
 def test_leaders_are_those_of_the_highest_posterior_mean() -> None:

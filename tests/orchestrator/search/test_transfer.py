@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.notes import TrialsTransferred
 from orchestrator.search.transfer import (
     OTHER_HOSTS_STD,
     OTHER_SOFTWARE_STD,
     SAME_MACHINE_STD,
-    EarlierStudy,
-    transfer_notes,
     transfer_std,
 )
 from search_spaces.trial import Fingerprint
-from tests.orchestrator.records import make_plan, make_record
 from tests.outcomes import CPU_FINGERPRINT as OURS
-from tests.outcomes import make_measured
 
 OLDER = replace(OURS, versions=(("ray", "2.60.0"), ("torch", "2.12.0")))
 FAR = replace(OURS, hosts=2)
@@ -42,16 +37,3 @@ FAR = replace(OURS, hosts=2)
 )
 def test_the_more_differs_the_less_it_holds(theirs: Fingerprint | None, off: float | None) -> None:
     assert transfer_std(theirs, OURS) == (None if off is None else pytest.approx(off))
-
-
-def test_what_differs_is_named() -> None:
-    def note(fingerprint: Fingerprint) -> TrialsTransferred:
-        measured = replace(make_record(0, make_plan(), make_measured()), fingerprint=fingerprint)
-        (only,) = transfer_notes([EarlierStudy(name="before", records=(measured,))], OURS)
-        return only
-
-    assert note(OLDER).versions == (("torch", "2.12.0"),)
-    assert note(FAR).hosts == (2,)
-    same, other = note(OURS), note(replace(OURS, device_name="another"))
-    assert (same.trials, same.versions, same.hosts) == (1, (), ())
-    assert other.trials == 0

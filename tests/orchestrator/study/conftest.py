@@ -21,7 +21,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.thorough)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of an empty storage, of each supported kind."""
     if request.param == "sqlite":

@@ -1,8 +1,4 @@
-"""Drivers in processes of their own: `python -m tests.orchestrator.study.drivers WHAT ...`.
-
-Arguments: what it does, the storage, the folder of studies, the study's name, a number. A driver of
-kind `obey` does what the lines of its standard input say, and answers each with a line.
-"""
+"""Drivers in processes of their own, which do what lines of their standard input say."""
 
 from __future__ import annotations
 
@@ -10,46 +6,26 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psutil
-
-from tests.orchestrator.records import PROPOSED
-
 ROOT = Path(__file__).parents[3]
-BEAT_SECONDS, SILENT_SECONDS = 0.1, 1.0  # of drivers that obey
-
-
-def driver(*arguments: object, before: Sequence[str] = (), **extra: str) -> subprocess.Popen[str]:
-    """Starts a driver with pipes on its standard input and output.
-
-    Args:
-        arguments: See above.
-        before: A command that runs it.
-        extra: Variables of its environment.
-    """
-    module = ["-m", "tests.orchestrator.study.drivers"]
-    return subprocess.Popen(
-        [*before, sys.executable, *module, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **extra},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+BEAT_SECONDS, SILENT_SECONDS = 0.1, 10.0  # of drivers that obey
 
 
 class Obedient:
-    """A driver that obeys: `open STORAGE FOLDER NAME`, `write`, `close`.
-
-    After `stop-in-transaction` its next commit, which may be a heartbeat's, does not come.
-    """
+    """A driver that obeys `open STORAGE FOLDER NAME`, `write` and `close`, each with an answer."""
 
     def __init__(self, *before: str) -> None:
-        self.process = driver("obey", "", "", "", 0, before=before)
+        self.process = subprocess.Popen(
+            [*before, sys.executable, "-m", "tests.orchestrator.study.drivers"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def send(self, *words: object) -> None:
         assert self.process.stdin is not None
@@ -68,11 +44,6 @@ class Obedient:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
-    def await_stop(self) -> None:
-        """Returns once it has stopped itself."""
-        while psutil.Process(self.process.pid).status() != psutil.STATUS_STOPPED:
-            time.sleep(0.05)
-
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
@@ -88,43 +59,7 @@ def obedient(*before: str) -> Iterator[Obedient]:
         one.process.communicate()
 
 
-def _main(what: str, storage: str, folder: str, name: str, number: str) -> None:
-    from orchestrator.study.locks import exclusive_driver
-    from orchestrator.study.study import Study, check_study
-    from search_spaces.errors import StudyError
-    from tests.orchestrator.records import make_space
-    from tests.orchestrator.study.values import run, study_spec
-
-    if what == "obey":
-        _obey()
-        return
-    spec = study_spec(Path(folder), "random", study={"storage": storage or None})
-    say(f"ready {os.getpid()}")
-    sys.stdin.readline()  # so that several begin at the same moment
-    try:
-        if what == "open":
-            check_study(spec, name)
-        elif what == "sweep":
-            with exclusive_driver(spec, name) as lock:
-                study = Study(spec, name, make_space(spec), lock=lock)
-                for _ in range(int(number)):
-                    run(study, 1)
-        elif what == "hold":
-            check_study(spec, name)
-            with exclusive_driver(spec, name) as lock:
-                study = Study(spec, name, make_space(spec), lock=lock)
-                study.ask(study.propose().plan, PROPOSED)
-                say("holding")
-                time.sleep(600)
-    except StudyError as error:
-        say(f"refused: {error}")
-        sys.exit(2)
-    say("done")
-
-
 def _obey() -> None:
-    from sqlalchemy import Engine, event
-
     from orchestrator.cli.exit_codes import exit_code_after
     from search_spaces.errors import StudyError
 
@@ -138,19 +73,11 @@ def _obey() -> None:
                 elif words[0] == "write":
                     assert sweep is not None
                     sweep()
-                elif words[0] == "stop-in-transaction":
-                    event.listen(Engine, "commit", _stop, once=True)
                 elif words[0] == "close":
                     held.close()
                 say("done")
             except StudyError as error:
                 say(f"{int(exit_code_after(error))}: {error}")
-
-
-def _stop(_: object) -> None:
-    """Stops this process with its transaction open."""
-    os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(0.5)  # this thread may be the last to stop
 
 
 @contextmanager
@@ -176,4 +103,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _obey()

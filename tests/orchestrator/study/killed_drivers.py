@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[3]
 PLANS = 4
 AWAY_AT = 2  # the result that the first driver cannot store, since the database is away
 DATABASE, AWAY, PASSES, JOURNAL = "database/study.db", "study.db.away", "passes", "journal.jsonl"
-LEASE = Lease(beat_seconds=0.02, silent_seconds=1.0)
+LEASE = Lease(beat_seconds=0.02, silent_seconds=10.0)
 
 
 def spec_of(folder: Path) -> SweepSpec:

@@ -9,20 +9,15 @@ from pathlib import Path
 
 import pytest
 from optuna.trial import TrialState
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError, PendingRollbackError
 
-from orchestrator.core.reasons import Retry
-from orchestrator.study.fence import guard
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.retry import Clock
 from orchestrator.study.spool import SPOOL_FILE
-from orchestrator.study.storage import is_unavailable, open_engine, opened_storage, storage_url
+from orchestrator.study.storage import opened_storage, storage_url
 from orchestrator.study.study import Study
 from search_spaces.errors import StudyError, StudyLost
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import DriverDied
 from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.values import NAME, open_study, run, study_spec
 from tests.outcomes import make_measured
@@ -102,6 +97,7 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
     assert back.startswith("the study's storage is back after ")
 
 
+@pytest.mark.thorough
 def test_a_server_that_stays_away_ends_the_sweep_and_no_result_is_lost(
     spec: SweepSpec, running: Server, tmp_path: Path
 ) -> None:
@@ -161,93 +157,6 @@ def test_a_server_that_hangs_is_away(
     assert [record.number for record in load_records(spec, NAME)] == [0]
 
 
-def test_a_driver_whose_sessions_all_ended_still_has_the_study(
-    spec: SweepSpec, postgres: Server
-) -> None:
-    """The lock is a row, which no connection takes with it."""
-    with exclusive_driver(spec, NAME) as lock:
-        study = Study(spec, NAME, make_space(spec), lock=lock)
-        plan = study.propose().plan
-        number = study.ask(plan, PROPOSED)
-        ended = postgres.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            f" WHERE datname = '{storage_url(spec, NAME).rpartition('/')[2]}'"
-        )
-        assert ended
-        with pytest.raises(StudyError, match="by another driver"), exclusive_driver(spec, NAME):
-            pass
-
-        study.tell(make_record(number, plan, make_measured(30.0)))
-    assert len(load_records(spec, NAME)) == 1
-
-
-@pytest.mark.parametrize("at", ["confirmation", "write"])
-def test_a_connection_that_ends_within_a_transaction_is_an_unavailable_server(
-    postgres: Server, at: str
-) -> None:
-    """The fence asks first, on the same connection: what it meets is told as it is."""
-    engine = open_engine(postgres.new_database())
-
-    def end(connection: Connection) -> None:
-        backend = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-        postgres.execute(f"SELECT pg_terminate_backend({backend})")
-
-    def confirm(connection: Connection) -> None:
-        if at == "confirmation":
-            end(connection)
-            connection.execute(text("SELECT 1"))
-
-    def write() -> None:
-        with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE kept (number INTEGER)"))
-            if at == "write":
-                end(connection)
-            connection.execute(text("INSERT INTO kept VALUES (1)"))
-
-    guard(engine, confirm)
-    with pytest.raises(DBAPIError) as caught:
-        write()
-    engine.dispose()
-
-    assert is_unavailable(caught.value)
-
-
-def test_a_transaction_whose_connection_is_gone_is_an_unavailable_server(postgres: Server) -> None:
-    """Libraries that go on after the loss hide the error that told of it."""
-    engine = open_engine(postgres.new_database())
-    with engine.connect() as connection:
-        connection.execute(text("SELECT 1"))
-        connection.invalidate()
-        with pytest.raises(PendingRollbackError) as caught:
-            connection.execute(text("SELECT 1"))
-        connection.rollback()
-        assert connection.execute(text("SELECT 1")).scalar_one() == 1
-    engine.dispose()
-
-    assert is_unavailable(caught.value)
-
-
-def test_a_kept_result_of_a_trial_that_was_run_again_is_dropped(
-    spec: SweepSpec, running: Server
-) -> None:
-    study = Study(spec, NAME, make_space(spec), clock=Hours().clock)
-    plan = study.propose().plan
-    number = study.ask(plan, PROPOSED)
-    running.stop()
-    with pytest.raises(StudyLost):
-        study.tell(make_record(number, plan, make_measured(30.0)))
-    running.start()
-    elsewhere = spec.model_copy(
-        update={"study": spec.study.model_copy(update={"folder": f"{spec.study.folder}-2"})}
-    )
-    other = open_study(elsewhere)  # a driver on another machine, which has no such file
-    other.abandon(number)
-    again = other.ask(plan, Retry(trial=number, cause=DriverDied()))
-    other.tell(make_record(again, plan, make_measured(28.0)))
-
-    assert [record.number for record in open_study(spec).records()] == [again]
-
-
 @pytest.fixture
 def line(postgres: Server) -> Iterator[Proxy]:
     with proxy_to(postgres.port) as proxy:
@@ -262,6 +171,7 @@ def through(spec: SweepSpec, postgres: Server, line: Proxy) -> SweepSpec:
     return spec.model_copy(update={"study": spec.study.model_copy(update={"storage": url})})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("commits", range(1, 4))
 def test_a_commit_whose_answer_was_lost_tells_once(
     commits: int, spec: SweepSpec, through: SweepSpec, line: Proxy
@@ -280,19 +190,3 @@ def test_a_commit_whose_answer_was_lost_tells_once(
     assert states[:2] == [TrialState.COMPLETE, TrialState.COMPLETE]
     assert set(states[2:]) <= {TrialState.FAIL}  # what Optuna opened once more itself
     assert [record.number for record in load_records(spec, NAME)] == [0, 1]
-
-
-def test_a_trial_whose_opening_was_not_answered_is_opened_once(
-    spec: SweepSpec, through: SweepSpec, line: Proxy
-) -> None:
-    study = open_study(through)
-    line.swallow(b"COMMIT")
-
-    plan = study.propose().plan
-    number = study.ask(plan, PROPOSED)
-
-    assert line.swallowed == 1
-    assert [number for number, state in kept(spec) if state == TrialState.RUNNING] == [number]
-    run(study, 1)
-    assert open_study(spec).interrupted()[0].number == number
-    assert len(open_study(spec).interrupted()) == 1

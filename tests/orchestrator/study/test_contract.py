@@ -13,12 +13,9 @@ from orchestrator.core.reasons import AllTried, Retry
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import opened_storage, storage_url
-from orchestrator.study.study import Study, check_study
-from orchestrator.study.warm_start import earlier_studies
-from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured
-from tests.orchestrator.records import PROPOSED, make_record, make_space
+from tests.orchestrator.records import PROPOSED, make_record
 from tests.orchestrator.study.values import NAME, open_study, run
 from tests.outcomes import every_outcome, make_measured
 
@@ -104,40 +101,3 @@ def test_validations_and_the_end_are_kept(spec: SweepSpec) -> None:
     assert load_state(spec, NAME).validations == (validation, again)
     assert open_study(spec).validations() == (validation, again)
     assert load_state(spec, NAME).ended == ended
-
-
-def test_studies_of_a_storage_are_evidence_for_each_other(spec: SweepSpec) -> None:
-    run(Study(spec, "other", make_space(spec)), 2)
-    another_job = spec.model_copy(
-        update={"model": spec.model.model_copy(update={"name": "gpt2"})}, deep=True
-    )
-    run(Study(another_job, "elsewhere", make_space(spec)), 1)
-    run(open_study(spec), 3)
-
-    (other,) = earlier_studies(spec, NAME)
-
-    assert other.name == "other"
-    assert len(other.records) == 2
-
-
-@pytest.mark.cases_by_default(1)
-def test_a_report_of_an_unknown_study_names_those_that_are_there(spec: SweepSpec) -> None:
-    with pytest.raises(StudyError, match="run plimsoll tune") as caught:
-        load_records(spec, NAME)
-    assert "name a study" not in str(caught.value)
-
-    for number in range(22):
-        check_study(spec, f"ann-{number:02}")
-    with pytest.raises(StudyError, match="holds no study small; run plimsoll tune") as caught:
-        load_records(spec, NAME)
-
-    assert "name a study that it holds: ann-00, ann-01, " in str(caught.value)
-    assert str(caught.value).endswith("ann-19 and 2 more")
-
-
-def test_another_job_is_refused(spec: SweepSpec) -> None:
-    run(open_study(spec), 1)
-    other = spec.model_copy(update={"model": spec.model.model_copy(update={"name": "gpt2"})})
-
-    with pytest.raises(StudyError, match="holds measurements of another job"):
-        check_study(other, NAME)

@@ -82,57 +82,6 @@ def test_another_spelling_is_the_same_study(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["study.db"]
 
 
-def test_a_link_in_another_folder_is_the_same_study(
-    pair: tuple[Obedient, Obedient], tmp_path: Path
-) -> None:
-    first, second = pair
-    file = tmp_path / "study.db"
-    (tmp_path / "linked").mkdir()
-    link, folder = tmp_path / "linked" / "mine.db", tmp_path / "folder"
-    link.symlink_to(file)
-    folder.symlink_to(tmp_path)
-    assert first.does("open", url_of(link), tmp_path, NAME) == "done"  # through a link itself
-
-    for other in (file, folder / "study.db"):
-        assert second.does("open", url_of(other), tmp_path, NAME).startswith(REFUSED)
-
-    assert first.does("write") == "done"
-
-
-def test_a_hard_link_is_refused(pair: tuple[Obedient, Obedient], tmp_path: Path) -> None:
-    """Its journal would have another name: a crash through one name is not seen by the other."""
-    first, second = pair
-    file, link = tmp_path / "study.db", tmp_path / "same.db"
-    assert first.does("open", url_of(file), tmp_path, NAME) == "done"
-    link.hardlink_to(file)
-
-    refused = second.does("open", url_of(link), tmp_path, NAME)
-
-    assert refused.startswith("2: study.storage ")
-    assert "several hard links" in refused
-    assert first.does("write") == "done"
-
-
-def test_files_beside_the_database_lock_nothing(
-    pair: tuple[Obedient, Obedient], tmp_path: Path
-) -> None:
-    """Cleaners may remove them, and links planted in their place lead nowhere."""
-    first, second = pair
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    file = tmp_path / "small" / "study.db"
-    file.parent.mkdir()
-    (file.parent / f"{NAME}.lock").symlink_to(victim)
-    assert first.does("open", url_of(file), tmp_path, NAME) == "done"
-    assert victim.read_text() == "precious"
-    for beside in file.parent.iterdir():
-        if beside != file:
-            beside.unlink()
-
-    assert second.does("open", url_of(file), tmp_path, NAME).startswith(REFUSED)
-    assert first.does("write") == "done"
-
-
 def test_of_a_folder_that_was_moved_and_copied_back_one_driver_writes(
     pair: tuple[Obedient, Obedient], tmp_path: Path
 ) -> None:
@@ -152,18 +101,6 @@ def test_of_a_folder_that_was_moved_and_copied_back_one_driver_writes(
     assert f"process {second.process.pid})" in refused
     assert second.does("write") == "done"
     assert (trials(file), trials(away / "study.db")) == (2, 1)
-
-
-def test_a_copy_is_a_study_of_its_own(pair: tuple[Obedient, Obedient], tmp_path: Path) -> None:
-    first, second = pair
-    file, copy = tmp_path / "study.db", tmp_path / "copy.db"
-    assert first.does("open", url_of(file), tmp_path, NAME) == "done"
-    assert first.does("write") == "done"
-    shutil.copyfile(file, copy)
-
-    assert second.does("open", url_of(copy), tmp_path, NAME) == "done"
-    assert [one.does("write") for one in (first, second, first)] == ["done"] * 3
-    assert (trials(file), trials(copy)) == (3, 2)
 
 
 def test_a_file_that_was_removed_or_replaced_is_waited_for(
@@ -187,6 +124,23 @@ def test_a_file_that_was_removed_or_replaced_is_waited_for(
     assert first.does("write") == "done"
     assert second.does("open", url_of(file), tmp_path, NAME).startswith(REFUSED)
     assert trials(file) == 2
+
+
+def test_two_sweeps_that_begin_at_the_same_time_share_an_empty_storage(
+    storage: str, pair: tuple[Obedient, Obedient], tmp_path: Path
+) -> None:
+    for driver, name in zip(pair, ("anns", "bobs"), strict=True):
+        driver.send("open", storage, tmp_path, name)
+    assert [driver.answer() for driver in pair] == ["done"] * 2
+    for driver in pair * 3:
+        driver.send("write")
+    assert [driver.answer() for driver in pair * 3] == ["done"] * 6
+
+    spec = study_spec(tmp_path, study={"storage": storage})
+    for name in ("anns", "bobs"):
+        records = load_records(spec, name)
+        assert [record.number for record in records] == [0, 1, 2]
+        assert len({record.plan for record in records}) == 3
 
 
 def stop_at_rest(driver: Obedient, storage: str) -> None:
@@ -225,29 +179,6 @@ def test_a_driver_that_was_paused_until_another_took_over_writes_nothing_more(
     assert first.does("write").startswith(DISPLACED)  # for good: its trials are another's
     spec = study_spec(tmp_path, "random", study={"storage": storage})
     assert len(load_records(spec, NAME)) == 3
-
-
-@pytest.mark.thorough
-def test_a_driver_that_was_stopped_in_a_transaction(
-    storage: str, pair: tuple[Obedient, Obedient], tmp_path: Path
-) -> None:
-    """PostgreSQL ends the transaction; a SQLite file stays locked, and nobody writes."""
-    first, second = pair
-    assert first.does("open", storage, tmp_path, NAME) == "done"
-    assert first.does("stop-in-transaction") == "done"
-    first.await_stop()
-
-    answer = second.does("open", storage, tmp_path, NAME)
-    first.resume()
-    written = first.does("write")
-
-    if storage.startswith("sqlite"):
-        assert answer.startswith("2: study.storage ")
-        assert "database is locked" in answer
-        assert written == "done"
-    else:
-        assert answer == "done"
-        assert written.startswith(DISPLACED)
 
 
 def test_a_driver_that_lost_the_study_between_check_and_write_writes_nothing(

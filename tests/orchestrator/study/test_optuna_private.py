@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from orchestrator.study.optuna_private import StudyStorage, constraint_key
+from orchestrator.study.optuna_private import StudyStorage
 
 TRIAL = create_trial(
     state=TrialState.RUNNING,
@@ -86,12 +85,3 @@ def test_a_block_of_writes_takes_effect_as_a_whole(storage: StudyStorage, tmp_pa
 
     storage.set_study_user_attr(study, "later", 1)  # commits again by itself
     assert elsewhere.get_study_user_attrs(study) == {"later": 1}
-
-
-def test_constraints_have_the_names_that_optuna_reads(storage: StudyStorage) -> None:
-    study = optuna.create_study(storage=storage)
-    trial = study.ask()
-    trial.set_constraint("memory", 0.5)
-
-    attributes = storage.get_trial_system_attrs(trial._trial_id)
-    assert attributes[constraint_key("memory")] == 0.5

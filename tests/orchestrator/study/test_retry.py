@@ -37,14 +37,6 @@ def away_for(hours: Hours, seconds: float) -> Callable[[int], int]:
     return act
 
 
-def test_what_answers_is_called_once() -> None:
-    hours = Hours()
-    ours, said = patience(hours, 60)
-
-    assert ours.call(lambda attempt: attempt) == 0
-    assert (hours.pauses, said) == ([], [])
-
-
 def test_short_absences_are_not_told_of() -> None:
     hours = Hours()
     ours, said = patience(hours, 60)
@@ -82,20 +74,3 @@ def test_it_ends_and_then_tries_once_a_call_until_one_succeeds() -> None:
     assert ours.call(lambda _: "back") == "back"
     ours.call(away_for(hours, 10))
     assert sum(hours.pauses) > 60
-
-
-def test_in_a_hurry_nothing_is_waited_for() -> None:
-    hours = Hours()
-    ours, _ = patience(hours, 60)
-    ours.stop_retrying()
-
-    with pytest.raises(Unavailable):
-        ours.call(away_for(hours, 1))
-    assert hours.pauses == []
-
-
-def test_other_errors_go_through() -> None:
-    ours, _ = patience(Hours(), 60)
-
-    with pytest.raises(ZeroDivisionError):
-        ours.call(lambda attempt: 1 // attempt)

@@ -67,33 +67,6 @@ def test_a_torn_line_keeps_nobody_from_the_study(spec: SweepSpec) -> None:
     assert not spool.file.exists()
 
 
-def test_a_byte_that_is_no_text_costs_its_line_alone(spec: SweepSpec) -> None:
-    (record,) = asked(open_study(spec), 1)
-    spool = Spool(spec, NAME)
-    spool.file.write_bytes(b'{"plan": "\xff"}\n[]\n' + b"[" * 100_000 + b"\n")
-    assert spool.add(record)
-
-    study, said = reopened(spec)
-
-    assert study.records() == (record,)
-    assert len(set_aside(spec)) == 3
-    assert "3 lines of " in said[0]
-
-
-def test_results_of_a_study_that_was_removed_are_set_aside(spec: SweepSpec) -> None:
-    records = asked(open_study(spec), 2)
-    spool = Spool(spec, NAME)
-    for record in records:
-        assert spool.add(record)
-    Path(spec.study.folder, NAME, "study.db").unlink()
-
-    study, said = reopened(spec)
-
-    assert study.records() == ()
-    assert [json.loads(line)["number"] for line in set_aside(spec)] == [0, 1]
-    assert "2 lines of " in said[0]
-
-
 def test_a_result_that_was_stored_before_the_driver_died_is_stored_once(spec: SweepSpec) -> None:
     """It died between the study and the removal of the file."""
     study = open_study(spec)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from alembic.script import ScriptDirectory
 from sqlalchemy.exc import OperationalError
 
 from orchestrator.study.reader import load_records
-from orchestrator.study.storage import open_storage, storage_errors, storage_url
+from orchestrator.study.storage import storage_errors
 from orchestrator.study.study import check_study
 from search_spaces.errors import StudyError, StudyLost
-from tests.orchestrator.study.values import NAME, execute, open_study, run, study_spec
+from tests.orchestrator.study.values import NAME, study_spec
 
 SECRET = "hunter2"
 
@@ -79,18 +78,6 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     assert "file is not a database" in refused(tmp_path, f"sqlite:///{file}")
 
 
-def test_a_folder_where_the_file_should_be(tmp_path: Path) -> None:
-    (tmp_path / "folder.db").mkdir()
-
-    assert "unable to open database file" in refused(tmp_path, f"sqlite:///{tmp_path}/folder.db")
-
-
-def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    refused(tmp_path, f"sqlite:///{tmp_path}/file/study.db")
-
-
 def test_a_folder_that_nobody_can_write() -> None:
     assert "study.storage sqlite:////proc/plimsoll/small/study.db" in refused(
         Path("/proc/plimsoll"), None
@@ -109,57 +96,7 @@ def test_reports_of_studies_that_are_not_there(tmp_path: Path) -> None:
         load_records(elsewhere, NAME)
 
 
-def test_by_default_a_study_lies_in_its_own_folder(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    check_study(spec, NAME)
-
-    assert storage_url(spec, NAME) == f"sqlite:///{tmp_path}/small/study.db"
-    assert (tmp_path / NAME / "study.db").is_file()
-
-
-def test_two_studies_share_a_storage(tmp_path: Path) -> None:
-    from orchestrator.study.study import Study
-    from tests.orchestrator.records import make_space
-
-    spec = study_spec(tmp_path, study={"storage": f"sqlite:///{tmp_path}/all.db"})
-    for name, trials in (("one", 2), ("two", 3)):
-        run(Study(spec, name, make_space(spec)), trials)
-
-    assert len(load_records(spec, "one")) == 2
-    assert len(load_records(spec, "two")) == 3
-
-
-def test_optunas_migrations_are_read_once_a_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"sqlite:///{tmp_path / 'first.db'}"
-    first = open_storage(url).get_head_version()
-    monkeypatch.setattr(ScriptDirectory, "from_config", lambda _: pytest.fail("read again"))
-
-    assert open_storage(url).get_head_version() == first
-    assert open_storage(f"sqlite:///{tmp_path / 'second.db'}").get_current_version() == first
-
-
-def test_tables_that_other_processes_left_out_are_made(tmp_path: Path) -> None:
-    """Two that make them at the same time may each stop at one that the other has made."""
-    spec = study_spec(tmp_path, study={"storage": f"sqlite:///{tmp_path}/all.db"})
-    execute(str(spec.study.storage), "CREATE TABLE studies (study_id INTEGER PRIMARY KEY)")
-    execute(str(spec.study.storage), "ALTER TABLE studies ADD COLUMN study_name VARCHAR(512)")
-
-    run(open_study(spec), 2)
-
-    assert len(load_records(spec, NAME)) == 2
-
-
-def test_a_table_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path, study={"storage": f"sqlite:///{tmp_path}/all.db"})
-    study = open_study(spec)
-    execute(str(spec.study.storage), "DROP TABLE trial_params")
-
-    with pytest.raises(StudyError, match=r"cannot be written: no such table: trial_params"):
-        run(study, 1)
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["require", "verify-full"])
 def test_s13_a_database_without_encryption_is_not_spoken_to_in_the_clear(
     database: str, mode: str, tmp_path: Path

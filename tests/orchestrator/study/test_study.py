@@ -8,32 +8,26 @@ from typing import Any
 
 import optuna
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import text
 
 from orchestrator.core.objective import Objective, best
-from orchestrator.core.reasons import IsBaseline, Retry
 from orchestrator.study.reader import load_records
-from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import DriverDied, Measured, Outcome, OutOfMemory
+from search_spaces.trial import Outcome
 from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.values import (
     NAME,
     open_study,
-    rate,
     run,
-    share_of_limit,
     stored_end,
     study_spec,
 )
-from tests.outcomes import every_outcome, make_measured, make_oom
+from tests.outcomes import make_measured, make_oom
 
 SAMPLERS = ("tpe", "gp", "random")
 GP_THOROUGH = pytest.param("gp", marks=pytest.mark.thorough)  # each of its asks takes long
@@ -56,18 +50,6 @@ def told(spec: SweepSpec, outcome: Outcome) -> FrozenTrial:
 
 
 # ---------------------------------------------------------------- what is told
-
-
-@pytest.mark.parametrize("outcome", every_outcome(), ids=lambda outcome: outcome.kind)
-def test_every_outcome_comes_back_as_it_was_told(outcome: Outcome, tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    trial = told(spec, outcome)
-
-    (record,) = open_study(spec).records()
-    assert record.outcome == outcome
-    assert load_records(spec, NAME) == (record,)
-    expected = {"measured": TrialState.COMPLETE, "out_of_memory": TrialState.PRUNED}
-    assert trial.state == expected.get(outcome.kind, TrialState.FAIL)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +75,6 @@ def test_out_of_memory_is_a_graded_constraint_and_no_value(
     assert trial.constraints["memory"] > 0
 
 
-def test_out_of_memory_is_infeasible_without_head_room_too(tmp_path: Path) -> None:
-    trial = told(study_spec(tmp_path, objective={"headroom": 0.0}), make_oom(None))
-
-    assert trial.constraints["memory"] > 0
-
-
 def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> None:
     spec = study_spec(tmp_path)
     study = open_study(spec)
@@ -117,19 +93,6 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
     assert optunas_own.best_trial.number == below.number
 
 
-def test_what_a_trial_is_can_be_read_without_plimsoll(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    study = open_study(spec)
-    plan = make_space(spec).baseline
-    study.ask(plan, IsBaseline())
-
-    (trial,) = stored(spec)
-    assert trial.state == TrialState.RUNNING
-    assert trial.params["micro_batch"] == plan.micro_batch == 1
-    assert trial.user_attrs["plan"] == plan.as_dict()
-    assert trial.user_attrs["reason"] == {"kind": "baseline"}
-
-
 # ---------------------------------------------------------------- what is asked
 
 
@@ -146,98 +109,6 @@ def test_all_of_a_small_space_is_asked_once(sampler: str, tmp_path: Path) -> Non
     assert study.untried() == ()
 
 
-def test_a_space_of_one_plan_is_asked(tmp_path: Path) -> None:
-    only = {**SMALL, "micro_batch": [2], "checkpoint_ratio": [0.0]}
-    for sampler in SAMPLERS:
-        spec = study_spec(tmp_path / sampler, sampler, space=only)
-        assert run(open_study(spec), 1) == list(make_space(spec).candidates)
-
-
-def test_plans_of_failed_trials_are_not_asked_again(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path, space=SMALL)
-    space = make_space(spec)
-    study = Study(spec, NAME, space)
-    outcomes = (every_outcome() * 2)[: len(space.candidates)]
-    plans = []
-    for outcome in outcomes:
-        plan = study.propose().plan
-        number = study.ask(plan, PROPOSED)
-        study.tell(make_record(number, plan, outcome))
-        plans.append(plan)
-
-    assert len(set(plans)) == len(plans) == len(space.candidates)
-
-
-values = st.fixed_dictionaries(
-    {
-        "micro_batch": st.sets(st.sampled_from([1, 2, 3, 4, 6, 8, 16]), min_size=1, max_size=4),
-        "zero_stage": st.sets(st.sampled_from([0, 2, 3]), min_size=1),
-        "checkpoint_ratio": st.sets(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=1),
-        "data": st.sets(st.sampled_from([1, 2]), min_size=1),
-    }
-)
-
-
-@settings(max_examples=8)
-@given(
-    space=values, sampler=st.sampled_from(["tpe", "random"]), batch=st.sampled_from([16, 24, 48])
-)
-def test_proposals_are_legal_and_never_repeat(
-    space: dict[str, set[float]],
-    sampler: str,
-    batch: int,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    listed = {name: sorted(chosen) for name, chosen in space.items()}
-    listed["micro_batch"] = sorted({1, *listed["micro_batch"]})  # so that a plan is legal
-    listed["zero_stage"] = sorted({0, *listed["zero_stage"]})
-    train = {"global_batch": batch, "sequence_length": 128}
-    folder = tmp_path_factory.mktemp("study")
-    spec = study_spec(folder, sampler, space=listed, train=train)
-    legal = make_space(spec)
-
-    plans = run(Study(spec, NAME, legal), min(len(legal.candidates), 14))
-
-    assert len(set(plans)) == len(plans)
-    assert set(plans) <= set(legal.candidates)
-
-
-WIDE = {
-    "engine": ["torch", "deepspeed"],
-    "tensor": [1, 2],
-    "pipeline": [1, 2],
-    "pipeline_schedule": ["gpipe", "1f1b"],
-    "micro_batch": [1, 2],
-    "attention": ["sdpa"],
-    "batching": ["padded"],
-    "checkpoint_ratio": [0, 1],
-    "checkpoint_mode": ["full", "selective"],
-    "compile": [False, True],
-    "bucket_mib": [1, 25],
-    "loader_workers": [0, 2],
-}
-
-
-@pytest.mark.parametrize("sampler", SLOW_LAST)
-def test_knobs_that_do_not_always_matter_are_proposed_and_kept(
-    sampler: str, tmp_path: Path
-) -> None:
-    spec = study_spec(tmp_path, sampler, space=WIDE)
-    legal = make_space(spec, 4)
-
-    plans = run(Study(spec, NAME, legal), 14)
-
-    assert len(set(plans)) == 14
-    assert set(plans) <= set(legal.candidates)
-    kept = [trial.params for trial in stored(spec)]
-    for params, plan in zip(kept, plans, strict=True):
-        assert params.items() <= plan.as_dict().items()
-        assert params.keys() == {name for name, values in legal.domains if len(values) > 1}
-
-    narrower = study_spec(tmp_path, sampler, space=WIDE | {"loader_workers": [1, 4]})
-    assert run(Study(narrower, NAME, make_space(narrower, 4)), 3)
-
-
 @pytest.mark.parametrize("sampler", SLOW_LAST)
 def test_one_seed_gives_one_order(sampler: str, tmp_path: Path) -> None:
     runs = [
@@ -250,21 +121,6 @@ def test_one_seed_gives_one_order(sampler: str, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- what survives
-
-
-@pytest.mark.cases_by_default(2)
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_study_goes_on_where_it_stopped(sampler: str, tmp_path: Path) -> None:
-    spec = study_spec(tmp_path, sampler)
-    first = open_study(spec)
-    before = run(first, 9)
-
-    second = open_study(spec)
-    assert second.records() == first.records() == load_records(spec, NAME)
-    after = run(second, 4)
-
-    assert not set(before) & set(after)
-    assert [record.number for record in second.records()] == list(range(13))
 
 
 @pytest.mark.parametrize("sampler", ["tpe", GP_THOROUGH])
@@ -343,98 +199,7 @@ def test_the_kind_of_nodes_is_part_of_the_job_and_its_price_is_not(tmp_path: Pat
         open_study(on(accelerator="H100"))
 
 
-def test_a_study_that_measured_nothing_takes_another_job(tmp_path: Path) -> None:
-    open_study(study_spec(tmp_path, model="gtp2"))  # a slip, found when the model was looked for
-
-    assert open_study(study_spec(tmp_path, model="gpt2")).records() == ()
-
-
-def test_head_room_of_today_counts_for_old_trials(tmp_path: Path) -> None:
-    run(open_study(study_spec(tmp_path)), 12)
-    strict = study_spec(tmp_path, objective={"headroom": 0.5})
-
-    study = open_study(strict)
-    run(study, 2)
-    top = best(study.records(), Objective(headroom=0.5))
-    assert top is not None
-    assert isinstance(top.outcome, Measured)
-    assert top.outcome.memory.share <= 0.5
-
-
-# ---------------------------------------------------------------- drivers that die
-
-
-def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    study = open_study(spec)
-    plan = study.propose().plan
-    number = study.ask(plan, PROPOSED)  # and the driver is gone
-
-    second = open_study(spec)
-    (left,) = second.interrupted()
-    assert (left.number, left.plan, left.reason) == (number, plan, PROPOSED)
-    second.abandon(left.number)
-    second.ask(left.plan, Retry(trial=left.number, cause=DriverDied()))  # and gone again
-
-    third = open_study(spec)
-    (again,) = third.interrupted()
-    assert (again.plan, again.reason) == (plan, Retry(trial=number, cause=DriverDied()))
-    assert third.records() == ()
-
-
-def test_an_abandoned_trial_with_a_record_counts(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    study = open_study(spec)
-    plan = study.propose().plan
-    number = study.ask(plan, PROPOSED)
-    study = open_study(spec)
-    crashed = every_outcome()[5]
-
-    study.abandon(number, make_record(number, plan, crashed))
-
-    assert plan not in study.untried()
-    assert [record.outcome for record in open_study(spec).records()] == [crashed]
-
-
-def test_abandoning_what_has_just_ended_changes_nothing(tmp_path: Path) -> None:
-    study = open_study(study_spec(tmp_path))
-    run(study, 1)
-    study.abandon(0)
-
-    assert stored(study_spec(tmp_path))[0].state == TrialState.COMPLETE
-
-
-def test_a_driver_that_died_between_record_and_end_told_enough(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    study = open_study(spec)
-    for _ in range(2):
-        plan = study.propose().plan
-        number = study.ask(plan, PROPOSED)
-        outcome = make_oom(1.5) if number else make_measured(30.0)
-        record = make_record(number, plan, outcome)
-        # what `tell` does first
-        trial_id, _ = study._open[number]
-        storage = study._writer._storage
-        storage.set_trial_user_attr(trial_id, "record", record_to_json(record))
-
-    again = open_study(spec)
-
-    assert again.interrupted() == ()
-    assert [type(record.outcome) for record in again.records()] == [Measured, OutOfMemory]
-    assert [trial.state for trial in stored(spec)] == [TrialState.COMPLETE, TrialState.PRUNED]
-
-
 # ---------------------------------------------------------------- what is many
-
-
-@pytest.mark.thorough
-def test_a_hundred_trials_are_kept_and_none_repeats(tmp_path: Path) -> None:
-    train = {"global_batch": 128, "sequence_length": 128}
-    study = open_study(study_spec(tmp_path, train=train))
-
-    plans = run(study, 105)
-
-    assert len(set(plans)) == len(study.records()) == 105
 
 
 def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> None:
@@ -454,21 +219,6 @@ def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> No
     assert measured.values == [pytest.approx(0.4, abs=1e-6)]
     assert measured.constraints["samples_per_second"] == pytest.approx(0.2)
     assert ran_out.constraints["samples_per_second"] == 1.0
-
-
-@pytest.mark.parametrize("sampler", ["tpe", "plimsoll", GP_THOROUGH])
-def test_every_sampler_searches_for_what_is_wanted(sampler: str, tmp_path: Path) -> None:
-    """Twenty trials bring the headroom of a fast enough plan close to the most possible."""
-    asked = {"metric": "headroom", "at_least": {"samples_per_second": 40.0}}
-    spec = study_spec(tmp_path, sampler, objective=asked)
-    study, space = open_study(spec), make_space(spec)
-
-    run(study, 20)
-
-    top = best(study.records(), Objective.of(spec))
-    least = min(share_of_limit(plan) for plan in space.candidates if rate(plan) >= 40.0)
-    assert top is not None
-    assert share_of_limit(top.plan) <= least + (0.02 if sampler == "plimsoll" else 0.15)
 
 
 # ---------------------------------------------------------------- another version

@@ -7,16 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
-from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.storage import opened_storage
 from orchestrator.study.study import check_study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.spec.schema import SweepSpec
-from tests.orchestrator.study.values import NAME, execute, open_study, run, study_spec
+from tests.orchestrator.study.values import NAME, execute, open_study, run
 from tests.rigs.postgres import PASSWORD, QUOTED
 
 
@@ -70,24 +68,6 @@ def test_a_newer_storage_says_so(spec: SweepSpec, storage: str) -> None:
     assert "install the version that the other drivers use" in message
 
 
-def test_an_older_storage_is_left_as_it_is(database: str, tmp_path: Path) -> None:
-    """Only the upgrade creates tables of a newer schema."""
-    spec = study_spec(tmp_path, study={"storage": database})
-    check_study(spec, NAME)
-    execute(
-        database,
-        "DROP TABLE trial_heartbeats",
-        "UPDATE alembic_version SET version_num = 'v2.4.0.a'",
-    )
-    refused(spec)
-
-    engine = create_engine(database)
-    with engine.connect() as connection:
-        found = connection.execute(text("SELECT to_regclass('trial_heartbeats')")).scalar()
-    engine.dispose()
-    assert found is None
-
-
 def test_mlflows_database_is_left_alone(spec: SweepSpec, storage: str) -> None:
     execute(storage, "CREATE TABLE experiments (experiment_id INTEGER)")
 
@@ -95,14 +75,3 @@ def test_mlflows_database_is_left_alone(spec: SweepSpec, storage: str) -> None:
         check_study(spec, NAME)
     with pytest.raises(StudyError, match="holds no study yet"):
         load_records(spec, NAME)
-
-
-def test_a_lock_of_a_storage_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path, study={"storage": "postgresql://ann:hunter2@127.0.0.1:9/sweeps"})
-
-    with (
-        pytest.raises(StudyError, match=r"127\.0\.0\.1:9/sweeps cannot be opened: ") as caught,
-        exclusive_driver(spec, NAME),
-    ):
-        pass
-    assert "hunter2" not in str(caught.value)

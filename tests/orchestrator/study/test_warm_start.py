@@ -19,10 +19,10 @@ from orchestrator.study.study import Study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.plan import Plan
 from search_spaces.space import Space
-from search_spaces.trial import Fingerprint, Measured, Outcome, OutOfMemory
+from search_spaces.trial import Fingerprint, Measured, Outcome
 from tests.orchestrator.records import PROPOSED, make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit, study_spec
-from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
+from tests.outcomes import CPU_FINGERPRINT, make_measured
 
 SPEC = make_spec(train={"global_batch": 128, "sequence_length": 128})
 OLDER = replace(CPU_FINGERPRINT, versions=(("torch", "2.11.0"),))
@@ -86,41 +86,6 @@ def test_what_was_learned_before_need_not_be_learned_again(
 
     assert best_share(space, records) >= 0.95 > best_share(space, alone)
     assert all(isinstance(r.outcome, Measured) for r in records)
-
-
-def test_another_device_is_no_evidence(space: Space) -> None:
-    nothing = EarlierStudy(name="before", records=())
-    _, reasons = searched(space, earlier(space, ELSEWHERE), 3)
-    _, alone = searched(space, nothing, 3)
-
-    assert reasons == alone
-
-
-def test_a_plan_that_is_measured_again_says_so(space: Space) -> None:
-    _, reasons = searched(space, earlier(space, CPU_FINGERPRINT, every=1), 4)
-
-    again = [reason for reason in reasons if reason.measured_by == "before"]
-    assert len(again) == 3
-
-
-def test_another_memory_limit_is_reckoned_with(space: Space) -> None:
-    """The memory there is twice as large: plans that just fitted there do not fit here."""
-    roomy = []
-    for one in earlier(space, CPU_FINGERPRINT).records:
-        outcome = one.outcome
-        if isinstance(outcome, Measured):
-            memory = replace(outcome.memory, limit_bytes=2 * LIMIT_BYTES)
-            outcome = replace(outcome, memory=memory)
-        elif isinstance(outcome, OutOfMemory):
-            # it fitted there
-            outcome = make_measured(rate(one.plan), share_of_limit(one.plan))
-            memory = replace(outcome.memory, limit_bytes=2 * LIMIT_BYTES)
-            outcome = replace(outcome, memory=memory)
-        roomy.append(replace(one, outcome=outcome))
-    records, _ = searched(space, EarlierStudy(name="before", records=tuple(roomy)), 4)
-
-    assert sum(not isinstance(r.outcome, Measured) for r in records) == 0
-    assert best_share(space, records) >= 0.95
 
 
 def test_studies_of_the_same_job_are_found(tmp_path: Path) -> None:

@@ -138,17 +138,6 @@ def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(tmp_path: Path) -
     assert "lacks some events of the sweep: Is a directory" in told[0]
 
 
-def test_a_full_disk_is_told_of() -> None:
-    """The kernel's `/dev/full` accepts no byte."""
-    told = list[str]()
-    log = EventFile(Path("/dev/full"), told.append)
-    for event, state in a_sweep():
-        log.on_event(event, state)
-    log.close()
-
-    assert told == ["/dev/full lacks some events of the sweep: No space left on device"]
-
-
 def test_a_line_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     text = to_json(line_of(*a_sweep()[0]))

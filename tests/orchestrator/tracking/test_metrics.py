@@ -15,14 +15,11 @@ from orchestrator.tracking.metrics import (
     BASELINE_RATE,
     BEST_OBJECTIVE,
     BEST_RATE,
-    GROUPS,
     LABELS,
     METRICS,
     OUT_OF_MEMORY_SHARE,
-    RUNNING,
     TRIALS,
     VALIDATION_STATE,
-    WAIT_SECONDS,
     Metric,
     Reading,
     Utilization,
@@ -64,13 +61,6 @@ def test_each_outcome_is_counted_once() -> None:
     assert counted == Counter(outcome.kind for outcome in every_outcome())
 
 
-def test_a_validation_is_no_trial_but_waits_for_workers() -> None:
-    validation = replace(make_record(0, PLANS[0], make_measured()), validation=True)
-    end = TrialEnded(record=validation, at=BEGAN, waited_seconds=7.5)
-
-    assert list(event_readings(end)) == [Reading(metric=WAIT_SECONDS, value=7.5)]
-
-
 @pytest.mark.parametrize(("taken", "told"), [(0.25, [0.25]), (0.0, [0.0]), (None, [])])
 def test_an_ask_is_told_where_there_was_one(taken: float | None, told: list[float]) -> None:
     start = TrialStarted(
@@ -101,15 +91,6 @@ def test_what_stands_is_the_best_the_baseline_and_what_ran_out_of_memory() -> No
     assert value(told, BEST_OBJECTIVE, metric="samples_per_second") == 50.0
 
 
-def test_the_objective_may_be_another_than_the_rate() -> None:
-    spec = make_spec(objective={"metric": "headroom"})
-    state = make_state([make_measured(50.0, 0.7), make_measured(40.0, 0.2)], spec)
-    told = list(study_readings(state))
-
-    assert value(told, BEST_RATE) == 40.0
-    assert value(told, BEST_OBJECTIVE, metric="headroom") == pytest.approx(0.8)
-
-
 @pytest.mark.parametrize("outcomes", [[], [make_oom()]])
 def test_what_nobody_knows_is_left_out(outcomes: list[Outcome]) -> None:
     state = make_state(outcomes)
@@ -118,17 +99,6 @@ def test_what_nobody_knows_is_left_out(outcomes: list[Outcome]) -> None:
     assert value(told, BEST_RATE) is None
     assert value(told, BASELINE_RATE) is None
     assert value(told, OUT_OF_MEMORY_SHARE) == (1.0 if outcomes else None)
-
-
-def test_what_is_under_way_is_told_at_any_time() -> None:
-    start = TrialStarted(
-        number=3, plan=PLANS[0], reason=IsBaseline(), deadline_seconds=60, at=BEGAN + 40
-    )
-    state = replace(make_state([make_measured()]), running=(start,))
-    told = list(live_readings(Utilization(groups=8), state, BEGAN + 50))
-
-    assert value(told, RUNNING) == 1
-    assert value(told, GROUPS) == 8
 
 
 def test_a_validation_is_off_open_validated_or_failed() -> None:

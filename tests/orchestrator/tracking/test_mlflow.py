@@ -275,27 +275,6 @@ def test_another_study_of_the_same_name_gets_a_run_of_its_own(folder: Path) -> N
     assert (len(parents), len(trials)) == (2, 2)
 
 
-def test_a_changed_budget_and_memory_limit_do_not_stop_it(folder: Path) -> None:
-    log(spec_in(folder), [], study="changed")
-    log(spec_in(folder, cluster={"workers": 2, "memory_gib": 1.0}), [], study="changed")
-
-    (parent,), _ = runs_of(spec_in(folder), "changed")
-
-    assert parent.data.params["memory_limit_gib"] == "0.5"
-
-
-def test_two_studies_share_an_experiment(folder: Path) -> None:
-    spec = spec_in(folder, tracking={"experiment": "team's"})
-    records = make_records(make_space(spec), [make_measured(20.0)])
-    for study in ("left", "it's right"):
-        log(spec, records, study=study)
-        log(spec, [], before=records, study=study)
-
-    parents, trials = runs_of(spec, "unused")
-
-    assert (len(parents), len(trials)) == (2, 2)
-
-
 def test_a_store_that_breaks_costs_the_sweep_nothing(tmp_path: Path) -> None:
     spec = make_spec(tracking={"uri": f"sqlite:///{tmp_path / 'broken.db'}"})
     (tmp_path / "broken.db").write_bytes(b"no database, and longer than a header of sixteen bytes")
@@ -326,10 +305,6 @@ def test_no_event_waits_for_the_store(folder: Path) -> None:
 
     assert listener.problem is None
     assert len(runs_of(spec, "locked")[1]) == len(records)
-
-
-def test_a_listener_that_heard_of_nothing_closes() -> None:
-    MlflowCallback().close()
 
 
 def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) -> None:
@@ -407,66 +382,3 @@ def test_every_run_has_the_data_set_with_its_histogram(everything: Logged) -> No
             "tokens_per_row": {"16": 30, "17-64": 10},
             "tokenizer": "words.json",
         }
-
-
-def test_each_trial_has_the_code_and_data_of_its_own_driver(folder: Path) -> None:
-    """The first driver measured two trials; the next one, a job on other data, the third.
-
-    All are written at once, as `plimsoll sync` does.
-    """
-    spec = spec_in(folder)
-    records = make_records(make_space(spec), [make_measured(20.0 + n) for n in range(3)])
-    later = replace(
-        PROVENANCE,
-        at=records[2].started_at - 1,
-        is_job=True,
-        code=None,
-        data=replace(PROVENANCE.data, name="synthetic", digest="f" * 16, files=()),
-    )
-    log(spec, [], before=records, study="moved", provenances=(PROVENANCE, later))
-
-    (parent,), trials = runs_of(spec, "moved")
-    types = [run.data.tags["mlflow.source.type"] for run in (parent, *trials)]
-    assert types == ["JOB", "LOCAL", "LOCAL", "JOB"]
-    commits = [run.data.tags.get("mlflow.source.git.commit") for run in trials]
-    assert commits == ["c" * 40, "c" * 40, None]
-    digests = [[one.dataset.digest for one in run.inputs.dataset_inputs] for run in trials]
-    assert digests == [["0123456789abcdef"], ["0123456789abcdef"], ["f" * 16]]
-    assert {one.dataset.source_type for one in parent.inputs.dataset_inputs} == {"local", "code"}
-
-
-def test_an_experiment_that_the_environment_names_is_written_and_shown(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = spec_in(folder)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of-the-team")
-    log(spec, [], study="shared")
-    pages = sweep_pages(spec, "shared")
-
-    client = client_of(spec)
-    experiment = client.get_experiment_by_name("of-the-team")
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.run_name == "shared"
-    assert f"/runs/{run.info.run_id}?" in str(pages.answer)
-    assert client.get_experiment_by_name("shared") is None
-
-
-def test_a_bucket_that_refuses_costs_the_sweep_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """botocore's errors, which are neither MLflow's nor the system's, come through its client."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    spec = spec_in(folder)
-    client_of(spec).create_experiment("bucket", artifact_location="s3://bucket/0")
-    said: list[str] = []
-    listener = MlflowCallback(say=said.append, last_seconds=0.1, head_start_seconds=0)
-    for event, state in sweep(spec, make_space(spec), [], study="bucket"):
-        listener.on_event(event, state)
-    listener.close()
-
-    assert "credentials" in str(listener.problem)
-    assert len(said) == 1

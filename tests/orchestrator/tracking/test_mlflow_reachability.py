@@ -7,14 +7,12 @@ started by the thorough test.
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.server
 import json
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,12 +21,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from orchestrator.cli.exit_codes import ExitCode, exit_code_after
-from orchestrator.tracking.mlflow_client import open_client
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from search_spaces.errors import StudyError
 from tests.orchestrator.records import make_spec
-from tests.rigs.mlflow_server import mlflow_server, serves
-from tests.rigs.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 BASIC = "Basic " + base64.b64encode(b"ann:hunter2").decode()
@@ -95,8 +90,7 @@ class Asked(NamedTuple):
 class Server(http.server.ThreadingHTTPServer):
     """Answers 200 if the request has the header that its path requires, else 401.
 
-    /403 and the like answer that, /drip a byte at a time. `artifacts` is where the one experiment
-    keeps its own.
+    /403 and the like answer that. `artifacts` is where the one experiment keeps its own.
     """
 
     artifacts = "mlflow-artifacts:/0"
@@ -121,8 +115,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         word, _, path = urlsplit(self.path).path.strip("/").partition("/")
         if word.isdigit():
             return self._send(int(word), b"")
-        if word == "drip":
-            return self._drip()
         if word == "page":
             return self._send(200, b"<html>Sign in</html>")
         name, value = WANTED.get(word, ("", ""))
@@ -133,15 +125,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         experiment = {"experiment_id": "0", "name": "a", "artifact_location": server.artifacts}
         body = {"files": []} if "mlflow-artifacts" in path else {"experiments": [experiment]}
         return self._send(200, json.dumps(body).encode())
-
-    def _drip(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(1 << 20))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            for _ in range(1200):  # two minutes
-                self.wfile.write(b" ")
-                time.sleep(0.1)
 
     def _send(self, code: int, body: bytes) -> None:
         self.send_response(code)
@@ -190,40 +173,6 @@ def test_a_server_that_refuses_is_found_before_the_sweep(
 
     assert said.startswith(f"the MLflow server {server.address}/{path} answered")
     assert words in said
-
-
-@pytest.mark.thorough
-def test_a_server_that_sends_a_byte_at_a_time_is_not_waited_for(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-
-    said = refused(f"{server.address}/drip", TRY_AGAIN)
-
-    assert "does not answer: no complete answer within 5 s" in said
-
-
-@pytest.mark.thorough
-def test_no_call_waits_for_such_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-
-    with pytest.raises(OSError, match=r"no complete answer within 5 s"):
-        open_client(f"{server.address}/drip").get_experiment_by_name("demo")
-
-
-@pytest.mark.thorough
-def test_a_process_ends_although_a_server_still_sends(server: Server) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TRY_EACH],
-        input=json.dumps([(f"{server.address}/drip", {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1"})]),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert "no complete answer within 5 s" in done.stdout, done.stderr
 
 
 def test_artifacts_are_listed_with_the_same_credentials(server: Server) -> None:
@@ -277,7 +226,7 @@ def test_credentials_of_every_kind_are_tried(server: Server, tmp_path: Path) -> 
         env={**environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
@@ -290,35 +239,3 @@ def test_credentials_of_every_kind_are_tried(server: Server, tmp_path: Path) -> 
             assert "answered 401: check the credentials" in words
             assert "wrong-one" not in words
     assert sum(asked.allowed and "artifacts" in asked.path for asked in server.asked) == 5
-
-
-@pytest.mark.thorough
-def test_mlflows_own_server_with_passwords(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Any
-) -> None:
-    pytest.importorskip("flask_wtf", reason="needs mlflow[auth]")
-    mlflow_store(tmp_path)
-    config = tmp_path / "auth.ini"
-    config.write_text(
-        "[mlflow]\ndefault_permission = READ\n"
-        "admin_username = ann\nadmin_password = hunter2-hunter2\n"
-        f"database_uri = sqlite:///{tmp_path}/auth.db\n"
-        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
-    )
-    monkeypatch.setenv("MLFLOW_AUTH_CONFIG_PATH", str(config))
-    monkeypatch.setenv("MLFLOW_FLASK_SERVER_SECRET_KEY", "a-key")
-    port = free_port()
-    spec = make_spec(tracking={"uri": f"http://127.0.0.1:{port}"})
-    store = f"sqlite:///{tmp_path}/mlflow.db"
-    with mlflow_server(store, port, tmp_path, "--app-name", "basic-auth") as process:
-        until = time.monotonic() + 120
-        while not serves(port):
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.2)
-        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2-hunter2")
-        check_tracking(spec)
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "another-password")
-
-        assert "answered 401: check the credentials" in refused(spec.tracking.uri or "")

@@ -89,21 +89,3 @@ def test_a_tracking_server_has_a_page_of_its_own() -> None:
 
     assert pages == Pages(trials="http://ann@127.0.0.1:9")
     assert ui_command(spec, pages)[1:] == ["-m", "webbrowser", "http://ann@127.0.0.1:9"]
-
-
-def test_pages_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
-    spec = make_spec(study={"folder": str(tmp_path)})
-
-    assert sweep_pages(spec, "demo", port=7000) == Pages(trials="http://127.0.0.1:7000")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_artifact_of_the_spec_holds_no_password() -> None:
-    from orchestrator.tracking.mlflow_artifacts import start_files
-
-    spec = make_spec(
-        study={"storage": "postgresql://ann:secret@db/optuna"},
-        tracking={"uri": "http://ann:secret@mlflow"},
-    )
-
-    assert "secret" not in start_files(spec)["spec.yaml"]

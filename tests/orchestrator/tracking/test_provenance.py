@@ -69,14 +69,6 @@ def test_changed_files_are_said_and_files_that_git_does_not_track_are_not(
     assert (clean.modified, changed.modified) == (False, True)
 
 
-def test_a_detached_head_has_no_branch(repository: Path) -> None:
-    git(repository, "checkout", "--detach")
-    version = code_version(repository)
-
-    assert version is not None
-    assert (version.branch, version.remote) == ("", "")
-
-
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -104,14 +96,6 @@ def test_a_folder_without_a_commit_has_no_version(tmp_path: Path) -> None:
     git(tmp_path, "init")
     assert code_version(tmp_path) is None
     assert code_version(tmp_path / "missing") is None
-
-
-def test_without_git_there_is_no_version(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    assert code_version(repository) is None
 
 
 def test_user_job_and_context_come_from_the_environment(

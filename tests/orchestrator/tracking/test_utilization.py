@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
-from orchestrator.core.reasons import AllTried, IsBaseline
+from orchestrator.core.events import Event, SweepStarted, TrialEnded, TrialStarted
+from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.tracking.metrics import Utilization, busy_share, utilization
 from search_spaces.trial import Cancelled, NodesLost
@@ -75,25 +75,6 @@ def test_what_is_under_way_counts_once_it_has_ended() -> None:
     assert share(*both, at=16) == pytest.approx((8 + 15) / (32 - 6))
 
 
-def test_a_group_that_never_gets_a_trial_is_idle() -> None:
-    seen = after(started(4), handed(0, 0), ended(0, 10, waited=0))
-
-    assert share(*seen, at=10) == pytest.approx(10 / 40)
-
-
-def test_a_trial_that_never_told_when_it_began_is_idle() -> None:
-    lost = after(started(1), handed(0, 0), ended(0, 10, waited=None))
-
-    assert share(*lost, at=10) == 0
-
-
 def test_nothing_is_known_before_a_trial_of_this_driver_ends() -> None:
     assert share(*after(started(1)), at=5) is None
     assert share(*after(started(2), handed(0, 0)), at=5) is None
-
-
-def test_it_stands_still_when_the_sweep_is_over() -> None:
-    over = SweepEnded(reason=AllTried(plans=2), at=BEGAN + 20)
-    seen = after(started(1), handed(0, 10), ended(0, 20, waited=5), over)
-
-    assert share(*seen, at=500) == pytest.approx(5 / 10)
