@@ -76,7 +76,7 @@ def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
         ("deepspeed", ZERO | {"offload_optimizer": "cpu"}),
         ("deepspeed", ZERO | {"zero_stage": 0, "precision": "bf16"}),
         ("ray-train", {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1}),
-        ("ray-train", {"precision": "fp16", "compression": "powersgd", "accelerator": 'H"1'}),
+        ("ray-train", {"precision": "fp16", "compression": "powersgd"}),
         ("ray-train", ZERO | {"offload_optimizer": "cpu"}),
     ],
 )

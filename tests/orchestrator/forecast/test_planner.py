@@ -84,13 +84,6 @@ def test_prices_are_those_of_the_devices_hours(answer: PlanningReport) -> None:
         assert size.price_per_billion_tokens == pytest.approx(hours * size.ranks * 2.0)
 
 
-def test_fits_from_the_fewest_on_and_on_no_fewer(answer: PlanningReport) -> None:
-    assert answer.fewest_ranks is not None
-    assert sized(a_question(), answer.fewest_ranks).keeps_headroom.any()
-    if answer.fewest_ranks > 1:
-        assert not sized(a_question(), answer.fewest_ranks // 2).keeps_headroom.any()
-
-
 def test_a_document_has_a_flat_row_for_each_plan_without_what_only_sweeps_know(
     answer: PlanningReport,
 ) -> None:

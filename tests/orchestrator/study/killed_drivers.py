@@ -113,7 +113,7 @@ def _sweep(folder: Path, spec: SweepSpec, lock: DriverLock) -> None:
     log = EventFile(events_file(spec, NAME), sys.stderr.write)
     decisions = DecisionLog(lines=LineFile(decisions_file(spec, NAME), sys.stderr.write))
     cluster = PlayedCluster(make_nodes("a"))
-    started = study.driver_started(CLUSTER, [CapacityRequest(groups=1, ranks=2)], 1, time.time())
+    started = study.driver_started(CLUSTER, CapacityRequest(groups=1, ranks=2), 1, time.time())
     controller = Controller(started, study, cluster, (log,), decided=decisions.write)
     while controller.state.phase is not Phase.DONE:
         controller.tick()
