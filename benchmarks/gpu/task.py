@@ -21,7 +21,7 @@ SECONDS = 300.0  # of a part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Where results go, how small, and until when.
+    """Folder of results, size and end of a part's run.
 
     `until` is in seconds of the monotonic clock. `worker` starts its process when the first trial
     comes.

@@ -17,9 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.output import write
 from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.published.product import forecaster_without
@@ -36,7 +33,6 @@ _SHOWN = {  # figures, and what they are called in the table
     **{f"regret_at_{trials}": f"after {trials}" for trials in AFTER},
     "oom_trials": "out of memory",
 }
-_WIDE = 120  # columns where nothing is a terminal
 
 
 def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
@@ -75,24 +71,14 @@ def _cores() -> int:
 
 
 def _show(found: dict[str, Any]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
     for name, samplers in (found["surfaces"] | {"all surfaces": found["overall"]}).items():
-        facts = found["facts"].get(name)
-        table = Table(
-            "sampler",
-            *_SHOWN.values(),
-            title=f"{name}, {facts['candidates']} candidates" if facts else name,
-            title_justify="left",
-        )
+        print(f"{name}\n{'':26}", *(f"{words:>14}" for words in _SHOWN.values()))
         for sampler, told in samplers.items():
             cells = (
                 f"{100 * told[key]:.1f} %" if key.startswith("regret") else f"{told[key]:.6g}"
                 for key in _SHOWN
             )
-            table.add_row(sampler, *cells)
-        console.print(table)
+            print(f"{sampler:26}", *(f"{cell:>14}" for cell in cells))
 
 
 if __name__ == "__main__":

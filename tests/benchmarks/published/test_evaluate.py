@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.published.__main__ import main
 from benchmarks.published.baseline import ConstantMfu, sample_flops
-from benchmarks.published.evaluate import draws, evaluate, noise_of
+from benchmarks.published.evaluate import evaluate
 from benchmarks.published.forecaster import Forecaster, RunForecasts
 from benchmarks.published.reader import read
 from benchmarks.published.report import report
@@ -108,22 +108,6 @@ def test_each_source_is_forecast_without_it(tables: Tables) -> None:
     assert left_out == ["first", "second"]
 
 
-def test_draws_are_spread_and_the_same_each_time() -> None:
-    rows = tuple(range(10))
-    chosen = draws(rows, 3, times=3, seed=0)
-
-    assert chosen == draws(rows, 3, times=3, seed=0)
-    assert len(set(chosen)) == 3
-    assert [one[:1] for one in chosen] == list(draws(rows, 1, times=3, seed=0))
-    assert draws((1, 2, 3), 3, times=3, seed=0) == ()
-
-
-def test_noise_is_what_the_readme_says() -> None:
-    assert noise_of("bigscience", "S002") == 0.10
-    assert noise_of("elsewhere", "S002") == 0.03
-    assert noise_of("nanotron", "S113") == 0.10
-
-
 def test_baseline_is_40_percent_of_the_peak(tmp_path: Path) -> None:
     run = read_one(tmp_path)
     told = ConstantMfu().forecast([run])
@@ -152,8 +136,3 @@ def test_command_writes_figures(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert figures["skipped"] == {"no GPU": 1}
     assert "commit" in figures
     assert "throughput_median_ape" in capsys.readouterr().out
-
-
-def test_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "none")], lambda _: ConstantMfu()) == 2
-    assert "is no directory" in capsys.readouterr().err

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.published.fit import _fit_scales, fit, weights
+from benchmarks.published.fit import _fit_scales, fit
 from benchmarks.published.footprints import Model, Wanted, spec_of
-from benchmarks.published.product import Ours, forecaster_without, lay, measured
+from benchmarks.published.product import Ours, forecaster_without, lay
 from benchmarks.published.rows import executions_of, footprint_for
 from search_spaces.costs.calibration import Z_95, Scales, shipped_calibration
 from search_spaces.costs.footprint import Footprint
@@ -123,12 +123,6 @@ def test_memory_counts_what_its_table_counts(tmp_path: Path, ours: Ours) -> None
     assert told[1] > told[0] + 3e8  # context and segments
 
 
-def test_a_device_that_nobody_knows_is_not_forecast(tmp_path: Path, ours: Ours) -> None:
-    run = read_one(tmp_path, **SMALL, gpu="Warp Drive 9", gpu_mem_gib="80")
-
-    assert np.isnan(ours.forecast([run]).samples_per_second[0])
-
-
 def test_rows_say_what_each_engine_holds(tmp_path: Path, cache: Path) -> None:
     words = {"n_gpus": "8", "dp": "8", "global_batch": "32", "sharding": "zero3"}
     run = read_one(tmp_path, **SMALL, **words, precision="fp16", notes="DeepSpeed")
@@ -145,28 +139,11 @@ def test_rows_say_what_each_engine_holds(tmp_path: Path, cache: Path) -> None:
     assert (rows.weight_bytes[0], rows.state_bytes[0]) == (2.0, 12.0)
 
 
-def test_what_was_not_measured_is_no_number(tmp_path: Path, ours: Ours) -> None:
-    run = read_one(tmp_path, **SMALL, peak_mem_gib="")
-    laid = lay([run], ours.footprints)
-
-    assert laid is not None
-    seconds, held = measured([run], laid)
-    assert seconds[0] == pytest.approx(4 / 10)
-    assert np.isnan(held[0])
-
-
 def test_a_source_is_judged_by_what_was_fitted_without_it() -> None:
     without, unknown = forecaster_without("bigscience"), forecaster_without("somebody-new")
 
     assert unknown.calibration == shipped_calibration()
     assert without.calibration != unknown.calibration
-
-
-def test_sources_count_by_the_square_root_of_their_rows() -> None:
-    each = weights(np.array(["a"] * 4 + ["b"] * 16))
-
-    assert each[:4].sum() * 2 == pytest.approx(each[4:].sum())
-    assert each.mean() == pytest.approx(1.0)
 
 
 def test_fitted_intervals_hold_their_share() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.published.families import matmul_weights
 from benchmarks.published.reader import TablesError, read
-from tests.benchmarks.published.rows import PLAIN, read_one, reason_of, write_table
+from tests.benchmarks.published.rows import read_one, reason_of
 
 GIB = 2**30
 LLAMA_8B = {
@@ -315,10 +315,3 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "odd.csv").write_text("model,gpu\n", encoding="utf-8")
     with pytest.raises(TablesError, match="lacks columns: source"):
         read(tmp_path)
-
-
-def test_the_list_of_sets_is_no_table(tmp_path: Path) -> None:
-    (tmp_path / "ranking_sets.csv").write_text("set_id\nS001\n", encoding="utf-8")
-    write_table(tmp_path, "one", [PLAIN])
-
-    assert read(tmp_path).sources == ("one",)

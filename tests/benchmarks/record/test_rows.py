@@ -47,15 +47,6 @@ def test_a_measurement() -> None:
     assert told["ranking_sets"] == subject().set_id
 
 
-def test_out_of_memory_has_what_it_wanted_and_no_speed() -> None:
-    told = row(make_oom(1.3))
-
-    assert (told["oom"], told["outcome"]) == ("true", "out_of_memory")
-    assert float(told["wanted_gib"]) == pytest.approx(1.3 * LIMIT_BYTES / GIB)
-    assert "samples_per_s" not in told
-    assert row(make_oom(None))["wanted_gib"] == ""
-
-
 @pytest.mark.parametrize("outcome", every_outcome(), ids=lambda outcome: outcome.kind)
 def test_every_ending_is_a_row_that_is_read_back(outcome: Outcome) -> None:
     told = row(outcome)
@@ -67,30 +58,6 @@ def test_every_ending_is_a_row_that_is_read_back(outcome: Outcome) -> None:
     if not failed:
         run = run_of(Row(told), source="tiny", line=2)
         assert run.oom is (outcome.kind == "out_of_memory")
-
-
-@pytest.mark.parametrize(
-    ("knobs", "column", "word"),
-    [
-        ({}, "sharding", "ddp"),
-        ({"data": 1, "accumulation": 4}, "sharding", "none"),
-        ({"zero_stage": 2}, "sharding", "fsdp_grad_op"),
-        ({"zero_stage": 3}, "sharding", "fsdp_full"),
-        ({"zero_stage": 3, "data": 8, "replicas": 2}, "sharding", "hsdp fsdp_full degree 4"),
-        ({"engine": "deepspeed", "zero_stage": 0}, "sharding", "deepspeed zero0"),
-        ({"engine": "deepspeed", "zero_stage": 2}, "sharding", "zero2"),
-        ({}, "offload", "none"),
-        ({"zero_stage": 3, "offload_optimizer": "cpu"}, "offload", "optimizer to cpu"),
-        ({}, "ckpt", "0.5"),
-        ({"checkpoint_ratio": 0.0}, "ckpt", "none"),
-        ({"checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}, "ckpt", "selective"),
-        ({"tensor": 2}, "cp_or_sp", "none"),
-        ({"tensor": 2, "sequence_parallel": True}, "cp_or_sp", "sp"),
-        ({"compile": True}, "compile", "true"),
-    ],
-)
-def test_a_plan_in_the_words_of_others(knobs: dict[str, Any], column: str, word: str) -> None:
-    assert row(**knobs)[column] == word
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,6 @@ def test_what_was_measured_is_kept(stopped: Stop) -> None:
     assert_kept(stopped)
 
 
-def test_the_token_that_ray_made_is_for_nobody_else(stopped: object, folder: Path) -> None:
-    assert (folder / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
-
-
 def test_nothing_is_left_running(stopped: object, folder: Path) -> None:
     left = [
         process.info["cmdline"]
@@ -120,11 +116,6 @@ def test_nothing_is_left_running(stopped: object, folder: Path) -> None:
     ]
 
     assert left == []
-
-
-def test_what_was_measured_is_kept_when_a_scheduler_ends_it(tmp_path: Path) -> None:
-    """SIGTERM is what `ray job stop` sends."""
-    assert_kept(stopped_by(lambda driver: os.kill(driver, signal.SIGTERM), prepared(tmp_path)))
 
 
 def assert_kept(stopped: Stop) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.record.order import Turn, turns
-from benchmarks.record.rows import header
 from benchmarks.record.table import (
     RecordingError,
     Table,
@@ -53,14 +52,6 @@ def test_a_row_that_was_cut_short_is_taken_away(path: Path) -> None:
 
     assert len(table.rows) == 1
     assert path.read_text() == whole
-
-
-def test_a_header_that_was_cut_short_is_written_again(path: Path) -> None:
-    path.write_text("source,url_or")
-
-    begun(path)
-
-    assert path.read_text() == ",".join(header(KNOBS)) + "\n"
 
 
 def test_rows_of_another_specification_are_refused(path: Path) -> None:
@@ -118,19 +109,6 @@ def test_another_file_is_left_alone(path: Path, content: str | bytes, words: str
         Table(path, ID)
 
 
-def test_a_folder_is_no_table(tmp_path: Path) -> None:
-    folder = tmp_path / "folder.csv"
-    folder.mkdir()
-
-    with pytest.raises(RecordingError, match="cannot be read: Is a directory"):
-        Table(folder, ID)
-
-
-def test_a_table_is_no_specification(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=r"must end in \.csv"):
-        Table(tmp_path / "surface.yaml", ID)
-
-
 def test_the_specification_is_kept_beside_the_table(path: Path) -> None:
     keep_spec(SPEC, "tiny", path)
 
@@ -149,12 +127,3 @@ def test_what_a_measurement_does_not_depend_on_may_change() -> None:
 
     assert set_id(other, "tiny") == ID
     assert set_id(make_spec(cluster={"workers": 1}), "tiny") != ID
-
-
-def test_a_specification_that_was_typed_beside_the_table_stays_as_it_is(tmp_path: Path) -> None:
-    typed = tmp_path / "tiny.yaml"
-    typed.write_text("model: gpt2  # mine\ntrain: {global_batch: 8}\n")
-
-    keep_spec(load_spec(typed), "tiny", tmp_path / "tiny.csv")
-
-    assert "# mine" in typed.read_text()

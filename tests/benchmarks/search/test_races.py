@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.search.competitors.base import AbstractCompetitor, Flags
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
-from benchmarks.search.races import AFTER, Race, figures, over_all, race
+from benchmarks.search.races import AFTER, Race, figures, race
 from benchmarks.search.run import run
 from benchmarks.search.surfaces import Surface, Trial
 from tests.benchmarks.search.toys import toy_surface
@@ -101,21 +101,6 @@ def test_figures_are_medians_of_trials_and_means_of_regret() -> None:
     assert told["oom_trials"] == 2
     assert told["regret_at_5"] == pytest.approx(0.5 / 3)
     assert told["regret_at_10"] == 0
-
-
-def test_a_race_that_found_nothing_counts_one_trial_more() -> None:
-    never = Race(regret=np.array([1.0, 0.5]), seconds=np.array([1.0, 2.0]), ran_out=1)
-
-    assert never.trials_to(0.05) == 3
-    assert never.seconds_to(0.05) == 2.0
-
-
-def test_over_all_surfaces() -> None:
-    told = [dict.fromkeys(KEYS, value) for value in (1.0, 2.0, 9.0)]
-
-    assert over_all(told)["trials_to_2pct"] == 2
-    assert over_all(told)["regret_at_5"] == 4
-    assert over_all([]) == {}
 
 
 @pytest.mark.parametrize("name", [*COMPETITORS, *WRONG])

@@ -82,14 +82,6 @@ def test_what_failed_has_no_throughput_whatever_its_row_says(
     assert surface.best < made[fastest]["samples_per_s"]
 
 
-def test_repeats_stay_trials_of_one_candidate(tmp_path: Path) -> None:
-    write_table(tmp_path, "table", rows())
-    surface = surface_of(tmp_path)
-
-    assert [trial.rate for trial in surface.trials[0]] == [10.0, 12.0]
-    assert [len(trials) for trials in surface.trials[1:]] == [1] * 11
-
-
 def test_noise_is_what_repeats_tell(tmp_path: Path) -> None:
     made = few() * 2
     for at, row in enumerate(made):
@@ -130,21 +122,6 @@ def test_a_table_of_several_models_is_none(tmp_path: Path) -> None:
     write_csv(tmp_path / "two.csv", made)
 
     assert surfaces_in(tmp_path, lambda _: ConstantMfu(), least=2) == ()
-
-
-def test_columns_of_a_recording_are_no_knobs(tmp_path: Path) -> None:
-    made = [
-        row
-        | {"repeat": turn, "trial_seconds": 20.5 + turn + at, "outcome": "measured"}
-        | {"samples_per_s_low": row["samples_per_s"] - 1, "wanted_gib": "", "oom": "false"}
-        for turn in (1, 2, 3)
-        for at, row in enumerate(few())
-    ]
-    surface = surface_of(write_csv(tmp_path / "recorded.csv", made), 2)
-
-    assert set(surface.distributions) == {"micro_batch", "bucket_mib"}
-    assert len(surface) == 8
-    assert [trial.seconds for trial in surface.trials[0]] == [21.5, 22.5, 23.5]
 
 
 def test_peaks_and_what_was_wanted_are_told_over_the_limit(tmp_path: Path) -> None:
@@ -189,24 +166,6 @@ def test_rows_are_compared_in_one_unit(tmp_path: Path) -> None:
 
     assert len(surface) == 6
     assert surface.best == 80_000
-
-
-def test_an_outcome_in_words_is_understood(tmp_path: Path) -> None:
-    made = few(outcome="measured")
-    made[3] |= {"samples_per_s": "", "outcome": "crashed"}
-    made[4] |= {"samples_per_s": "", "outcome": ""}  # nobody knows: no candidate
-    surface = surface_of(write_csv(tmp_path / "table.csv", made), 2)
-
-    assert len(surface) == 7
-    assert int(np.isnan(surface.rate).sum()) == 1
-
-
-def test_empty_numbers_are_a_word(tmp_path: Path) -> None:
-    made = few()
-    made[0]["bucket_mib"] = ""
-    surface = surface_of(write_csv(tmp_path / "table.csv", made), 2)
-
-    assert surface.column("bucket_mib")[:2] == ("", "20")
 
 
 def test_no_place_is_a_sentence(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from benchmarks.search.competitors.known import COMPETITORS, WRONG
 from benchmarks.search.competitors.ours import (
     Plimsoll,
     memory_times,
-    times_shuffled,
-    without_forecasts,
 )
 from benchmarks.search.surfaces import Surface, Trial
 from tests.benchmarks.search.toys import order_of, toy_surface
@@ -27,33 +25,6 @@ def surface() -> Surface:
         log_rate=np.log(np.arange(1.0, 21.0)).tolist(),
         log_share=[-2.0] * 20,
     )
-
-
-def test_times_are_dealt_out_anew(surface: Surface) -> None:
-    assert surface.log_rate is not None
-    shuffled = [times_shuffled(surface, seed).log_rate for seed in (0, 0, 1)]
-    assert all(one is not None for one in shuffled)
-
-    assert all(sorted(one) == sorted(surface.log_rate) for one in shuffled if one is not None)
-    assert np.array_equal(shuffled[0], shuffled[1])
-    assert not np.array_equal(shuffled[0], shuffled[2])
-    assert not np.array_equal(shuffled[0], surface.log_rate)
-
-
-def test_memory_is_off_by_the_factor(surface: Surface) -> None:
-    low = memory_times(surface, 0.7).log_share
-
-    assert low is not None
-    assert np.exp(low) == pytest.approx(0.7 * np.exp(-2.0))
-
-
-def test_what_cannot_be_forecast_stays_so(surface: Surface) -> None:
-    bare = without_forecasts(surface)
-
-    assert bare.log_rate is None
-    assert bare.log_share is None
-    assert times_shuffled(bare, 0) is bare
-    assert memory_times(bare, 1.3) is bare
 
 
 def test_only_the_true_forecast_begins_with_the_best(surface: Surface) -> None:
