@@ -134,7 +134,7 @@ COMMANDS: Mapping[str, Command] = {
         (PATH,),
         {
             **{"--gpu": st.sampled_from(("H100", "H100,A100", "cpu")) | TEXT, "--gpus": _NUMBER},
-            **{"--memory": _NUMBER, "--gpus-per-node": _NUMBER, "--price": _NUMBER, "--plan": WORD},
+            **{"--gpus-per-node": _NUMBER, "--price": _NUMBER, "--plan": WORD},
             **{"--top": _NUMBER, "--records": STUDY, "--device-file": PATH, "--set": OVERRIDE},
             **{"--out": PATH, "--json": _SWITCH},
         },
@@ -148,7 +148,6 @@ COMMANDS: Mapping[str, Command] = {
     "explain": Command(
         (STUDY, WORD), {"--trial": _NUMBER, "--plan": WORD, "--out": PATH, "--json": _SWITCH}
     ),
-    "diff": Command((STUDY, STUDY), {"--trial": _NUMBER, "--out": PATH, "--json": _SWITCH}),
     "export": Command(
         (STUDY,),
         {
@@ -157,8 +156,7 @@ COMMANDS: Mapping[str, Command] = {
         },
     ),
     "verify": Command((BAD,), {"--steps": _NUMBER, "--minutes": _NUMBER}, odd=True),
-    "replay": Command((STUDY,), {"--differences": _SWITCH, "--json": _SWITCH}),
-    "ui": Command((BAD,), {"--port": _NUMBER, "--optuna": _SWITCH}, odd=True),
+    "ui": Command((BAD,), {"--port": _NUMBER}, odd=True),
     "init": Command((PATH,), {"--example": TEXT, "--force": _SWITCH}),
     "retry": Command((STUDY,), {"--trial": _NUMBER, "--crashed": _SWITCH, "--json": _SWITCH}),
     "models": Command((), {"--json": _SWITCH}),
