@@ -47,7 +47,7 @@ class RandomRows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 @final
-class Clock(TrainerCallback):
+class Clock(TrainerCallback):  # type: ignore[misc]  # of a package whose types are not read
     """Times steps behind some of warm-up, and ends the training when there are enough."""
 
     def __init__(self, steps: int, seconds: float) -> None:
