@@ -98,10 +98,7 @@ _LONG = (
     *("tests/k8s/test_running.py", "tests/orchestrator/export/test_ray"),
 )
 # These look at one sweep, and share a head, which each process would start for itself
-_ON_ONE_HEAD = tuple(
-    f"{_SWEEPS}test_{name}.py"
-    for name in ("awkward_sweep", "ray_job", "metrics", "validation", "shared_study", "submit")
-)
+_ON_ONE_HEAD = tuple(f"{_SWEEPS}test_{name}.py" for name in ("sweep", "eventful_sweep", "submit"))
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's

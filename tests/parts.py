@@ -12,11 +12,24 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "tests/benchmarks/",
         "tests/simulation/",
         "tests/test_fuzz_",
-        "tests/orchestrator/cluster/test_machine_fails.py",
+        "tests/rigs/",
         "tests/orchestrator/host/",
-        "tests/orchestrator/study/test_failpoints.py",
+        *(
+            f"tests/orchestrator/cluster/test_{name}.py"
+            for name in (
+                *("host_memory", "hosts", "machine_fails", "nodes"),
+                *("shared_study", "submit", "tune", "unwoken_sweep"),
+            )
+        ),
+        *(
+            f"tests/orchestrator/study/test_{name}.py"
+            for name in ("connection_loss", "driver_lock", "failpoints", "power_loss")
+        ),
     ),
-    "exports": ("tests/orchestrator/export/", "tests/k8s/", "tests/test_"),
+    "exports": (
+        *("tests/orchestrator/export/", "tests/orchestrator/cli/test_verify.py"),
+        *("tests/k8s/", "tests/test_"),
+    ),
 }
 
 

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.distributed.tensor import DTensor
 
-from search_spaces.settings.render import TorchSettings
 from workers.data.collate import MicroBatch
 from workers.engines.stopwatch import Stopwatch
 
@@ -133,40 +130,3 @@ def evaluation_loss(
             parts.append(None if loss is None else loss * weight)
     losses = [part for part in parts if part is not None]
     return torch.stack(losses).sum() if len(losses) == len(parts) else None
-
-
-def state_bytes(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    settings: TorchSettings,
-    device: torch.device,
-) -> StateBytes:
-    """Returns bytes of weights, gradients and optimizer states after a step.
-
-    Gradients take as many bytes as the trained weights; twice that with DDP, unless they are
-    views of its buckets. State offloaded to another device does not count.
-    """
-    has_own_buckets = settings.ddp is not None and not settings.ddp.gradient_as_bucket_view
-    trained = [weight for weight in module.parameters() if weight.requires_grad]
-    return StateBytes(
-        weights=_bytes(module.parameters(), device),
-        gradients=_bytes(trained, device) * (2 if has_own_buckets else 1),
-        optimizer_states=_bytes(
-            (
-                value
-                for state in optimizer.state.values()
-                for value in state.values()
-                if isinstance(value, torch.Tensor)
-            ),
-            device,
-        ),
-    )
-
-
-def _bytes(tensors: Iterable[torch.Tensor], device: torch.device) -> int:
-    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(
-        tensor.numel() * tensor.element_size()
-        for tensor in local
-        if tensor.device.type == device.type
-    )

@@ -44,12 +44,15 @@ def build_training(
 
     What training draws from here on follows from `train.seed`.
     """
-    training = _build(request, model, facts, mesh, device)
+    if request.plan.engine == "deepspeed":
+        training = _build_deepspeed(request, model, facts, mesh, device)
+    else:
+        training = _build_torch(request, model, facts, mesh, device)
     seed_draws(request.spec.train.seed, request.plan, mesh)
     return training
 
 
-def _build(
+def _build_torch(
     request: TrialRequest,
     model: BuiltModel,
     facts: ModelFacts,
@@ -57,8 +60,6 @@ def _build(
     device: torch.device,
 ) -> AbstractTraining:
     plan, train = request.plan, request.spec.train
-    if plan.engine == "deepspeed":
-        return _build_deepspeed(request, model, facts, mesh, device)
     settings = render_torch(plan, facts)
     if settings.pipeline is not None and mesh is not None:
         from workers.engines.pipeline import build_pipeline

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,12 +33,11 @@ from search_spaces.settings.render import PipelineSettings, TorchSettings
 from search_spaces.settings.schedules import SCHEDULES
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch, pad_to_common_shape
-from workers.engines.base import AbstractTraining, StateBytes, state_bytes
-from workers.engines.checkpoint import write_shard
 from workers.engines.gradient_average import GradientAverage
 from workers.engines.optimizer_step import make_update
 from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.stopwatch import Stopwatch
+from workers.engines.torch_base import AbstractTorchTraining
 from workers.models.built import BuiltModel, module_inputs
 from workers.models.function import PROBE_SAMPLES
 from workers.models.stack import Stack, find_stack
@@ -47,7 +45,6 @@ from workers.models.stack_trace import HiddenShape
 from workers.models.tensor_plan import tensor_plan
 from workers.parallel.apply import parallelize
 from workers.parallel.pipeline import Splits, Stage, cut_stages, stage_settings
-from workers.plain_torch.blocks import reset_compiler
 from workers.plain_torch.update import Update
 from workers.process_groups import Mesh
 
@@ -214,23 +211,16 @@ def _last_output(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineTraining(AbstractTraining):
+class PipelineTraining(AbstractTorchTraining):
     """The stages of this rank, under DDP, FSDP2, an average of their own, or without data ranks.
 
     Forward and backward passes alternate by the schedule and wait for other stages in between.
     Their time counts as backward.
     """
 
-    module: nn.Module  # all stages of this rank
     runner: PipelineRunner
     average: GradientAverage | None
     tied: TiedWeights | None
-    update: Update
-    settings: TorchSettings
-    device: torch.device
-    data: int  # data-parallel ranks, over which gradients are averaged
-    counts: bool  # this rank's loss counts: true for one of the ranks that split a block
-    writes: bool = True  # this rank writes checkpoints: true for one of the replicas
     pads: bool  # batches come from Plimsoll's own data, which can be padded to one shape
 
     def step(self, batches: Sequence[MicroBatch], targets: int, watch: Stopwatch) -> torch.Tensor:
@@ -256,18 +246,6 @@ class PipelineTraining(AbstractTraining):
         parts = self.runner.run(batches, weights, self.update, trains=False)
         self.module.train()
         return self._sum(parts)
-
-    def save(self, folder: Path) -> None:
-        if self.writes:
-            write_shard(self.module, self.update.optimizer, folder)
-
-    def state_bytes(self) -> StateBytes:
-        return state_bytes(self.module, self.update.optimizer, self.settings, self.device)
-
-    def close(self) -> None:
-        """Drops compiled code, whose guards hold tensors."""
-        if self.settings.blocks.compile:
-            reset_compiler()
 
     def _to_one_shape(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return pad_to_common_shape(batches) if self.pads else _check_shapes(batches)

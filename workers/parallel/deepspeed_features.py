@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -35,15 +36,19 @@ def load_deepspeed(device: torch.device) -> None:
     """Imports DeepSpeed, which takes seconds and about 160 MiB, and silences its log.
 
     DeepSpeed picks its accelerator at the first import: CUDA if there is a device, unless
-    `DS_ACCELERATOR` is set.
+    `DS_ACCELERATOR` is set. On CPUs it would compile an all-reduce for inference when ranks
+    connect, a minute for what no training calls; it does not where that counts as incompatible.
+
+    Source:
+        deepspeed/comm/torch.py (0.19), `build_shm_op`.
     """
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     for module in _MODULES:
         with contextlib.suppress(ModuleNotFoundError):  # not in every version
             importlib.import_module(module)
-    if device.type == "cpu" and missing_for_cpu_adam() is None:
-        _load_extension("ShareMemCommBuilder")  # else DeepSpeed compiles it when ranks connect
+    if (ops := sys.modules.get("deepspeed.ops")) is not None:
+        ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 
 

@@ -1,0 +1,79 @@
+"""Checkpoints, bytes of state and release of engine `torch`, with a pipeline or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from search_spaces.settings.render import TorchSettings
+from workers.engines.base import AbstractTraining, StateBytes
+from workers.engines.checkpoint import write_shard
+from workers.plain_torch.blocks import reset_compiler
+from workers.plain_torch.update import Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbstractTorchTraining(AbstractTraining):
+    """A model in the hands of torch alone; subclasses run its steps."""
+
+    module: nn.Module  # with a pipeline: all stages of this rank
+    update: Update
+    settings: TorchSettings
+    device: torch.device
+    data: int  # data-parallel ranks, over which gradients are averaged
+    counts: bool  # this rank's loss counts: true for one of the ranks that split a block
+    writes: bool = True  # this rank writes checkpoints: true for one of the replicas
+
+    def save(self, folder: Path) -> None:
+        if self.writes:
+            write_shard(self.module, self.update.optimizer, folder)
+
+    def state_bytes(self) -> StateBytes:
+        return state_bytes(self.module, self.update.optimizer, self.settings, self.device)
+
+    def close(self) -> None:
+        """Drops compiled code, whose guards hold tensors."""
+        if self.settings.blocks.compile:
+            reset_compiler()
+
+
+def state_bytes(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: TorchSettings,
+    device: torch.device,
+) -> StateBytes:
+    """Returns bytes of weights, gradients and optimizer states after a step.
+
+    Gradients take as many bytes as the trained weights; twice that with DDP, unless they are
+    views of its buckets. State offloaded to another device does not count.
+    """
+    has_own_buckets = settings.ddp is not None and not settings.ddp.gradient_as_bucket_view
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    return StateBytes(
+        weights=_bytes(module.parameters(), device),
+        gradients=_bytes(trained, device) * (2 if has_own_buckets else 1),
+        optimizer_states=_bytes(
+            (
+                value
+                for state in optimizer.state.values()
+                for value in state.values()
+                if isinstance(value, torch.Tensor)
+            ),
+            device,
+        ),
+    )
+
+
+def _bytes(tensors: Iterable[torch.Tensor], device: torch.device) -> int:
+    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in local
+        if tensor.device.type == device.type
+    )
