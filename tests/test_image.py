@@ -76,7 +76,7 @@ def test_s7_every_file_that_it_installs_has_a_hash() -> None:
 
 
 def test_s7_the_lock_holds_the_pinned_versions_with_hashes() -> None:
-    """What builds the wheel is no constraint, and is locked all the same."""
+    """The packages that build the wheel are no constraints, and are locked all the same."""
     pins = _pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     text = (ROOT / "image.lock").read_text(encoding="utf-8")
     locked = _pins(text)

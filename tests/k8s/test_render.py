@@ -51,7 +51,7 @@ def test_names_and_selectors_lead_somewhere(overlay: str) -> None:
 
 
 def test_a_name_that_leads_nowhere_is_reported() -> None:
-    """As without base/references.yaml, which brings a ConfigMap's hashed name to the RayJob."""
+    """Leaves out base/references.yaml, which brings a ConfigMap's hashed name to the RayJob."""
     resources = rendered("local")
     the(resources, "ConfigMap", "sweep-spec")["metadata"]["name"] = "sweep-spec"
 
