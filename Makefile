@@ -21,7 +21,7 @@ UV_INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint cons
 .DEFAULT_GOAL := help
 # each of the hundreds of processes that tests start would compile all our modules
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup developers demo test test-thorough fuzz-plans parity lint type arch pins audit sbom lock check bench gpu chaos image push digests format clean
+.PHONY: help setup developers demo test test-pure test-thorough fuzz-plans parity lint type arch pins audit sbom lock check bench gpu chaos image push digests format clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,16 @@ demo: setup ## Run a real sweep of a small Llama on this machine's CPU, about tw
 
 test: developers ## Run all pure tests, and one witness of each capability on real processes
 	@$(BIN)/python -m pytest $(IN_PARALLEL)
+
+# On a Python without torch, the tests that need none: PYTHON=python3.13
+PURE := tests/search_spaces tests/orchestrator/core
+test-pure: developers ## Run the tests that need no torch on another Python: PYTHON=python3.13
+	@set -e; folder=$$(mktemp -d); trap 'rm -r "$$folder"' EXIT; \
+	$(PYTHON) -m venv --without-pip "$$folder"; \
+	$(UV) pip install --quiet --python "$$folder/bin/python" --constraint constraints.txt \
+		hypothesis jinja2 jsonschema numpy packaging psutil pydantic pytest pytest-timeout pyyaml rich scipy typer; \
+	PYTHONPATH=$(CURDIR) "$$folder/bin/python" -m pytest --quiet -p no:cacheprovider $(PURE) \
+		--ignore tests/search_spaces/costs/test_compiled_memory.py
 
 # Tests that take a machine for themselves come last.
 test-thorough: developers ## Run longer tests: PART=workers, sweeps, faults or exports; none begins after MINUTES=35
@@ -118,8 +128,8 @@ bench: developers ## Measure what a trial costs, what it does to the next, and h
 	@$(BIN)/python -m benchmarks.engines_in_turn
 	@$(BIN)/python -m benchmarks.planner
 
-gpu: developers ## Measure on this machine's GPU what docs/gpu.md lists, for hours; SHORT=1: 25 minutes
-	@$(BIN)/python -m benchmarks.gpu $(if $(SHORT),--short)
+gpu: developers ## Measure plans and forecasts on this machine's GPU, half an hour
+	@$(BIN)/python -m benchmarks.gpu
 
 chaos: developers ## Run 60 sweeps under 400 injected faults, for hours; goes on from plimsoll-runs/chaos.json
 	@mkdir -p plimsoll-runs

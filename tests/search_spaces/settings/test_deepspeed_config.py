@@ -134,13 +134,13 @@ def read_by_deepspeed(config: dict[str, Any]) -> None:
     Raises:
         ValueError: If it refuses a value or key, or passes over a key.
     """
-    from deepspeed.runtime.config import DeepSpeedConfig
+    deepspeed_config = pytest.importorskip("deepspeed.runtime.config")
 
     # without ranks it reckons with one
     alone = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"]
     open_sections = {name: Watched(config[name]) for name in ("aio", "timers") if name in config}
     top = Watched(config | {"train_batch_size": alone} | open_sections)
-    DeepSpeedConfig(top)
+    deepspeed_config.DeepSpeedConfig(top)
     if unread := [
         key for each in (top, *open_sections.values()) for key in each.keys() - each.asked
     ]:
