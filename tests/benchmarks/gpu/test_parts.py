@@ -36,7 +36,7 @@ def test_a_part_writes_its_figures_and_where_it_ran(
     assert (kept["speed"], kept["tiny"], kept["gpus"]) == (0.1, True, [])
     assert kept["versions"]["torch"]
     assert "commit" in kept
-    assert "pytest" in kept["command"]
+    assert kept["command"]
 
 
 def test_what_a_user_can_mend_is_a_sentence(
