@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
-
 import pytest
 
 from tests import conftest
-from tests.covering import every_pair, every_value, spread
+from tests.covering import spread
 
 pytest_plugins = ("pytester",)
-VALUES = {"a": (0, 1, 2), "b": ("x", "y"), "c": (None, 1), "d": (5, 6, 7, 8)}
-
-
-def by_default(given: dict[str, object]) -> list[tuple[object, ...]]:
-    return [row.values for row in given["argvalues"] if not row.marks]
-
-
-def test_every_pair_of_values_runs_by_default_and_all_combinations_thoroughly() -> None:
-    given = every_pair(**VALUES)
-    chosen = by_default(given)
-
-    assert {row.values for row in given["argvalues"]} == set(product(*VALUES.values()))
-    assert len(chosen) < 20 < len(given["argvalues"])
-    for one, other in combinations(range(4), 2):
-        met = {(row[one], row[other]) for row in chosen}
-        assert met == set(product(tuple(VALUES.values())[one], tuple(VALUES.values())[other]))
-
-
-def test_every_value_runs_by_default() -> None:
-    chosen = by_default(every_value(**VALUES))
-
-    assert len(chosen) == 4
-    for at, values in enumerate(VALUES.values()):
-        assert {row[at] for row in chosen} == set(values)
 
 
 def test_places_are_spread_from_the_first_to_the_last() -> None:

@@ -263,13 +263,6 @@ def test_the_users_devices_come_before_the_catalogues(tmp_path: Path) -> None:
     assert dense_peak_flops("A100", "bf16") == 312e12
 
 
-def test_a_device_that_is_based_on_another_does_not_take_its_place(tmp_path: Path) -> None:
-    written(tmp_path, "name: slow\nbased_on: A100\nbandwidth_bytes_per_second: 1.0e12\n")
-
-    assert find_device("A100", folder=tmp_path) == known_device("A100")
-    assert find_device("Slow", folder=tmp_path).bandwidth_bytes_per_second == 1e12
-
-
 def test_a_fault_in_the_users_folder_names_the_file(tmp_path: Path) -> None:
     written(tmp_path, "name: x\nbased_on: A100\npower: 3\n")
 
@@ -281,11 +274,6 @@ def test_the_users_folder_follows_xdg(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     assert user_folder() == tmp_path / "plimsoll" / "devices"
-
-
-def test_a_device_cannot_be_made_of_nonsense() -> None:
-    with pytest.raises(ValueError, match="memory_bytes"):
-        dataclasses.replace(known_device("A100"), memory_bytes=-1)
 
 
 @pytest.mark.parametrize("device", [each for each in catalogue() if " MIG " in each.name])

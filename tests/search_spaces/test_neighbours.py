@@ -80,10 +80,6 @@ def test_neighbours_are_told_by_knob_and_row() -> None:
     ]
 
 
-def test_of_no_plans_none_is_one() -> None:
-    assert neighbours(ddp_plan(), PlanTable.of([])) == ()
-
-
 SPACE = build_space(
     around(
         spec=a_spec(

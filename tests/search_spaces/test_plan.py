@@ -50,10 +50,6 @@ def test_a_knob_at_rest_is_no_part_of_the_key(name: str) -> None:
     assert ddp_plan(**{name: DEFAULTS[name]}).key == ddp_plan().key
 
 
-def test_global_batch_is_the_product() -> None:
-    assert ddp_plan(micro_batch=2, accumulation=3, data=5).global_batch == 30
-
-
 @pytest.mark.parametrize(("one", "other"), [(1, 1.0), (0, -0.0)])
 def test_equal_ratios_make_equal_keys(one: float, other: float) -> None:
     assert ddp_plan(checkpoint_ratio=one).key == ddp_plan(checkpoint_ratio=other).key

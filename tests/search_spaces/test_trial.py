@@ -109,16 +109,6 @@ def test_an_estimate_lies_in_its_interval() -> None:
         Estimate(value=1.0, low=1.5, high=2.0)
 
 
-def test_a_measurement_of_before_the_median_was_kept_reads_as_one_without_it() -> None:
-    dumped = outcome_to_json(make_measured(40.0))
-    del dumped["median_step_seconds"]
-
-    outcome = outcome_from_json(dumped)
-
-    assert isinstance(outcome, Measured)
-    assert outcome.median_step_seconds is None
-
-
 def test_a_measurement_of_before_retries_were_counted_has_none() -> None:
     dumped = outcome_to_json(make_measured(40.0, share=0.6))
     del dumped["memory"]["allocator_retries"]

@@ -173,36 +173,6 @@ def make(
     return net, batch
 
 
-def make_llama(
-    *, where: str, rank: int, call: int
-) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, torch.Tensor]]]:
-    """Returns a Llama that runs out of memory after its first block on one rank; else as `make`."""
-    config = LlamaConfig(
-        hidden_size=WIDTH,
-        intermediate_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=2,
-        vocab_size=64,
-    )
-    net = LlamaForCausalLM(config)
-    calls = 0
-
-    def hook(_: nn.Module, __: object, hidden: torch.Tensor) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls != call or dist.get_rank() != rank:
-            return hidden
-        return _allocate(hidden) if where == "forward" else _Backward.apply(hidden, _allocate)
-
-    net.model.layers[0].register_forward_hook(hook)
-
-    def batch(numbers: tuple[int, ...]) -> Mapping[str, torch.Tensor]:
-        tokens = torch.tensor([[number % 64] * 8 for number in numbers])
-        return {"input_ids": tokens, "labels": tokens}
-
-    return net, batch
-
-
 def make_answering(
     *, says_targets: bool = False
 ) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, Any]]]:

@@ -111,10 +111,3 @@ def test_recomputation_takes_activations_away(fresh: Group) -> None:
 
     assert half < 0.95 * none
     assert all_of_them < 0.8 * none
-
-
-@thorough
-def test_a_smaller_micro_batch_takes_activations_away(fresh: Group) -> None:
-    share = activations_of(fresh, 2) / activations_of(fresh, 8)
-
-    assert 0.15 < share < 0.6  # a quarter of them, and what does not depend on it

@@ -1,5 +1,7 @@
 """Tests that a trial leaves nothing behind for the next one in a warm worker group.
 
+Torch has its own modules and switches again, and the reference plan its losses and memory.
+
 Engine `deepspeed` has its own tests in engines/test_deepspeed. `make bench` measures the effect
 on speed.
 """
@@ -7,10 +9,13 @@ on speed.
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from orchestrator.core.failures import failure_decision
@@ -43,9 +48,12 @@ PLANS: dict[str, dict[str, Any]] = {
     "sequence": {"tensor": 2, "data": 1, "sequence_parallel": True, "attention": "eager"},
     "pipeline": {"pipeline": 2, "data": 1},
     "interleaved": {"pipeline": 2, "data": 1, "pipeline_schedule": "interleaved"},
-    "bf16": {"precision": "bf16"},
+    "fsdp2 in fp16": {"zero_stage": 3, "precision": "fp16"},
+    "bf16": {"precision": "bf16", "compression": "fp16"},
     "powersgd": {"compression": "powersgd"},
     "deepspeed in bf16": {"engine": "deepspeed", "zero_stage": 2, "precision": "bf16"},
+    "deepspeed, tensor": {"engine": "deepspeed", "tensor": 2, "data": 1},
+    "deepspeed 3": {"engine": "deepspeed", "zero_stage": 3},
 }
 
 
@@ -77,6 +85,40 @@ def _tensor_bytes(_: Worker) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in alive)
 
 
+def _torch(_: Worker) -> dict[str, object]:
+    """Address of each function of torch, value of each switch."""
+    places = (torch, nn, nn.functional, nn.init, torch.utils.checkpoint, torch.autograd, dist)
+    kinds = (
+        nn.Module,
+        *nn.Module.__subclasses__(),
+        nn.Parameter,
+        torch.Tensor,
+        torch.autograd.Function,
+    )
+    return dict(_functions(places + kinds)) | {
+        "dtype": str(torch.get_default_dtype()),
+        "threads": torch.get_num_threads(),
+        "precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "gradients": torch.is_grad_enabled(),
+        "denormals": (torch.tensor(1e-40) * 1).item() > 0,
+        "hooks": [
+            len(value)
+            for name, value in vars(nn.modules.module).items()
+            if name.startswith("_global_") and isinstance(value, dict)
+        ],
+    }
+
+
+def _functions(places: tuple[Any, ...]) -> Iterator[tuple[str, object]]:
+    for place in places:
+        where = f"{getattr(place, '__module__', '')}.{place.__name__}"
+        for name, value in vars(place).items():
+            if callable(value) or issubclass(type(value), classmethod | staticmethod):
+                yield f"{where}.{name}", id(value)
+
+
 def assert_as_before(group: Group, first: Measured) -> Measured:
     assert max(group.call(_tensor_bytes)) < ODDS_AND_ENDS_BYTES
     again = reference(group)
@@ -88,10 +130,14 @@ def assert_as_before(group: Group, first: Measured) -> Measured:
 def test_after_any_plan_the_reference_is_as_before(
     pair: Group, first: Measured, knobs: dict[str, Any]
 ) -> None:
+    before = pair.call(_torch)
+
     outcome = pair.run(a_request(SPEC, **knobs))
 
     assert isinstance(outcome, Measured), outcome
     assert failure_decision(outcome).replace is None
+    for earlier, later in zip(before, pair.call(_torch), strict=True):
+        assert not [name for name, value in earlier.items() if later.get(name) != value]
     again = assert_as_before(pair, first).memory
     assert again.anatomy.outside - first.memory.anatomy.outside < CREEP_BYTES
     assert again.peak_bytes - first.memory.peak_bytes < CREEP_BYTES

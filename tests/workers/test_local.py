@@ -145,10 +145,3 @@ def test_a_plan_that_a_rule_forbids_is_refused_by_name(told: Callable[..., Told]
     outcome = outcome_from_json(json.loads(out)["result"])
     assert isinstance(outcome, Refused)
     assert outcome.rule == "sharding_needs_ranks"
-
-
-def test_too_many_ranks_are_told_the_command_without_torchrun(told: Callable[..., Told]) -> None:
-    code, _, err = told(2, data=1)
-
-    assert code == 2
-    assert err.strip().endswith("; use: plimsoll trial 'my spec.yaml' --plan plan.json --json")

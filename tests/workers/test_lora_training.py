@@ -14,7 +14,7 @@ from tests.workers.launch import Group
 from tests.workers.one_step import built
 from tests.workers.test_anatomy import PARAMETERS
 from tests.workers.test_same_training import MORE, WORST_STEP, _accumulate
-from tests.workers.values import a_plan, a_request, a_spec, odd_model
+from tests.workers.values import a_plan, a_request, a_spec
 from workers.models.load import build_whole
 from workers.worker import Worker
 
@@ -126,14 +126,3 @@ def test_frozen_weights_do_not_move_by_a_bit_and_adapters_do(pair: Group, zero_s
     for rank in pair.call(_steps, a_request(SPEC, zero_stage=zero_stage)):
         assert sum(trained for trained, _ in rank.values()) == FACTORS
         assert all(trained == moved for trained, moved in rank.values())
-
-
-@pytest.mark.parametrize("zero_stage", [0, pytest.param(3, marks=MORE)])
-def test_a_users_model_trains_adapters_too(pair: Group, zero_stage: int) -> None:
-    spec = a_spec(model=odd_model("none"), train=TRAIN, objective={"max_steps": STEPS})
-    outcome = pair.run(a_request(spec, zero_stage=zero_stage))
-
-    assert isinstance(outcome, Measured)
-    assert outcome.losses[-1] < outcome.losses[0]
-    whole, split = FP32_BYTES * 2 * RANK * 2 * 16, 1 if zero_stage == 0 else 2
-    assert outcome.memory.anatomy.gradients == whole // split

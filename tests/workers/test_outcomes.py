@@ -89,19 +89,10 @@ def test_the_cause_is_the_outcome_in_either_order(cause: Outcome, consequence: O
     assert merge_outcomes([consequence, cause]) == cause
 
 
-@pytest.mark.parametrize("cause", ["exception", "device_error"])
-def test_a_crash_of_ones_own_goes_before_a_broken_collective(cause: str) -> None:
-    assert merge_outcomes([BROKEN, crashed(2, cause)]) == crashed(2, cause)
-
-
 def test_the_rank_that_wanted_most_speaks_for_all() -> None:
     endings = [out_of_memory(0, 150), out_of_memory(1, 300), out_of_memory(2, None)]
 
     assert merge_outcomes(endings) == endings[1]
-
-
-def test_an_unknown_amount_still_is_out_of_memory() -> None:
-    assert merge_outcomes([BROKEN, out_of_memory(1, None)]) == out_of_memory(1, None)
 
 
 def test_times_come_from_the_first_rank_and_memory_from_the_fullest() -> None:
@@ -113,11 +104,6 @@ def test_times_come_from_the_first_rank_and_memory_from_the_fullest() -> None:
     assert agreed.step_seconds == first.step_seconds
     assert agreed.memory == second.memory
     assert agreed.conditions.throttled == ("power cap", "thermal")
-
-
-def test_a_rank_alone_agrees_with_itself() -> None:
-    for ending in PRECEDENCE:
-        assert merge_outcomes([ending]) == ending
 
 
 @pytest.mark.parametrize(

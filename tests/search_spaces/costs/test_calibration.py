@@ -18,12 +18,6 @@ def some_terms(count: int) -> np.ndarray:
     return RNG.lognormal(sigma=1.0, size=(count, TERMS))
 
 
-def test_without_measurements_nothing_is_scaled() -> None:
-    terms = some_terms(5)
-
-    np.testing.assert_allclose(Scales.before(0.2, (0.3,) * TERMS, 0.03).scaled(terms), terms)
-
-
 def test_a_factor_is_learned_from_one_measurement() -> None:
     terms = np.ones((1, TERMS))
     learned = Scales.before(0.5, (1e-6,) * TERMS, 1e-3).learned(terms, np.array([2.0 * TERMS]))
@@ -98,12 +92,3 @@ def test_parts_are_the_slopes_times_what_is_uncertain() -> None:
         slope = (moved[at] - np.log(terms.sum(axis=1))) / 1e-5
         np.testing.assert_allclose(parts[:, 1 + at], slope, rtol=1e-3)
     np.testing.assert_allclose((parts**2).sum(axis=1), scales.deviation(terms) ** 2)
-
-
-def test_parts_follow_what_was_learned_together() -> None:
-    terms = some_terms(5)
-    scales = Scales.before(0.2, (0.3,) * TERMS, 0.03).learned(terms, terms.sum(axis=1) * 1.4)
-
-    np.testing.assert_allclose((scales.parts(terms) ** 2).sum(axis=1), scales.deviation(terms) ** 2)
-    half = (scales.parts(terms, 0.5) ** 2).sum(axis=1)
-    np.testing.assert_allclose(half, scales.deviation(terms, 0.5) ** 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy.stats import lognorm
@@ -109,23 +107,3 @@ def test_a_calibration_is_kept_as_json() -> None:
     calibration = shipped_calibration()
 
     assert calibration_from_json(calibration_to_json(calibration)) == calibration
-
-
-def test_a_record_of_a_cpu_teaches_less() -> None:
-    plans = [work(a_plan(), device=known_device(name)) for name in ("A100-80GB", "cpu")]
-    before = shipped_calibration()
-    left = []
-    for plan in plans:
-        first = forecast(plan, before, LIMIT)
-        after = before.learned(plan, first.step_seconds * 2, first.peak_bytes)
-        left.append(abs(np.log(2 * first.step_seconds / forecast(plan, after, LIMIT).step_seconds)))
-
-    assert left[1][0] > 2 * left[0][0]
-
-
-def test_memory_of_plimsolls_own_loop_is_surer() -> None:
-    calibration = replace(shipped_calibration(), own_deviation_factor=0.1)
-    own, other = work(a_plan()), work(a_plan(engine="deepspeed"))
-
-    sure, unsure = (forecast(one, calibration, LIMIT).peak_deviation[0] for one in (own, other))
-    assert sure < unsure / 2

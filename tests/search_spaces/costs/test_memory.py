@@ -184,17 +184,6 @@ def test_what_ddp_copies_into_buckets_counts() -> None:
     assert copied["buffers"] == 4 * WEIGHTS
 
 
-def test_samples_of_several_lengths_leave_more_in_pieces() -> None:
-    by = replace(NOTHING, fragmentation=0.1, varied=0.3)
-    alike, varied = (
-        peak_bytes(work(a_plan(), footprint=replace(FOOTPRINT, varied=lengths)), by).bytes[0]
-        for lengths in (False, True)
-    )
-
-    at = CATEGORIES.index("fragmentation")
-    assert varied[at] == pytest.approx(3 * alike[at])
-
-
 def test_autocast_keeps_the_weights_of_recomputed_blocks_that_it_cast() -> None:
     copies = Extent(fixed=5 * MIB, per_sample=10 * MIB)
     variants = tuple(
@@ -221,16 +210,3 @@ def test_gradients_in_buckets_are_there_from_the_start() -> None:
 
     assert alone["gradients"] == 0
     assert ddp["gradients"] == 4 * WEIGHTS
-
-
-def test_a_gradient_lies_beside_the_sum_that_it_is_added_to() -> None:
-    wide = replace(
-        FOOTPRINT,
-        variants=tuple(
-            replace(v, embedding=replace(v.embedding, largest_weight=1e9))
-            for v in FOOTPRINT.variants
-        ),
-    )
-    once, more = (held(a_plan(accumulation=count), wide)["temporaries"] for count in (1, 2))
-
-    assert more - once > 3.9e9

@@ -163,26 +163,6 @@ def test_an_offloaded_update_goes_over_the_bus() -> None:
     assert away > 4.0 * weights / DEVICE.pcie_bytes_per_second  # gradients down, weights up
 
 
-def test_odd_sizes_are_slower() -> None:
-    by = TimeCoefficients(odd=0.5, uneven=0.9)
-    even = work(a_plan())
-    kernels = even.kernels
-    odd = replace(even, kernels=replace(kernels, inner=kernels.inner + 1))
-
-    slow, fast = (step_terms(w, by).seconds[0, 0] for w in (odd, even))
-    assert slow == pytest.approx(2 * fast, rel=0.02)
-
-
-def test_recomputed_blocks_put_random_states_away() -> None:
-    by = replace(IDEAL, recompute_seconds=0.01)
-    plain, again = (
-        dict(zip(TERMS, step_terms(work(plan), by).seconds[0], strict=True))["launches"]
-        for plan in (a_plan(), a_plan(checkpoint_ratio=1.0))
-    )
-
-    assert again - plain == pytest.approx(0.01 * BLOCKS * 4, rel=0.01)
-
-
 def test_deepspeed_waits_for_its_hooks_where_gradients_are_split() -> None:
     by = replace(IDEAL, hook_seconds=0.01)
     at = TERMS.index("data_collectives")
@@ -213,32 +193,6 @@ def test_a_cpu_launches_and_works_in_turn() -> None:
 
     # ten operators forward and twenty backward in each part, in four micro-batches
     assert found == pytest.approx(4 * 30 * (BLOCKS + 2) * cpu.launch_seconds)
-
-
-def test_a_small_collective_takes_what_was_measured() -> None:
-    points = (("all_reduce", 2, 1024, 0.001), ("all_reduce", 2, 2**26, 0.5))
-    device = replace(DEVICE, collective_points=points)
-    at = TERMS.index("tensor_collectives")
-    slow, fast = (
-        step_terms(work(a_plan(tensor=2), device=one), IDEAL).seconds[0, at]
-        for one in (device, DEVICE)
-    )
-
-    assert slow - fast == pytest.approx(0.001 * 4 * 4 * (BLOCKS + 2), rel=0.01)
-
-
-def test_shorter_samples_take_less_time_and_hold_as_much() -> None:
-    """Half of the samples have a quarter of the length, so packed rows hold 5/8 of the tokens."""
-    varied = replace(FOOTPRINT, varied=True, lengths=(256, 1024), row_tokens=1024)
-    packed = a_plan(micro_batch=16, accumulation=1, batching="packed")
-    full = terms(packed)["matmul"][0]
-    filled = work(packed, footprint=varied)
-
-    (seconds,) = step_terms(filled, IDEAL).seconds
-
-    assert seconds[TERMS.index("matmul")] == pytest.approx(5 / 8 * full, rel=0.03)
-    assert filled.parts.block_saved.tolist() == work(packed).parts.block_saved.tolist()
-    assert filled.rows.tokens.tolist() == [640.0]
 
 
 def test_what_stages_and_the_host_are_handed_is_as_much_smaller() -> None:

@@ -59,13 +59,6 @@ def test_ranks_that_the_global_batch_cannot_feed_split_the_model() -> None:
     assert {plan.data for plan in searched(8, spec=small).candidates} == {4, 2, 1}
 
 
-def test_adapters_are_split_by_nobody() -> None:
-    lora = {"train": {"global_batch": 128, "method": "lora"}}
-
-    assert domains(16, spec=lora, **LARGE)["tensor"] == (1,)
-    assert domains(16, spec=lora, **LARGE)["pipeline"] == (1,)
-
-
 @pytest.mark.parametrize(
     ("facts", "tensor", "split"),
     [
@@ -93,12 +86,6 @@ def test_blocks_are_cut_into_stages_of_one_size_too() -> None:
     assert domains(16, **odd)["pipeline"] == (1, 2, 4, 8, 16)
     of_nine = domains(1008, spec={"train": {"global_batch": 1008}}, **odd)["pipeline"]
     assert of_nine == (1, 2, 3, 4, 6, 7, 8, 9, 14, 16, 18, 21, 42, 63, 126)
-
-
-def test_ranks_of_many_nodes_that_the_batch_cannot_feed_make_stages() -> None:
-    small = {"train": {"global_batch": 8}}
-
-    assert set(searched(64, spec=small).table.column("data").tolist()) == {8, 4, 2, 1}
 
 
 def test_stages_on_gpus_wait_less_too() -> None:
@@ -189,13 +176,3 @@ def test_flash_attention_is_searched_where_it_computes() -> None:
 
     assert domains(8, **three)["attention"] == ("sdpa", "flash_attention_2")
     assert domains(8, spec=whole, **three)["attention"] == ("sdpa",)
-
-
-def test_what_the_spec_names_is_searched_wherever_it_can_be() -> None:
-    space = {"engine": ["torch", "deepspeed"], "offload_parameters": ["none", "cpu"]}
-
-    plans = searched(2, device="cpu", spec={"space": space}).candidates
-
-    offloaded = [plan for plan in plans if plan.offload_parameters == "cpu"]
-    assert {plan.engine for plan in offloaded} == {"torch", "deepspeed"}
-    assert {plan.offload_optimizer for plan in offloaded if plan.engine == "torch"} == {"cpu"}

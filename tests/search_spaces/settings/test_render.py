@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,23 +10,6 @@ from search_spaces.settings.blocks import evenly_spaced
 from search_spaces.settings.render import render_environment, render_torch
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_model
-
-
-@pytest.mark.parametrize(
-    ("knobs", "replicated", "reshard"),
-    [
-        ({"zero_stage": 0, "data": 1}, False, None),
-        ({"zero_stage": 0, "data": 2}, True, None),
-        ({"zero_stage": 2, "data": 2}, False, False),
-        ({"zero_stage": 3, "data": 2}, False, True),
-    ],
-)
-def test_sharding(knobs: dict[str, Any], replicated: bool, reshard: bool | None) -> None:
-    settings = render_torch(ddp_plan(**knobs), a_model())
-
-    assert (settings.ddp is not None) is replicated
-    sharded = settings.fsdp2
-    assert (None if sharded is None else sharded.reshard_after_forward) is reshard
 
 
 @pytest.mark.parametrize(
@@ -121,17 +102,6 @@ def test_an_allocator_is_set_before_the_process_starts(
 PARTS = st.integers(0, 200).flatmap(
     lambda blocks: st.tuples(st.integers(0, blocks), st.just(blocks))
 )
-
-
-@given(PARTS)
-def test_exactly_so_many_blocks_are_chosen_and_each_once(part: tuple[int, int]) -> None:
-    chosen, blocks = part
-
-    indices = evenly_spaced(chosen, blocks)
-
-    assert len(indices) == chosen
-    assert list(indices) == sorted(set(indices))
-    assert all(0 <= index < blocks for index in indices)
 
 
 @given(PARTS)

@@ -36,15 +36,6 @@ def test_the_demo_keeps_to_what_it_promises() -> None:
     assert spec.memory_limit_bytes is not None
 
 
-def test_the_demo_text_is_english_paragraphs_of_many_lengths() -> None:
-    text = example_files("demo")["topics.txt"]
-
-    lengths = {len(paragraph.split()) for paragraph in text.split("\n\n")}
-    assert len(text) > 300_000
-    assert len(lengths) > 50
-    assert " the " in text
-
-
 def test_an_unknown_example_lists_those_there_are() -> None:
     with pytest.raises(UserError, match="there is no example 'big'; the examples are demo"):
         example_files("big")

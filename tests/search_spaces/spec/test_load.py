@@ -27,13 +27,6 @@ def faults_of(text: str) -> dict[str, str]:
     return {fault.path: str(fault).removeprefix(fault.path) for fault in caught.value.faults}
 
 
-def test_two_lines_are_enough() -> None:
-    spec = parse_spec(LEAST, source="demo.yaml")
-
-    assert spec.model.name == "gpt2"
-    assert spec.train.global_batch == 32
-
-
 def test_a_section_whose_keys_are_all_commented_out_is_empty() -> None:
     text = (
         "model: gpt2\nbudget:\n  # trials: 3\ntrain:\n  global_batch: 32\n  lora:\n    # rank: 4\n"
@@ -160,12 +153,6 @@ def test_aliases_that_multiply_are_harmless() -> None:
 
     assert found.keys() == {"file"}
     assert found["file"].startswith(": holds more than 20,000 values")
-
-
-def test_an_alias_is_a_value_like_any_other() -> None:
-    spec = parse_spec("model: &m gpt2\ntrain: {global_batch: 3}\nstudy: {name: *m}", source="x")
-
-    assert spec.study.name == "gpt2"
 
 
 @pytest.mark.parametrize(

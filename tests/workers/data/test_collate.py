@@ -110,25 +110,12 @@ def test_masking_follows_bert() -> None:
     assert (hidden[chosen] == 5).mean() == pytest.approx(0.1, abs=0.02)
 
 
-def test_a_short_sample_has_both_halves() -> None:
-    batch = collate((0, 1), _samples(1, 3), _layout("seq2seq"))
-
-    assert batch.inputs["input_ids"].tolist() == [[1], [1]]
-    assert batch.inputs["labels"].tolist() == [[1, IGNORED], [2, 3]]
-    assert batch.targets == 3
-
-
 def test_classes_are_the_samples_own() -> None:
     layout = _layout("sequence-classification")
     labels = collate(range(50), _samples(*[3] * 50), layout).inputs["labels"]
 
     assert set(labels.tolist()) == {0, 1}
     assert collate((17,), _samples(3), layout).inputs["labels"].item() == labels[17]
-
-
-def test_only_causal_samples_are_packed() -> None:
-    with pytest.raises(ValueError, match="not masked-lm"):
-        collate((0,), _samples(3), _layout("masked-lm", "packed"))
 
 
 def a_batch(**inputs: list[list[int]] | list[int]) -> MicroBatch:
@@ -162,12 +149,3 @@ def test_what_is_added_to_packed_rows_is_a_sample_of_its_own() -> None:
     assert filled.inputs["position_ids"].tolist() == [[0, 1, 0, 0, 1], [0, 1, 2, 3, 4]]
     assert filled.inputs["input_ids"].tolist() == [[5, 6, 7, 0, 0], [0] * 5]
     assert filled.inputs["labels"].tolist() == [[-100, 6, -100, -100, -100], [-100] * 5]
-
-
-def test_a_class_for_each_row_has_no_columns() -> None:
-    narrow = a_batch(input_ids=[[5, 6]], attention_mask=[[1, 1]], labels=[1])
-    wide = a_batch(input_ids=[[1, 2, 3]], attention_mask=[[1, 1, 1]], labels=[0])
-
-    filled, _ = pad_to_common_shape([narrow, wide])
-
-    assert filled.inputs["labels"].tolist() == [1]

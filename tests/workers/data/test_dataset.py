@@ -113,12 +113,6 @@ def test_fixed_samples_fill_the_sequence_length() -> None:
     assert dataset.tokens.nbytes <= 2**24
 
 
-def test_few_samples_still_feed_a_large_batch() -> None:
-    train = TrainSpec(global_batch=512, sequence_length=16384)
-
-    assert len(load_dataset(DataSpec(), train, 100)) == 512
-
-
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

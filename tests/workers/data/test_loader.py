@@ -62,21 +62,6 @@ def test_processes_are_gone_however_few_steps_were_taken(taken: int) -> None:
     assert not any(process.is_running() for process in started)
 
 
-def _fail_midway() -> None:
-    with batch_feed(source_of(SPEC), a_plan(loader_workers=2), 0, CPU) as feed:
-        feed(WORST_STEP)
-        raise ZeroDivisionError
-
-
-def test_processes_are_gone_after_an_error_in_the_rank() -> None:
-    before = set(psutil.Process().children())
-
-    with pytest.raises(ZeroDivisionError):
-        _fail_midway()
-
-    assert set(psutil.Process().children()) <= before
-
-
 class _Unspeakable(Exception):
     """An error that cannot be made from its text alone, and cannot be pickled."""
 
@@ -124,15 +109,6 @@ def test_an_odd_batch_maker_is_the_crash_that_it_is_inline(pair: Group, fault: s
 
 def _children(_: Worker) -> int:
     return len(psutil.Process().children())
-
-
-@pytest.mark.parametrize("fault", [pytest.param("raises", marks=pytest.mark.thorough), "nan"])
-def test_a_trial_that_ends_badly_leaves_no_loader_process(pair: Group, fault: str) -> None:
-    spec = a_spec(model=odd_model(fault, call=3, rank=0))
-    outcome = pair.run(a_request(spec, micro_batch=4, loader_workers=2))
-
-    assert not isinstance(outcome, Measured)
-    assert pair.call(_children) == [0, 0]
 
 
 def test_a_trial_with_loader_processes_trains_the_same(pair: Group) -> None:

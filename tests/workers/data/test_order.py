@@ -62,11 +62,6 @@ def test_the_order_depends_on_the_seed_and_the_epoch() -> None:
     assert step_samples(lengths, 5, 8, 0) != step_samples(lengths, 5 + 8, 8, 0)
 
 
-def test_needs_samples() -> None:
-    with pytest.raises(ValueError, match="0 samples"):
-        step_samples(np.array([], dtype=np.int32), 0, 8, 0)
-
-
 def _plan(micro_batch: int, accumulation: int, data: int, batching: Any) -> Plan:
     layout = {"micro_batch": micro_batch, "accumulation": accumulation, "data": data}
     return ddp_plan(**layout, batching=batching)
@@ -116,14 +111,3 @@ def test_padded_keeps_data_order() -> None:
         ((0, 1), (4, 5)),
         ((2, 3), (6, 7)),
     )
-
-
-def test_grouped_swaps_ends() -> None:
-    plan = _plan(1, 2, 2, "grouped")
-
-    assert deal_samples((0, 1, 2, 3), [9, 8, 7, 6], plan) == (((0,), (3,)), ((1,), (2,)))
-
-
-def test_counts_must_match() -> None:
-    with pytest.raises(ValueError, match=r"3 samples.*takes 4"):
-        deal_samples((0, 1, 2), [1, 1, 1], _plan(2, 2, 1, "padded"))

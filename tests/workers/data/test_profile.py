@@ -75,10 +75,3 @@ def test_files_give_the_name_and_are_told_with_their_folders(
 
     assert found.name == name
     assert found.files == tuple(str(tmp_path / each) for each in names)
-
-
-def test_samples_of_full_length_are_synthetic() -> None:
-    _, found = profiled(DataSpec())
-
-    assert found.name == "synthetic"
-    assert [(one.shortest, one.longest) for one in found.histogram] == [(64, 64)]

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, OutOfMemory, TrialRequest
-from tests.workers.engines.test_deepspeed import _left_behind
+from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.one_step import built, sgd
 from tests.workers.parallel.split_models import split_spec
@@ -107,35 +106,6 @@ def test_losses_beside_data_ranks_with_clipped_gradients(
 
     assert isinstance(outcome, Measured), outcome
     assert outcome.losses == pytest.approx(expected, rel=LOSS_TOLERANCE)
-
-
-def test_a_rank_holds_its_slices(alone: Group, pair: Group) -> None:
-    whole = alone.run(a_request(SPEC, engine="deepspeed", data=1, micro_batch=4)).memory.anatomy
-
-    half = pair.run(a_request(SPEC, **TWO)).memory.anatomy
-
-    for kind in ("weights", "gradients", "optimizer_states"):
-        # norms are not split
-        assert getattr(half, kind) == pytest.approx(getattr(whole, kind) / 2, rel=0.01)
-
-
-@pytest.mark.parametrize("where", ["forward", "backward"])
-def test_when_one_rank_runs_out_its_tensor_peer_learns_it_at_once(pair: Group, where: str) -> None:
-    spec = a_spec(
-        model={
-            "name": "tests.workers.odd_models:make_llama",
-            "config": {"where": where, "rank": 1, "call": 3},
-        }
-    )
-
-    first, other = pair.run_on_all(a_request(spec, **TWO))
-
-    assert first == other
-    assert isinstance(first, OutOfMemory), first
-    assert (first.rank, first.phase) == (1, where)
-    after = pair.run(a_request(SPEC, **TWO))
-    assert after.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
-    assert pair.call(_left_behind) == [(), ()]
 
 
 def _refusal(spec: SweepSpec) -> str | None:

@@ -27,9 +27,7 @@ from workers.engines.torch import TorchTraining
 from workers.measure.loop import (
     MIN_WINDOW_SECONDS,
     Series,
-    Window,
     measure_steps,
-    next_window,
 )
 from workers.memory.device_runtime import CpuRuntime
 from workers.plain_torch.update import Update
@@ -168,12 +166,6 @@ def test_stops_when_its_seconds_are_up() -> None:
     assert sum(before) < 1.0 <= sum(before) + last
 
 
-def test_a_plan_slower_than_its_seconds_still_gets_a_second_look() -> None:
-    series = measure(always(0.15), interval=NEVER_TIGHT, max_seconds=0.1)
-
-    assert [window.steps for window in series.windows] == [1, 1]
-
-
 INCUMBENT = Estimate(value=0.2, low=0.19, high=0.21)
 
 
@@ -191,17 +183,6 @@ def test_what_is_beaten_ends_early(seconds: float, steps: int, beaten: bool) -> 
     assert (len(series.windows), series.beaten) == (steps, beaten)
 
 
-def test_what_is_sometimes_as_fast_is_not_beaten_yet() -> None:
-    """The interval of few steps spans all of them, including one as fast as the incumbent."""
-    takes = [0.25, 0.2] * 4
-    series = measure(
-        takes.__getitem__, incumbent=INCUMBENT, interval=0.01, min_steps=6, max_steps=8
-    )
-
-    assert len(series.windows) == 8
-    assert not series.beaten
-
-
 def test_a_near_tie_is_measured_no_longer_than_any_other_plan() -> None:
     def takes(step: int) -> float:
         return 0.2 if step % 2 else 0.22
@@ -211,12 +192,6 @@ def test_a_near_tie_is_measured_no_longer_than_any_other_plan() -> None:
 
     assert len(tie.windows) == len(alone.windows) < 40
     assert not tie.beaten
-
-
-def test_the_default_is_twelve_windows() -> None:
-    series = measure(always(0.125), interval=0.1)
-
-    assert len(series.windows) == 12
 
 
 def test_a_slow_start_that_agrees_with_itself_does_not_end_it() -> None:
@@ -397,13 +372,3 @@ def test_padding_counts_for_nothing(alone: Group) -> None:
     per_step = [run.tokens_per_second * run.step_seconds.value for run in (padded, packed)]
     assert per_step[0] == pytest.approx(per_step[1])
     assert packed.losses == pytest.approx(padded.losses, rel=1e-4)
-
-
-def test_on_a_gpu_as_many_steps_share_a_window_as_take_a_second() -> None:
-    measured = Window(steps=1, seconds=0.3, phases=(), tokens=1.0, compile_seconds=0.0)
-    sizes = [
-        next_window([measured], ObjectiveSpec(), None, 0.0, MIN_WINDOW_SECONDS[kind])
-        for kind in ("cpu", "cuda")
-    ]
-
-    assert sizes == [1, 4]

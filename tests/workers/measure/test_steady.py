@@ -33,16 +33,6 @@ def test_never_cuts_more_than_half(seconds: list[float]) -> None:
     assert 0 <= warmup_length(seconds) <= len(seconds) // 2
 
 
-@given(st.lists(st.floats(0.001, 100), min_size=4, max_size=40))
-def test_what_is_cut_lies_mostly_outside_of_what_stays(seconds: list[float]) -> None:
-    cut = warmup_length(seconds)
-    removed, rest = seconds[:cut], seconds[cut:]
-    above = sum(value > max(rest) for value in removed)
-    below = sum(value < min(rest) for value in removed)
-
-    assert cut == 0 or 2 * max(above, below) > cut
-
-
 def test_a_stall_in_the_first_half_takes_no_steady_steps_along() -> None:
     """The standard error is least after the stall, but eight of the nine before it are steady."""
     seconds = [*NOISE[:8], 4.0, *NOISE]

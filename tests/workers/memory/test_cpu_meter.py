@@ -25,32 +25,6 @@ def _fill(count: int, size_bytes: int = PIECE_BYTES) -> list[torch.Tensor]:
     return [torch.ones(size_bytes // 4) for _ in range(count)]
 
 
-def _peak_of(_: Worker, size_bytes: int) -> int:
-    meter = cpu_meter(BUDGET_BYTES)
-    with meter.enforced():
-        tensor = torch.ones(size_bytes // 4)
-        del tensor
-        meter.check()
-        return meter.peak().held_bytes
-
-
-def test_the_peak_is_what_was_resident_at_once(alone: Group) -> None:
-    (peak_bytes,) = alone.call(_peak_of, 48 * MIB)
-
-    assert peak_bytes == pytest.approx(48 * MIB, abs=4 * MIB)
-
-
-def _peak_after_a_larger_one(worker: Worker) -> int:
-    _peak_of(worker, 48 * MIB)
-    return _peak_of(worker, 16 * MIB)
-
-
-def test_the_peak_of_a_trial_before_does_not_count(alone: Group) -> None:
-    (peak_bytes,) = alone.call(_peak_after_a_larger_one)
-
-    assert peak_bytes == pytest.approx(16 * MIB, abs=4 * MIB)
-
-
 def _peak_after_free_memory(_: Worker) -> int:
     """Peak of a 16 MiB tensor in a process with unused free memory at the start of the trial."""
     meter = cpu_meter(BUDGET_BYTES)
@@ -69,25 +43,6 @@ def test_what_was_free_when_the_trial_began_is_not_taken_off_its_peak(alone: Gro
     (peak_bytes,) = alone.call(_peak_after_free_memory)
 
     assert peak_bytes == pytest.approx(16 * MIB, abs=4 * MIB)
-
-
-def _beyond(_: Worker) -> tuple[str, bool]:
-    """Error of an allocation beyond the budget, and True if it works once the limit is off."""
-    meter = cpu_meter(BUDGET_BYTES)
-    said = ""
-    try:
-        with meter.enforced():
-            torch.ones(2 * BUDGET_BYTES // 4)
-    except RuntimeError as error:
-        said = str(error)
-    return said, bool(torch.ones(2 * BUDGET_BYTES // 4).sum() > 0)
-
-
-def test_an_allocation_beyond_the_budget_fails_and_the_process_lives(alone: Group) -> None:
-    ((said, works_again),) = alone.call(_beyond)
-
-    assert f"you tried to allocate {2 * BUDGET_BYTES} bytes" in said
-    assert works_again
 
 
 def _by_way_of_holes(_: Worker) -> int | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -18,24 +17,6 @@ from workers.memory.meter import Meter, OverLimit
 TOTAL = 80 * GIB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rig:
-    """A model, and the runtime through which a meter sees it."""
-
-    model: ModelDevice
-    runtime: AbstractDeviceRuntime
-
-    def meter(self, budget_bytes: int | None = None) -> Meter:
-        return Meter(self.runtime, budget_bytes)
-
-
-@pytest.fixture(params=["model", "CUDA's on the model"])
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    model = ModelDevice(total=TOTAL)
-    with cuda_on_model(model) as cuda:
-        yield Rig(model=model, runtime=model if request.param == "model" else cuda)
-
-
 def test_a_part_of_a_cuda_device_is_kept_for_libraries() -> None:
     with cuda_on_model(ModelDevice(total=TOTAL)) as cuda:
         assert cuda.usable_bytes == TOTAL - TOTAL // 100
@@ -46,75 +27,31 @@ def test_a_part_of_a_cuda_device_is_kept_for_libraries() -> None:
         assert small.usable_bytes == 8 * GIB - GIB // 4
 
 
-def test_the_allocator_gets_what_others_leave_of_the_limit(rig: Rig) -> None:
-    meter = rig.meter(10 * GIB)
+def test_libraries_that_grow_beside_a_full_allocator_are_no_reason() -> None:
+    model = ModelDevice(total=TOTAL)
+    meter = Meter(model, 10 * GIB)
     with meter.enforced():
-        assert rig.model.cap == 9 * GIB  # a GiB is outside
-        rig.model.allocate(9 * GIB)
+        assert model.cap == 9 * GIB  # a GiB is outside
+        model.allocate(9 * GIB)
         with pytest.raises(torch.OutOfMemoryError):
-            rig.model.allocate(1)
-    assert rig.model.cap == TOTAL
-
-
-def test_libraries_that_grow_beside_a_full_allocator_are_no_reason(rig: Rig) -> None:
-    meter = rig.meter(10 * GIB)
-    with meter.enforced():
-        rig.model.allocate(9 * GIB)  # all that was left beside the context
-        rig.model.outside += GIB
+            model.allocate(1)
+        model.outside += GIB
         meter.check()
 
+    assert model.cap == TOTAL
     assert meter.peak().held_bytes == 11 * GIB  # what was held is told nevertheless
 
 
-def test_what_was_held_before_the_limit_counts(rig: Rig) -> None:
-    meter = rig.meter(10 * GIB)
-    rig.model.allocate(12 * GIB)
-    with meter.enforced(), pytest.raises(OverLimit, match=f"held {13 * GIB} bytes"):
-        meter.check()
-
-
-@pytest.mark.parametrize(("reserved", "outside"), [(0, 0), (2, 0), (0, 3), (2, 3)])
-def test_what_a_trial_leaves_in_segments_and_in_libraries_is_counted(
-    rig: Rig, reserved: int, outside: int
-) -> None:
-    meter = rig.meter()
-    rig.model.allocate(GIB)
-    meter.open()
-    rig.model.allocate(reserved * GIB)
-    rig.model.outside += outside * GIB
-
-    assert meter.close() == (reserved + outside) * GIB
-
-
-def test_what_is_only_cached_is_no_residual_and_no_baseline(rig: Rig) -> None:
-    meter = rig.meter()
-    rig.model.free(rig.model.allocate(5 * GIB))
-    meter.open()
-    rig.model.allocate(GIB)
-    rig.model.free(rig.model.allocate(2 * GIB))
-
-    assert meter.close() == GIB
-
-
-def test_a_broken_device_does_not_hide_its_error(rig: Rig) -> None:
-    meter = rig.meter()
+def test_a_broken_device_does_not_hide_its_error() -> None:
+    model = ModelDevice(total=TOTAL)
 
     def fail() -> None:
-        with meter.enforced():
-            rig.model.breaks_after = 0
+        with Meter(model, None).enforced():
+            model.breaks_after = 0
             raise LookupError("the first one")
 
     with pytest.raises(LookupError, match="the first one"):
         fail()
-
-
-def test_retries_are_the_allocators(rig: Rig) -> None:
-    meter = rig.meter()
-
-    assert meter.allocator_retries() == 0
-    rig.model.free(rig.model.allocate(TOTAL // 2))
-    rig.model.allocate(TOTAL // 2 + 1)
-    assert meter.allocator_retries() == 1
 
 
 def test_before_its_first_allocation_torch_has_no_statistics(
@@ -139,13 +76,21 @@ STEPS: st.SearchStrategy[list[Step]] = st.lists(
 )
 
 
+@pytest.mark.parametrize("kind", ["model", "CUDA's on the model"])
 @given(before=st.integers(0, 12), outside=st.integers(0, 8), budget=st.integers(1, 24), steps=STEPS)
 def test_whatever_happens_on_a_device_the_meter_tells_it(
-    before: int, outside: int, budget: int, steps: Sequence[Step]
+    kind: str, before: int, outside: int, budget: int, steps: Sequence[Step]
 ) -> None:
     """A trial with a block built before its limit, beside libraries and other processes."""
     model = ModelDevice(total=24 * GIB, outside=outside * GIB)
-    meter = Meter(model, budget * GIB)
+    with cuda_on_model(model) as cuda:
+        runtime: AbstractDeviceRuntime = model if kind == "model" else cuda
+        _measure(model, Meter(runtime, budget * GIB), before, outside, budget, steps)
+
+
+def _measure(
+    model: ModelDevice, meter: Meter, before: int, outside: int, budget: int, steps: Sequence[Step]
+) -> None:
     model.free(model.allocate(before * GIB + GIB))  # a peak of the past
     model.give_back()
     model.allocate(before * GIB)

@@ -29,9 +29,7 @@ from tests.workers.launch import Group, Groups
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import CALL_SECONDS, a_plan
 from workers.models.built import BuiltModel, seeded
-from workers.models.deferred_init import InitialValues, Piece, name_source
 from workers.models.load import build, build_whole
-from workers.models.stage_placeholders import TensorSlice
 from workers.worker import Worker
 
 TRAIN = TrainSpec(global_batch=8, sequence_length=32)
@@ -155,36 +153,6 @@ def test_blocks_one_after_another_wrapped_or_not_have_the_values_of_the_whole() 
         again.initial.materialise(again.blocks[0], CPU)
 
 
-def test_another_type_has_the_same_values_rounded() -> None:
-    expected = _values(build_whole(TINY_LLAMA, TRAIN, attention="eager").module)
-    built = build(TINY_LLAMA, TRAIN, attention="eager")
-    built.module.to(torch.bfloat16)
-    built.materialised()
-
-    weight = built.module.get_parameter("model.layers.0.mlp.up_proj.weight")
-    assert torch.equal(weight, expected["model.layers.0.mlp.up_proj.weight"].bfloat16())
-
-
-def test_a_parameter_of_slices_names_its_sources() -> None:
-    """A fused projection split over tensor ranks has its parts side by side."""
-    expected = _values(build_whole(TINY_GPT2, TRAIN, attention="eager").module)
-    built = build(TINY_GPT2, TRAIN, attention="eager")
-    attention: Any = built.module.get_submodule("transformer.h.0.attn.c_attn")
-    attention.weight = nn.Parameter(torch.empty(32, 20, device="meta"))
-    name_source(
-        attention,
-        "weight",
-        tuple(
-            Piece(at=(0, at), weight="weight", box=TensorSlice(starts=(0, start), sizes=(32, size)))
-            for at, start, size in ((0, 8, 12), (12, 64, 8))
-        ),
-    )
-    built.materialised()
-
-    source = expected["transformer.h.0.attn.c_attn.weight"]
-    assert torch.equal(attention.weight, torch.cat([source[:, 8:20], source[:, 64:72]], dim=1))
-
-
 # On real ranks. 35 = 18 + 17 rows of 70, 501 = 251 + 250: no split comes out even.
 
 ODD_LLAMA = TINY_LLAMA.model_copy(
@@ -281,13 +249,3 @@ def test_no_rank_ever_holds_more_than_its_shard_and_a_chunk(pair: Group) -> None
     for held, grown in pair.call(_grown):
         assert held == pytest.approx(whole_mib / 2, rel=0.01)
         assert grown < held + CHUNKS_MIB < whole_mib
-
-
-def test_values_that_are_there_stay() -> None:
-    module = nn.Linear(3, 2)
-    weight, values = module.weight, module.weight.detach().clone()
-
-    InitialValues().materialise(module, CPU)
-
-    assert module.weight is weight
-    assert torch.equal(module.weight, values)

@@ -108,16 +108,6 @@ def test_facts_and_build() -> None:
     assert torch.isfinite(built.module(**built.batch_maker((0, 1))))
 
 
-def test_weights_depend_on_the_seed() -> None:
-    weights = [
-        next(build(_spec("net:make"), train, attention="sdpa").module.parameters())
-        for train in (TRAIN, TRAIN, TRAIN.model_copy(update={"seed": 7}))
-    ]
-
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-
-
 def test_every_rank_draws_the_same_weights_by_numpy_and_python_too() -> None:
     """Each rank builds the model for itself, and has drawn other numbers before."""
     spec, ranks = _spec("net:drawn_elsewhere"), []
@@ -137,11 +127,6 @@ def test_what_cannot_be_described_is_left_to_the_trial(function: str) -> None:
     facts = describe(_spec(function), TRAIN)
 
     assert (facts.parameters, facts.blocks) == (0, 0)
-
-
-def test_what_the_function_raises_passes_through() -> None:
-    with pytest.raises(KeyError, match="mine"):
-        build(_spec("net:broken"), TRAIN, attention="sdpa")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
-from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
+from tests.workers.models.tiny_models import TINY_GPT2, TINY_LLAMA
 from workers.models import hub
 from workers.models.load import build, build_whole, describe
 
@@ -65,13 +65,6 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert {tensor.dtype for tensor in first.values()} == {torch.float32}
 
 
-def test_blocks_are_the_layers_in_order() -> None:
-    built = build(TINY_BERT, TRAIN, attention="sdpa")
-    module: Any = built.module
-
-    assert built.blocks == tuple(module.bert.encoder.layer)
-
-
 def test_encoder_and_decoder_have_blocks(tmp_path: Path) -> None:
     name = _folder(
         tmp_path, model_type="t5", d_model=32, d_ff=64, d_kv=8, num_heads=4, num_layers=3,
@@ -81,15 +74,6 @@ def test_encoder_and_decoder_have_blocks(tmp_path: Path) -> None:
 
     assert describe(spec, TRAIN).blocks == 5
     assert len(build(spec, TRAIN, attention="eager").blocks) == 5
-
-
-def test_experts_are_no_blocks(tmp_path: Path) -> None:
-    name = _folder(
-        tmp_path, model_type="mixtral", hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, vocab_size=512,
-    )  # fmt: skip
-
-    assert describe(ModelSpec(name=name), TRAIN).blocks == 2
 
 
 def test_mamba_does_not_keep_packed_samples_apart(tmp_path: Path) -> None:
@@ -112,16 +96,6 @@ def test_packing_is_known_for_each_attention(tmp_path: Path) -> None:
 
     assert "flash_attention_2" in facts.attentions
     assert facts.packing == ("eager",)
-
-
-def test_a_folder_of_changed_layers_has_its_layer_types_cut(tmp_path: Path) -> None:
-    name = _folder(
-        tmp_path, model_type="qwen2", hidden_size=32, intermediate_size=64, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=2, vocab_size=512,
-        layer_types=["full_attention"] * 4,
-    )  # fmt: skip
-
-    assert describe(ModelSpec(name=name, config={"num_hidden_layers": 3}), TRAIN).blocks == 3
 
 
 def test_learned_positions_end() -> None:
@@ -170,11 +144,6 @@ def test_says_what_is_wrong(name: str, config: dict[str, Any], said: str) -> Non
         describe(ModelSpec(name=name, config=config), TRAIN)
 
     assert "\n" not in str(caught.value)
-
-
-def test_build_says_it_too() -> None:
-    with pytest.raises(ModelError, match="cannot be built"):
-        build(ModelSpec(name="gpt2", config={"n_head": 7}), TRAIN, attention="sdpa")
 
 
 def test_a_task_without_a_head_names_those_with_one() -> None:

@@ -143,10 +143,6 @@ def test_blocks_that_are_called_past_their_hooks_are_found() -> None:
     assert not trained("t5", "seq2seq").bypasses_hooks
 
 
-def test_a_model_that_would_copy_its_input_is_refused() -> None:
-    assert not probed("bart").shifts_labels
-
-
 def test_it_is_told_in_one_sentence(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text(
         '{"model_type": "bart", "architectures": ["BartForCausalLM"], "vocab_size": 100,'

@@ -73,13 +73,6 @@ def test_every_preset_is_checked() -> None:
     assert set(preset_names()) == {*PUBLISHED, "bert-large"}
 
 
-def test_configs_name_their_architecture() -> None:
-    for name in preset_names():
-        config = preset_config(name)
-        assert config["model_type"]
-        assert len(config["architectures"]) == 1
-
-
 def test_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(ModelError, match=r"no preset 'llama-3-7b'.*'llama-3-70b'"):
         preset_config("llama-3-7b")

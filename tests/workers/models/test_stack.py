@@ -13,8 +13,7 @@ from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA, on_meta
 from workers.models.load import describe
-from workers.models.stack import find_blocks, find_stack, stack_facts
-from workers.models.stack_trace import HiddenShape
+from workers.models.stack import find_stack, stack_facts
 
 WIDTH, ROWS = 8, 20
 TRAIN = TrainSpec(global_batch=4, sequence_length=32)
@@ -96,17 +95,6 @@ def test_a_users_model_is_cut_by_what_its_forward_does() -> None:
     assert facts.head_parameters == ROWS * (WIDTH + 1)
 
 
-def test_the_shape_of_hidden_states_follows_that_of_the_batch() -> None:
-    module = Plain()
-    stack = find_stack(module, a_batch)
-
-    shape = HiddenShape(module, stack.blocks[0], stack.form)
-
-    ids = torch.zeros(5, 7, dtype=torch.long)
-    assert shape.of({"ids": ids, "targets": ids}).shape == (5, 7, WIDTH)
-    assert shape.of(a_batch()).shape == (2, 3, WIDTH)
-
-
 class TupleBlock(Block):
     def forward(self, hidden: torch.Tensor, *_: Any, scale: Any = None) -> Any:
         return hidden + self.inner(hidden), None
@@ -150,11 +138,6 @@ class Scaled(Plain):
         return layer(hidden, scale=first)
 
 
-class Twice(Plain):
-    def between(self, layer: nn.Module, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        return layer(layer(hidden))
-
-
 class Adjusting(Plain):
     def between(self, layer: nn.Module, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         self.extra(hidden)
@@ -185,7 +168,6 @@ class Peeking(Plain):
         (Unpacking(TwoTensorBlock), "has blocks that return more than hidden states"),
         (Skipping(), "uses tokens.weight after its blocks, bypassing their hidden states"),
         (Scaled(), "passes its blocks other values that depend on weights"),
-        (Twice(), "does not call each of its blocks once, in order"),
         (Adjusting(), "calls extra between its blocks"),
         (Loose(), "uses its parameter positions outside its layers"),
         (
@@ -203,15 +185,6 @@ def test_what_is_no_stack_is_refused_with_the_reason(module: nn.Module, reason: 
 
     assert refusal is not None
     assert refusal.startswith(f"{type(module).__name__} {reason}")
-
-
-def test_a_batch_maker_that_fails_is_no_fault_of_the_facts() -> None:
-    def leave() -> dict[str, torch.Tensor]:
-        raise SystemExit("user code called exit")
-
-    facts = stack_facts(Plain(), leave)
-
-    assert facts.refusal == "Plain cannot be traced without its weights: user code called exit"
 
 
 def test_architectures_that_are_no_single_stack_are_refused_by_name() -> None:
@@ -235,18 +208,3 @@ def test_a_model_that_writes_into_its_embeddings_is_not_cut() -> None:
     assert stack_facts(module).refusal == (
         "CTRLLMHeadModel writes into its embeddings in place, which a later stage does not have"
     )
-
-
-def test_a_model_that_reads_weights_of_every_block_is_not_cut() -> None:
-    """RWKV rescales the weights of all blocks before the first one runs."""
-    module = on_meta("rwkv", vocab_size=50, hidden_size=32, num_hidden_layers=3, use_cache=False)
-
-    refusal = stack_facts(module).refusal
-    assert refusal is not None
-    assert refusal.endswith("'BlockPlaceholder' object has no attribute 'attention'")
-
-
-def test_blocks_in_lists_of_lists_are_the_layers() -> None:
-    module = on_meta("funnel", "masked-lm", block_sizes=[2, 1], d_model=32, n_head=4)
-
-    assert {type(block).__name__ for block in find_blocks(module)} == {"FunnelLayer"}

@@ -93,22 +93,6 @@ def test_compiled_blocks_train_the_same_within_the_same_memory(
     assert left == [False]
 
 
-@pytest.mark.thorough
-@pytest.mark.timeout(COMPILE_SECONDS)
-def test_kernels_that_were_tried_train_the_same(alone: Group, tmp_path: Path) -> None:
-    if lack := missing_for_compile(CPU):
-        pytest.skip(lack)
-    plain = alone.run(a_request(FIXED, data=1))
-    request = a_request(FIXED, data=1, compile=True, compile_mode="max-autotune-no-cudagraphs")
-
-    (tuned,) = alone.call(_run, request, str(tmp_path), seconds=COMPILE_SECONDS)
-
-    assert isinstance(plain, Measured)
-    assert isinstance(tuned, Measured), tuned
-    assert tuned.losses == pytest.approx(plain.losses, rel=LOSS_TOLERANCE)
-    assert tuned.costs.compile_seconds > 0
-
-
 def test_nothing_is_cut_at_buckets_and_the_setting_is_back_afterwards() -> None:
     def setting() -> object:
         return torch._dynamo.config.optimize_ddp

@@ -7,7 +7,6 @@ import weakref
 from typing import Any
 
 import pytest
-from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.plan import Compression
 from search_spaces.trial import Measured, TrialRequest
@@ -51,20 +50,6 @@ def test_gradients_are_views_of_the_buckets_if_the_plan_says_so(pair: Group, vie
 
     for storages, gradients in pair.call(_in_buckets, request):
         assert storages == (1 if view else gradients)  # the tiny model is one bucket
-
-
-def _knows_its_graph(worker: Worker, request: TrialRequest) -> bool:
-    """Takes two steps; returns whether DDP was told that the graph is always the same."""
-    ours = built(worker, request)
-    for step in range(2):
-        ours.step(step)
-    assert isinstance(ours.module, DistributedDataParallel)
-    ours.training.close()
-    return bool(ours.module.static_graph)
-
-
-def test_ddp_knows_a_graph_that_is_declared_static(pair: Group) -> None:
-    assert all(pair.call(_knows_its_graph, a_request(ddp_static_graph=True, micro_batch=4)))
 
 
 def _gradients(worker: Worker, request: TrialRequest) -> list[Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from search_spaces.plan import Plan, Schedule
 from search_spaces.spec.schema import ModelSpec, SweepSpec
-from search_spaces.trial import Measured, OutOfMemory, TrialRequest, ValidationRun
+from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2
 from tests.workers.one_step import built
@@ -93,20 +93,6 @@ def test_a_tied_weight_of_gpt2_counts_once(groups: Groups, schedule: Schedule) -
     assert (row.ending, row.detail) == ("same", "")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
-def test_adapters_are_trained_in_stages(pair: Group, alone: Group, schedule: Schedule) -> None:
-    spec = a_spec(model=MODELS["deep"], train={"method": "lora"})
-    whole = alone.run(TrialRequest(number=0, plan=a_plan(data=1, micro_batch=4), spec=spec))
-
-    plan = two_stages(pipeline_schedule=schedule)
-    cut = pair.run(TrialRequest(number=0, plan=plan, spec=spec))
-
-    assert isinstance(whole, Measured)
-    assert isinstance(cut, Measured), getattr(cut, "trace", cut)
-    assert cut.losses == pytest.approx(whole.losses, rel=LOSS_TOLERANCE)
-
-
 @MORE
 def test_a_rank_holds_its_own_stages_alone(pair: Group) -> None:
     ranks = pair.call(_weight_bytes, two_stages(), a_spec(model=MODELS["gpt2"]))
@@ -124,26 +110,6 @@ def _weight_bytes(worker: Worker, plan: Plan, spec: SweepSpec) -> int:
         built(worker, TrialRequest(number=0, plan=plan, spec=spec)).training.state_bytes().weights
     )
     return weights
-
-
-@pytest.mark.thorough
-def test_where_both_ends_are_it_evaluates_alike_and_saves_a_tied_weight_once(
-    pair: Group, tmp_path: Path
-) -> None:
-    def validated(schedule: Schedule) -> ValidationRun:
-        folder = str(tmp_path / schedule)
-        spec = a_spec(model=MODELS["deep"], validation={"folder": folder})
-        plan = two_stages(pipeline_schedule=schedule)
-        outcome = pair.run(TrialRequest(number=0, plan=plan, spec=spec, validation=True))
-        assert isinstance(outcome, Measured), getattr(outcome, "trace", outcome)
-        assert outcome.validation is not None
-        return outcome.validation
-
-    adam, embedding = 3 * 4, 512 * 32  # bytes of a weight and its two moments; weights
-    apart, both_ends = validated("1f1b"), validated("dualpipev")
-    assert both_ends.evaluation_loss == pytest.approx(apart.evaluation_loss, rel=LOSS_TOLERANCE)
-    saved_less = apart.checkpoint_bytes - both_ends.checkpoint_bytes
-    assert saved_less == pytest.approx(adam * embedding, rel=0.05)
 
 
 @pytest.mark.parametrize(

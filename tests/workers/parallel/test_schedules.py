@@ -143,12 +143,6 @@ def test_dualpipev_needs_a_micro_batch_per_stage(ranks: int) -> None:
         order_of("dualpipev", ranks, needed - 1)
 
 
-def test_with_fewer_zbv_waits_longer() -> None:
-    full = waiting(order_of("zbv", 4, 8))
-
-    assert waiting(order_of("zbv", 4, 4)) == 2 * full
-
-
 def test_stages_of_a_rank_by_hand() -> None:
     loop, fold = (
         ScheduleShape(stages_per_rank=2),

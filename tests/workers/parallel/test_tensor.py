@@ -88,17 +88,6 @@ def test_when_one_rank_runs_out_its_tensor_peer_learns_it_at_once(pair: Group, w
     pair.assert_trains(**TWO)
 
 
-@MORE
-def test_a_large_model_that_is_split_runs_out_and_the_group_goes_on(pair: Group) -> None:
-    spec = a_spec(data={"lengths": {256: 1}}, train={"global_batch": 256, "sequence_length": 256})
-    knobs = {"tensor": 2, "data": 1, "sequence_parallel": True}
-
-    failed = pair.run(a_request(spec, **knobs, micro_batch=256, accumulation=1))
-
-    assert isinstance(failed, OutOfMemory)
-    pair.assert_trains(**TWO)
-
-
 def test_facts_of_what_is_tested_here_refuse_nothing(tmp_path: Path) -> None:
     for architecture in ARCHITECTURES:
         spec = split_spec(architecture, tmp_path)

@@ -13,7 +13,7 @@ from search_spaces.errors import ClusterError
 from search_spaces.hardware.catalogue import known_device, load_device_file
 from search_spaces.hardware.files import REQUIRED, device_to_yaml
 from tests.workers.probe.values import ON_A_GPU, TINY
-from workers.probe.config import ProbeResult, default_config
+from workers.probe.config import ProbeResult
 from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
 from workers.probe.rates import CHUNK_BYTES, best_seconds, bus_bandwidth, drive_rates
@@ -71,17 +71,6 @@ def test_a_cpu_becomes_a_device_that_a_user_could_have_written(
     )
     fastest = max(rate for name, *_, rate in findings.matmul_points if name == "fp32")
     assert device.fp32_flops_per_second == pytest.approx(fastest, rel=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_rank_alone_has_nobody_to_talk_to(tmp_path: Path) -> None:
-    alone = dataclasses.replace(TINY, ranks=1)
-    found = probe_ranks(alone, drive=tmp_path)
-
-    assert found.collective_points == ()
-    kept = known_device("cpu").link_bytes_per_second
-    assert describe(found, alone, when="today").link_bytes_per_second == kept
 
 
 @pytest.mark.thorough
@@ -161,15 +150,6 @@ def test_an_unknown_gpu_gets_the_peaks_that_were_measured() -> None:
     assert "page cache" in (device.source_of("nvme_read_bytes_per_second") or "")
 
 
-def test_the_usual_probe_covers_what_forecasts_ask_for() -> None:
-    effort = default_config()
-    square = [shape for shape in effort.shapes if len(set(shape)) == 1]
-
-    assert len(square) >= 6
-    assert len(effort.shapes) > len(square)
-    assert {"fp32", "bf16"} <= set(effort.precisions)
-
-
 class Ticking:
     """A clock that advances by a second at each reading."""
 
@@ -198,16 +178,3 @@ def test_rates_are_bytes_by_the_seconds_they_took(
     # what was written is read back, in time
     assert rates.read_bytes_per_second == pytest.approx(moved * CHUNK_BYTES / (moved + 1))
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
-def test_a_file_system_in_memory_is_measured_too() -> None:
-    rates = drive_rates(Path("/dev/shm"), file_bytes=CHUNK_BYTES, most_seconds=1.0)
-
-    assert rates.write_bytes_per_second > 0
-    assert rates.read_bytes_per_second > 0
-
-
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        drive_rates(tmp_path / "none", file_bytes=1, most_seconds=1.0)

@@ -10,7 +10,7 @@ import pytest
 from search_spaces.costs.footprint import Extent, Footprint, Matmul, Part, Pass, Peak, Variant
 from search_spaces.spec.schema import SweepSpec
 from workers.models import facts
-from workers.tracing.trace import default_folder, digest_of, load, save
+from workers.tracing.trace import digest_of, load, save
 
 ONE = Extent(fixed=1)
 PART = Part(
@@ -107,9 +107,3 @@ def test_the_source_of_a_function_counts_and_that_of_its_neighbours(
     (tmp_path / "package" / "net.py").write_text("class Net: pass")
 
     assert digest_of(spec("package.made:make"), "cuda") != before
-
-
-def test_the_users_cache_folder_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-
-    assert default_folder() == Path("/somewhere/plimsoll/footprints")

@@ -79,15 +79,6 @@ def test_logits_in_half_precision_are_not_copied_before_their_logarithms() -> No
     assert seen.types["aten.nll_loss_forward.default"] == torch.float32
 
 
-def test_joining_two_types_makes_no_copies() -> None:
-    """Autocast on CPUs copies both to the wider one; on CUDA the kernel of `cat` reads both."""
-    with CudaEmulation(), autocast_as_on("cuda", enabled=True), Names() as seen:
-        joined = torch.cat([torch.ones(2), torch.ones(2, dtype=torch.bfloat16)])
-
-    assert joined.dtype == torch.float32
-    assert "aten._to_copy.default" not in seen.names
-
-
 def test_models_that_ask_hear_of_cudas_autocast() -> None:
     with autocast_as_on("cuda", enabled=True):
         assert torch.is_autocast_enabled()
@@ -129,13 +120,3 @@ def test_attention_takes_the_kernels_of_cuda(dtype: torch.dtype, masked: bool, k
 
     assert any(f"_scaled_dot_product_{kernel}_attention" in name for name in seen.names)
     assert result.shape == query.shape
-
-
-def test_dropout_keeps_a_mask_of_bytes() -> None:
-    given = torch.ones(4, 4, requires_grad=True)
-
-    with CudaEmulation(), Names() as seen:
-        functional.dropout(given, 0.5)
-        functional.dropout(given, 0.5, training=False)
-
-    assert seen.names.count("aten.native_dropout.default") == 1

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.costs.footprint import Compute, Footprint
@@ -161,32 +160,3 @@ def test_a_preset_takes_six_flops_per_active_parameter_and_token(
     active = flops(variant, 2) / 2 / 6 / tokens + looked_up
 
     assert active / 1e9 == pytest.approx(published, rel=0.025)  # published with two digits
-
-
-@pytest.mark.thorough
-@ALL
-def test_all_experts_are_held(model: dict[str, Any], tmp_path: Path) -> None:
-    spec = spec_of(model)
-    facts = describe(spec.model, spec.train)
-    variant = traced(spec, tmp_path, "cast").variants[0]
-
-    parts = [variant.embedding, variant.head]
-    parts += [kind.part for kind in variant.blocks for _ in kind.indices]
-
-    assert sum(part.trained.at(1, 1) for part in parts) == facts.parameters
-    assert facts.active is not None
-    assert facts.active < facts.parameters
-
-
-@pytest.mark.thorough
-def test_the_trained_kernel_refuses_what_the_trace_refuses() -> None:
-    """Rows that are not a multiple of 16 bytes, with values and without."""
-    from workers.models.experts import grouped_result
-
-    left, right = torch.ones(8, 16), torch.ones(2, 16, 22)
-    offs = torch.tensor([4, 8], dtype=torch.int32)
-
-    with pytest.raises(RuntimeError, match="multiple of 16 bytes"):
-        torch.nn.functional.grouped_mm(left, right, offs=offs)
-    with pytest.raises(RuntimeError, match="multiple of 16 bytes"):
-        grouped_result(left, right, offs)

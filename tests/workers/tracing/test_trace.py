@@ -20,7 +20,7 @@ from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
 from tests.workers.parallel.split_models import split_spec
 from tests.workers.tracing.footprint_check import check, flops
-from tests.workers.values import LLAMA, a_spec, odd_model
+from tests.workers.values import LLAMA, odd_model
 from workers.tracing.trace import trace
 
 TOKENS = 64
@@ -133,17 +133,6 @@ def test_a_block_saves_what_korthikanti_et_al_say(cache: Path) -> None:
     assert found.fixed == 0
 
 
-def test_a_fused_kernel_saves_no_scores(cache: Path) -> None:
-    """The kernel saves its result and its row sums (fp32) instead of the paper's 5 a s^2 b."""
-    eager = block_of(spec_of(BERT), cache, "eager").saved_bytes
-    fused = block_of(spec_of(BERT), cache, "sdpa").saved_bytes
-
-    row_sums = 4 * HEADS * TOKENS
-    assert eager.per_sample - fused.per_sample == pytest.approx(
-        5 * HEADS * TOKENS**2 - row_sums, abs=64
-    )
-
-
 def test_tensor_ranks_split_what_korthikanti_et_al_say(cache: Path) -> None:
     """Equation 2: s b h (10 + 24 / t + 5 a s / (h t)); the first term is not split."""
     found = block_of(spec_of(BERT), cache, "eager", split="tensor").saved_bytes
@@ -222,15 +211,6 @@ def test_adapters_are_what_is_trained(cache: Path) -> None:
     assert part.frozen.at(1) == sum(a * b for a, b in sizes) + 2 * width
 
 
-def test_depth_is_arithmetic(cache: Path) -> None:
-    def parts(layers: int) -> tuple[Part, Part, Part]:
-        config = {**LLAMA["config"], "num_hidden_layers": layers}
-        variant = variant_of(spec_of({**LLAMA, "config": config}), cache)
-        return variant.embedding, variant.blocks[-1].part, variant.head
-
-    assert parts(4) == parts(40)
-
-
 def test_what_selective_recomputation_keeps(cache: Path) -> None:
     """Results of the seven projections, and of attention with its row sums; two bytes each."""
     part = block_of(spec_of(LLAMA), cache)
@@ -279,39 +259,6 @@ def test_a_footprint_says_which_shorter_samples_there_are(cache: Path) -> None:
     assert two.row_tokens == alike.train.sequence_length
 
 
-@pytest.mark.thorough
-def test_a_length_that_no_common_degree_divides_can_be_split(cache: Path) -> None:
-    """Six heads can be split by 2, 3 and 6; both traced degrees divide the padded rows."""
-    model = {
-        **GPT2,
-        "config": {**GPT2["config"], "hidden_size": 96, "n_head": 6, "vocab_size": 516},
-    }
-    part = block_of(spec_of(model, sequence_length=62), cache, "eager", split="sequence")
-
-    assert part.input_bytes.split_per_sample == pytest.approx(2 * 62 * 96, rel=0.1)
-
-
-def test_gradients_of_weights_are_no_temporaries(cache: Path) -> None:
-    """All activations of one sample of 64 tokens together are smaller than one of the weights."""
-    part = block_of(spec_of({"name": "llama-3-8b"}), cache)
-
-    assert part.backward.transient_bytes.at(1) < 2 * 4096 * 14336 / 10
-
-
-def test_the_largest_weight_is_that_of_the_whole_model(cache: Path) -> None:
-    for split in ("none", "tensor"):
-        part = block_of(spec_of(LLAMA), cache, split=split)
-
-        assert part.largest_weight == 64 * 128
-
-
-def test_tensor_ranks_share_the_work_of_matrices(cache: Path) -> None:
-    whole = variant_of(spec_of(LLAMA), cache)
-    split = variant_of(spec_of(LLAMA), cache, split="tensor")
-
-    assert 2 * flops(split, 4, 2) == flops(whole, 4)
-
-
 @pytest.mark.parametrize(
     ("function", "operator", "remedy"),
     [
@@ -340,14 +287,6 @@ def test_a_model_that_raises_is_told_by_what_it_raises(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_split_says_so(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no tensor-parallel plan"):
         traced(spec_of(STACKED), tmp_path, split="tensor")
-
-
-def test_the_longest_sample_counts(cache: Path) -> None:
-    mixed = a_spec(data={"lengths": {4: 5000, TOKENS: 1}})  # few of the longest, and one is enough
-    alike = spec_of(LLAMA)
-
-    assert traced(mixed, cache).tokens == TOKENS
-    assert variant_of(mixed, cache) == variant_of(alike, cache)
 
 
 def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
