@@ -83,9 +83,7 @@ def test_candidates_are_a_sequence_of_plans() -> None:
         candidates[4]
 
 
-@given(
-    columns=st.lists(st.lists(st.integers(0, 4999), min_size=30, max_size=30), max_size=7),
-)
+@given(columns=st.lists(st.lists(st.integers(0, 4999), min_size=30, max_size=30), max_size=7))
 def test_rows_of_a_group_have_the_same_codes(columns: list[list[int]]) -> None:
     """Seven columns of 5,000 values have more combinations than a 64-bit integer can count."""
     arrays = [np.array(column, dtype=np.int32) for column in columns]

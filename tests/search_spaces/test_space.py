@@ -95,11 +95,7 @@ def one_by_one(
         return
     knob = KNOBS[level]
     choice = DomainContext(
-        spec=around.spec,
-        model=around.model,
-        cluster=around.cluster,
-        workers=workers,
-        chosen=chosen,
+        spec=around.spec, model=around.model, cluster=around.cluster, workers=workers, chosen=chosen
     )
     for value in knob.values(choice):
         yield from one_by_one(around, workers, chosen | {knob.name: value}, level + 1)
@@ -114,12 +110,7 @@ def one_by_one(
     lengths=st.sampled_from([{}, {64: 1.0, 128: 1.0}]),
 )
 def test_columns_are_ruled_as_plans_one_by_one(
-    space: Any,
-    model: Any,
-    workers: int,
-    device: str,
-    global_batch: int,
-    lengths: Any,
+    space: Any, model: Any, workers: int, device: str, global_batch: int, lengths: Any
 ) -> None:
     spec = a_spec(space=space, train={"global_batch": global_batch}, data={"lengths": lengths})
     cluster = a_cluster(slots=workers, device=device)

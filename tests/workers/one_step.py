@@ -69,10 +69,7 @@ def built(worker: Worker, request: TrialRequest, optimizer_of: OptimizerOf | Non
 
 
 def _training(
-    request: TrialRequest,
-    mesh: Mesh | None,
-    device: torch.device,
-    optimizer_of: OptimizerOf | None,
+    request: TrialRequest, mesh: Mesh | None, device: torch.device, optimizer_of: OptimizerOf | None
 ) -> Any:
     plan, spec, facts = request.plan, request.spec, prepare(request.spec)
     model = build(spec.model, spec.train, attention=plan.attention)

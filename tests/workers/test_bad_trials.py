@@ -26,9 +26,7 @@ IN_A_SENTENCE = f"LookupError: {SAID}"
 def run_odd(peers: Group, fault: str, *, zero_stage: int = 0, **config: object) -> Outcome:
     """Returns the outcome of a trial of an odd model, and checks that the group still trains."""
     request = a_request(
-        a_spec(model=odd_model(fault, **config)),
-        zero_stage=zero_stage,
-        micro_batch=4,
+        a_spec(model=odd_model(fault, **config)), zero_stage=zero_stage, micro_batch=4
     )
     outcome = peers.run(request)
     peers.assert_trains(zero_stage=zero_stage)
@@ -125,13 +123,3 @@ def _first_weight(worker: Worker, request: TrialRequest) -> list[float]:
     whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
     values: list[float] = whole.detach().flatten().tolist()
     return values
-
-
-def test_a_model_that_does_not_exist_is_a_crash_in_build(peers: Group) -> None:
-    spec = a_spec(model={"name": "tests.workers.odd_models:mke"})
-
-    outcome = peers.run(a_request(spec))
-
-    assert isinstance(outcome, Crashed)
-    assert outcome.phase == "build"
-    assert "did you mean make" in outcome.detail

@@ -14,7 +14,7 @@ from torch._dynamo import trace_rules
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("workers", "orchestrator", "search_spaces", "benchmarks")
 CUDA = r"\btorch\.(?:_C\._(?:cuda|host)\w*|(?:cuda|accelerator)(?:\.\w+)+)"
-NVML = r"\b(?:nvml[A-Z]|NVML_)\w+\b(?!\*)"
+NVML = r"(?<=[.\"])(?:nvml[A-Z]|NVML_)\w+"  # attributes, and texts that name them
 
 
 @cache

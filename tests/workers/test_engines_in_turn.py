@@ -39,11 +39,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "checkpoint_mode": "selective",
         "checkpoint_offload": True,
     },
-    "fsdp2 offloaded": {
-        "zero_stage": 2,
-        "offload_optimizer": "cpu",
-        "offload_parameters": "cpu",
-    },
+    "fsdp2 offloaded": {"zero_stage": 2, "offload_optimizer": "cpu", "offload_parameters": "cpu"},
     "tensor": {"tensor": 2, "data": 1},
     "sequence": {"tensor": 2, "data": 1, "sequence_parallel": True, "attention": "eager"},
     "pipeline": {"pipeline": 2, "data": 1},

@@ -12,14 +12,7 @@ from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import render_deepspeed
 from search_spaces.settings.rank_layout import mesh_shape
 from search_spaces.settings.render import render_environment, render_torch
-from tests.search_spaces.knob_pairs import (
-    KNOB_NAMES,
-    Pair,
-    Planted,
-    context_of,
-    pairs_of,
-    plan_of,
-)
+from tests.search_spaces.knob_pairs import KNOB_NAMES, Pair, Planted, context_of, pairs_of, plan_of
 
 WORKERS = Path(__file__).parents[2] / "workers"
 # Where workers take knobs from the plan itself: samples of ranks, loaders, the kind of nodes

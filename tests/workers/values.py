@@ -67,8 +67,5 @@ def a_short_request(**knobs: Any) -> TrialRequest:
 def a_request(spec: SweepSpec | None = None, **knobs: Any) -> TrialRequest:
     """Returns a request for `a_plan(**knobs)`; a rank that waits for its end answers too late."""
     return TrialRequest(
-        number=0,
-        plan=a_plan(**knobs),
-        spec=spec or a_spec(),
-        collective_seconds=10 * CALL_SECONDS,
+        number=0, plan=a_plan(**knobs), spec=spec or a_spec(), collective_seconds=10 * CALL_SECONDS
     )

@@ -40,14 +40,6 @@ def test_what_was_not_measured_teaches_nothing() -> None:
     assert scales.learned(some_terms(2), np.array([np.nan, 0.0])) == scales
 
 
-def test_measurements_make_surer() -> None:
-    terms = some_terms(20)
-    before = Scales.before(0.2, (0.3,) * TERMS, 0.03)
-    after = before.learned(terms[:5], terms[:5].sum(axis=1) * 1.3)
-
-    assert (after.deviation(terms) < before.deviation(terms)).all()
-
-
 @pytest.mark.parametrize("records", [0, 3])
 def test_intervals_hold_what_they_promise(records: int) -> None:
     """Draws worlds from the calibration: 95 % of the plans are inside their interval."""

@@ -152,9 +152,7 @@ def plans() -> Iterator[tuple[Plan, SweepSpec]]:
     for precision, clip in (("fp32", None), ("bf16", 1.0), ("fp16", 1.0)):
         train = {"global_batch": 32, "precision": precision, "grad_clip": clip}
         spec = a_spec(
-            train=train,
-            data={"lengths": {128: 1.0, 512: 2.0}},
-            cluster={"nvme_folder": "/drive"},
+            train=train, data={"lengths": {128: 1.0, 512: 2.0}}, cluster={"nvme_folder": "/drive"}
         )
         context = around(spec, MODEL, a_cluster(device="cuda", slots=4))
         spread = itertools.product((0, 1, 2, 3), offloads, (1, 2), (1, 2), (True, False))

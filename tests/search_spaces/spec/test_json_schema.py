@@ -52,20 +52,14 @@ def test_what_plimsoll_writes_is_valid() -> None:
         ({"model": {"name": "gpt2", "config": {"n_layer": 2, "deep": {"any": [1]}}}}, None),
         ({"data": {"lengths": {16: 1.0, 128: 2}}}, None),
         ({"space": None, "objective": None}, None),  # all below is commented out
-        ({"cluster": {"workers": "auto", "groups": 4}}, None),
         ({"space": {"zero_stage": [0, 3], "checkpoint_ratio": [0, 0.5]}}, None),
         ({"model": 3}, "model"),
-        ({"model": {"name": ""}}, "model"),
         ({"traim": {}}, ""),  # a typo: named by the section that it stands in
         ({"train": {"global_batch": 32, "sequence_lenght": 128}}, "train"),
-        ({"space": {"micro_bach": [1]}}, "space"),
-        ({"train": {"global_batch": "many"}}, "train"),
         ({"train": {"global_batch": 0}}, "train"),
         ({"space": {"zero_stage": [4]}}, "space"),
-        ({"space": {"micro_batch": []}}, "space"),
         ({"space": {"micro_batch": 4}}, "space"),
         ({"data": {"lengths": {"long": 1.0}}}, "data"),
-        ({"objective": {"metric": "speed"}}, "objective"),
     ],
 )
 def test_it_takes_what_the_specification_takes(changes: dict[str, Any], where: str | None) -> None:

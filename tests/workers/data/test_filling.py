@@ -26,11 +26,7 @@ SPEC = SweepSpec.model_validate(
     }
 )
 MODEL = BuiltModel(
-    module=torch.nn.Linear(1, 1),
-    blocks=(),
-    task="causal-lm",
-    vocab_size=100,
-    batch_maker=None,
+    module=torch.nn.Linear(1, 1), blocks=(), task="causal-lm", vocab_size=100, batch_maker=None
 )
 
 

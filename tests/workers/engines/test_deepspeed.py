@@ -69,12 +69,7 @@ def test_when_one_rank_runs_out_the_others_learn_it_at_once(
     pair: Group, zero_stage: int, where: str
 ) -> None:
     spec = a_spec(model=odd_model("allocates", where=where, rank=1, call=3))
-    request = a_request(
-        spec,
-        engine="deepspeed",
-        zero_stage=zero_stage,
-        micro_batch=4,
-    )
+    request = a_request(spec, engine="deepspeed", zero_stage=zero_stage, micro_batch=4)
 
     first, other = pair.run_on_all(request)
 
@@ -101,11 +96,7 @@ def _build(worker: Worker, request: TrialRequest) -> None:
 
 
 OFFLOADED = a_request(
-    SPEC,
-    engine="deepspeed",
-    zero_stage=3,
-    offload_optimizer="cpu",
-    offload_parameters="cpu",
+    SPEC, engine="deepspeed", zero_stage=3, offload_optimizer="cpu", offload_parameters="cpu"
 )
 
 

@@ -73,11 +73,7 @@ def _norm_of_stages(worker: Worker, request: TrialRequest, left_out: bool) -> fl
     own.grad, tied.grad = torch.full((2,), 1.0 + mesh.place.stage), torch.full((1,), 4.0)
     elsewhere = (tied,) if left_out and mesh.place.stage == 1 else ()
     clipping = Clipping(
-        max_norm=1.0,
-        group=mesh.group,
-        holders=1,
-        device=worker.device,
-        counted_elsewhere=elsewhere,
+        max_norm=1.0, group=mesh.group, holders=1, device=worker.device, counted_elsewhere=elsewhere
     )
     return clipping.norm([own, tied]).item()
 

@@ -18,22 +18,17 @@ SHARDED = {"data": 2, "micro_batch": 1}
 OFFLOADED = SHARDED | {"offload_parameters": "cpu", "offload_optimizer": "cpu"}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bf16": ({}, {}),
-    "fp32": ({"precision": "fp32"}, {}),
     "fp16": ({"precision": "fp16"}, {}),
     "eager": ({}, {"attention": "eager"}),
     "recomputed": ({}, {"checkpoint_ratio": 1.0}),
     "selective": ({}, {"checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}),
     "recomputed, on the host": ({}, {"checkpoint_ratio": 1.0, "checkpoint_offload": True}),
-    "foreach": ({}, {"optimizer": "adamw_foreach"}),
-    "grouped": ({}, {"batching": "grouped"}),
     "packed": ({}, {"batching": "packed"}),
     "LoRA": ({"method": "lora"}, {}),
     "tensor": ({}, {"tensor": 2}),
     "sequence": ({}, {"tensor": 2, "sequence_parallel": True}),
-    "tensor, fp16": ({"precision": "fp16"}, {"tensor": 2}),
     "FSDP2": ({}, SHARDED | {"zero_stage": 2}),
     "FSDP2, weights too": ({}, SHARDED | {"zero_stage": 3}),
-    "FSDP2, recomputed": ({}, SHARDED | {"zero_stage": 3, "checkpoint_ratio": 1.0}),
     "FSDP2, offloaded": ({}, OFFLOADED | {"zero_stage": 3}),
     "FSDP2, offloaded, fp16": ({"precision": "fp16"}, OFFLOADED | {"zero_stage": 2}),
 }

@@ -24,11 +24,7 @@ from workers.data.batches import StepBatches
 from workers.data.collate import MicroBatch
 from workers.engines.stopwatch import Stopwatch
 from workers.engines.torch import TorchTraining
-from workers.measure.loop import (
-    MIN_WINDOW_SECONDS,
-    Series,
-    measure_steps,
-)
+from workers.measure.loop import MIN_WINDOW_SECONDS, Series, measure_steps
 from workers.memory.device_runtime import CpuRuntime
 from workers.plain_torch.update import Update
 from workers.worker import Worker

@@ -17,11 +17,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
@@ -189,10 +185,7 @@ def _sharded(worker: Worker, tensor: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tensor", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_shards_are_those_of_the_whole_model(
-    groups: Groups,
-    tensor: int,
-) -> None:
+def test_shards_are_those_of_the_whole_model(groups: Groups, tensor: int) -> None:
     expected: Any = build_whole(ODD_LLAMA, TRAIN, attention="eager").module
     tokens = torch.arange(8)[None]
     loss = expected(input_ids=tokens, labels=tokens).loss.item()

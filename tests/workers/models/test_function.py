@@ -57,12 +57,6 @@ def wrong():
 def broken():
     raise KeyError("mine")
 
-class Mine(Exception):
-    pass
-
-def raises_its_own():
-    raise Mine
-
 def ends():
     raise SystemExit(3)
 
@@ -78,10 +72,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "plimsoll_test_package"
     package.mkdir()
     (package / "net.py").write_text(CODE)
-    (package / "half.py").write_text("import not_installed_anywhere\n")
     (package / "typo.py").write_text("import torch\n\nmake = nothing\n")
-    (package / "cut.py").write_text("def make(:\n")
-    (package / "script.py").write_text("import argparse\nraise SystemExit('usage: no')\n")
     monkeypatch.chdir(tmp_path)
     for name in [name for name in sys.modules if name.startswith("plimsoll_test_package")]:
         monkeypatch.delitem(sys.modules, name)
@@ -120,9 +111,7 @@ def test_every_rank_draws_the_same_weights_by_numpy_and_python_too() -> None:
     assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
 
 
-@pytest.mark.parametrize(
-    "function", ["net:broken", "net:real_only", "net:raises_its_own", "net:ends"]
-)
+@pytest.mark.parametrize("function", ["net:broken", "net:real_only", "net:ends"])
 def test_what_cannot_be_described_is_left_to_the_trial(function: str) -> None:
     facts = describe(_spec(function), TRAIN)
 
@@ -135,10 +124,7 @@ def test_what_cannot_be_described_is_left_to_the_trial(function: str) -> None:
         ("net:wrong", r"returned Net, must return \(module, batch maker\)"),
         ("net:mke", "has no function mke, did you mean make"),
         ("nett:make", "plimsoll_test_package.nett cannot be imported: No module named"),
-        ("half:make", "cannot be imported: No module named 'not_installed_anywhere'"),
         ("typo:make", r"typo cannot be imported: NameError: .*'nothing'.* \(typo.py, line 3\)$"),
-        ("cut:make", r"cut cannot be imported: invalid syntax.* \(cut.py, line 1\)$"),
-        ("script:make", r"script cannot be imported: SystemExit: usage: no \(script.py, line 2\)$"),
         ("net:", "is not of the form package.module:function"),
     ],
 )

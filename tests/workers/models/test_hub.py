@@ -125,16 +125,12 @@ def test_rotary_positions_do_not_end() -> None:
     ("name", "config", "said"),
     [
         ("llama-3.2-1b", {"num_hidden_layer": 2}, "not a field of LlamaConfig.*num_hidden_layers"),
-        ("gpt2", {"n_layers": 2}, "not a field of GPT2Config, did you mean n_layer"),
-        ("llama-3.2-1b", {"num_attention_heads": 3}, r"2048.*not a multiple.*\(3\)"),
-        ("llama-3.2-1b", {"num_key_value_heads": 3}, "heads is 32, must be a multiple.*is 3"),
         ("llama-3.2-1b", {"hidden_size": "wide"}, "'hidden_size' expected int, got str"),
         ("llama-3.2-1b", {"hidden_act": "sillu"}, "cannot be built: 'sillu' is not known"),
         ("gpt2", {"n_head": 7}, "cannot be built.*768.*7"),
         ("gpt2", {"use_cache": True}, "use_cache cannot be set"),
         ("./nowhere", {}, "not a folder with a config.json"),
         ("llama3-8b", {}, "nearest preset is 'llama-3-8b'"),
-        ("meta-llama/Llama-3.2-3B", {}, "nearest preset is 'llama-3.2-3b'"),
         ("two words", {}, "not a preset, folder or Hub id"),
         ("bert-large", {}, "is an encoder.*masked-lm"),
     ],
@@ -175,9 +171,7 @@ def test_a_folder_without_use(tmp_path: Path) -> None:
     [
         (2, (7, 5), "needs compute capability 8.0, but the GPU has 7.5"),
         (2, (8, 0), None),
-        (2, (12, 0), None),
         (3, (8, 9), "needs compute capability 9.0, but the GPU has 8.9"),
-        (3, (9, 0), None),
         (3, (10, 0), "needs compute capability 9.0, but the GPU has 10.0"),
     ],
 )

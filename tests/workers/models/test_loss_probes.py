@@ -99,10 +99,7 @@ def test_positions_of_the_small_model_switch_within_its_samples(tmp_path: Any) -
     """Phi-3 says twice where they do, and its factors are as many as a whole head needs."""
     (tmp_path / "config.json").write_text(json.dumps(on_meta("phi3", **LONGROPE).config.to_dict()))
     spec = SweepSpec.model_validate(
-        {
-            "model": str(tmp_path),
-            "train": {"global_batch": 8, "sequence_length": 8192},
-        }
+        {"model": str(tmp_path), "train": {"global_batch": 8, "sequence_length": 8192}}
     )
     facts = describe(spec.model, spec.train)
 

@@ -34,11 +34,7 @@ TRAIN = TrainSpec(global_batch=8, sequence_length=512)
 
 # with both embeddings: Jiang et al. 2024, arXiv:2401.04088, 13B; the model card of Qwen3-30B-A3B,
 # 3.3B; OpenAI 2025, arXiv:2508.10925, 3.61B without the embedding that is looked up
-ACTIVE = {
-    "mixtral-8x7b": 12.9e9,
-    "qwen3-30b-a3b": 3.3e9,
-    "gpt-oss-20b": 3.61e9 + 201_088 * 2880,
-}
+ACTIVE = {"mixtral-8x7b": 12.9e9, "qwen3-30b-a3b": 3.3e9, "gpt-oss-20b": 3.61e9 + 201_088 * 2880}
 
 
 @pytest.mark.parametrize("name", ACTIVE)

@@ -1,4 +1,4 @@
-"""Recomputation in detail: blocks and matmuls that run twice, and tensors that are saved."""
+"""Recomputation in detail: operators that run twice, and tensors that are saved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.plan import CheckpointMode
@@ -19,12 +18,7 @@ from tests.workers.fuzz import GLOBAL_BATCH, run_plan
 from tests.workers.launch import Group
 from tests.workers.values import a_plan
 from workers.parallel.apply import wrap_blocks
-from workers.plain_torch.selective import (
-    Contexts,
-    save_on_device,
-    save_on_host,
-    saved_operators,
-)
+from workers.plain_torch.selective import Contexts, save_on_device, save_on_host
 
 WIDTH, BLOCKS, ROWS = 32, 4, 64
 ALL = tuple(range(BLOCKS))
@@ -71,25 +65,23 @@ def a_stack() -> tuple[nn.Sequential, tuple[Block, ...]]:
     return nn.Sequential(*blocks), blocks
 
 
-def train_step(
+def operators_of_backward(
     picked: tuple[int, ...], mode: CheckpointMode = "full", *, offload: bool = False
-) -> tuple[float, list[torch.Tensor], tuple[Block, ...], Seen]:
-    """Returns the loss, gradients, blocks, and the operators of backward."""
+) -> Seen:
     stack, blocks = a_stack()
     settings = BlockSettings(recomputed=picked, mode=mode, offload=offload)
     wrap_blocks(stack, blocks, settings)
     loss = stack(torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)).square().mean()
     with Seen() as seen:
         loss.backward()
-    gradients = [weight.grad for weight in stack.parameters() if weight.grad is not None]
-    return loss.item(), gradients, blocks, seen
+    return seen
 
 
 @pytest.mark.parametrize("offload", [False, True])
 def test_selective_recomputes_no_matmul_and_no_attention(offload: bool) -> None:
-    _, _, _, none = train_step(())
-    _, _, _, full = train_step(ALL, "full", offload=offload)
-    _, _, _, selective = train_step(ALL, "selective", offload=offload)
+    none = operators_of_backward(())
+    full = operators_of_backward(ALL, "full", offload=offload)
+    selective = operators_of_backward(ALL, "selective", offload=offload)
 
     assert (none.forward_matmuls(), none.attentions()) == (0, 0)
     assert full.forward_matmuls() >= BLOCKS  # the last one of a block is not needed in backward
@@ -98,55 +90,6 @@ def test_selective_recomputes_no_matmul_and_no_attention(offload: bool) -> None:
     assert (selective.forward_matmuls(), selective.attentions()) == (0, 0)
     assert selective.counts["aten::mm"] == none.counts["aten::mm"]
     assert selective.counts["aten::gelu"] == BLOCKS  # what is cheap is computed again
-
-
-class Held:
-    """Bytes of distinct tensors that a forward pass saves for backward."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}
-        self.alive: list[torch.Tensor] = []
-
-    def add(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        self.sizes[storage.data_ptr()] = storage.nbytes()
-        self.alive.append(tensor)  # so that no address is used twice
-        return tensor
-
-
-def kept_bytes(picked: tuple[int, ...], mode: CheckpointMode) -> int:
-    """Returns bytes saved by autograd plus those saved by selective checkpointing."""
-    stack, blocks = a_stack()
-    weights = {weight.untyped_storage().data_ptr() for weight in stack.parameters()}
-    settings = BlockSettings(recomputed=picked, mode=mode, offload=False)
-    wrap_blocks(stack, blocks, settings)
-    held = Held()
-    x = torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
-    kept = _RecordKept(held) if mode == "selective" else Seen()
-    with saved_tensors_hooks(held.add, lambda tensor: tensor), kept:
-        stack(x)
-    return sum(size for place, size in held.sizes.items() if place not in weights)
-
-
-class _RecordKept(TorchDispatchMode):
-    def __init__(self, held: Held) -> None:
-        super().__init__()
-        self._held = held
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in saved_operators():
-            for part in result if isinstance(result, tuple) else (result,):
-                self._held.add(part)
-        return result
-
-
-def test_full_keeps_less_than_selective_and_selective_less_than_none() -> None:
-    full, selective = kept_bytes(ALL, "full"), kept_bytes(ALL, "selective")
-    none = kept_bytes((), "full")
-
-    assert full == BLOCKS * 4 * ROWS * WIDTH  # each block's input, nothing else
-    assert full < selective < none
 
 
 def test_what_is_offloaded_is_what_recomputation_starts_from(

@@ -19,8 +19,7 @@ from workers.worker import Worker
 MORE = pytest.mark.thorough
 FP16_TOLERANCE = 1e-3  # relative: fp16 has a mantissa of 11 bits
 LONG = a_spec(
-    objective={"max_steps": 20, "min_steps": 20, "max_seconds": 600},
-    train={"learning_rate": 1e-2},
+    objective={"max_steps": 20, "min_steps": 20, "max_seconds": 600}, train={"learning_rate": 1e-2}
 )
 
 

@@ -1,4 +1,4 @@
-"""Pipelines of several architectures: losses, tied weights, memory, evaluation, failures.
+"""Pipelines of several architectures: losses, tied weights, memory, failures.
 
 Ranks are real processes. The reference of losses is a single rank with the whole model.
 `test_parity` has each schedule, alone and beside data and tensor ranks.

@@ -18,14 +18,7 @@ from transformers.utils import logging as transformers_logging
 from tests.workers.parity.architectures import MODELS
 from tests.workers.parity.comparison import Parity
 from tests.workers.parity.layouts import layouts_of
-from tests.workers.parity.table import (
-    merged,
-    read_table,
-    summary,
-    table_of,
-    words_of,
-    write_table,
-)
+from tests.workers.parity.table import merged, read_table, summary, table_of, words_of, write_table
 
 
 def main() -> int:

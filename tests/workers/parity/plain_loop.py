@@ -146,12 +146,7 @@ def reference_losses(spec: SweepSpec, optimizer_of: OptimizerOf | None = None) -
 
 
 def _accumulate(
-    module: nn.Module,
-    source: BatchSource,
-    spec: SweepSpec,
-    number: int,
-    *,
-    in_fp16: bool = False,
+    module: nn.Module, source: BatchSource, spec: SweepSpec, number: int, *, in_fp16: bool = False
 ) -> float:
     """Adds the gradient of the mean loss over all targets of a step; returns the loss."""
     step = source.step(plan_of(ONE_BY_ONE, prepare(spec)), 0, number)

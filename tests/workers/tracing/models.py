@@ -67,3 +67,8 @@ def peeks() -> Made:
 
 def own_operator() -> Made:
     return One(torch.ops.plimsoll_tests.twice), _batch
+
+
+def normalised() -> Made:
+    """Returns a model with buffers, which are copied while they are fake."""
+    return One(nn.BatchNorm1d(TOKENS)), _batch

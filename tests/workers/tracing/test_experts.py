@@ -11,11 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from search_spaces.costs.footprint import Compute, Footprint
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec
-from tests.workers.tracing.experts import (
-    EXPERTS,
-    allocations,
-    without_gradients,
-)
+from tests.workers.tracing.experts import EXPERTS, allocations, without_gradients
 from tests.workers.tracing.footprint_check import check, flops, peak_bytes, saved_bytes
 from workers.data.collate import MicroBatch
 from workers.measure.flops import training_flops_per_token
@@ -110,11 +106,7 @@ def test_sharded_it_is_as_torch_tracks_it(name: str, compute: Compute, tmp_path:
     """Peaks under autocast are left out: the tracker reports up to 9 % more for Mixtral."""
     spec = spec_of(EXPERTS[name])
     checked = check(
-        spec,
-        attention=attention_of(spec),
-        compute=compute,
-        micro_batch=MICRO_BATCH,
-        cache=tmp_path,
+        spec, attention=attention_of(spec), compute=compute, micro_batch=MICRO_BATCH, cache=tmp_path
     )
 
     assert checked.saved_bytes == pytest.approx(checked.tracked_saved_bytes, rel=0.001)

@@ -336,10 +336,9 @@ def test_flash_attention_is_traced_as_sdpa(cache: Path) -> None:
     assert dataclasses.replace(flash, attention="sdpa") == fused
 
 
-@pytest.mark.parametrize("kind", ["buffers", "attribute", "layers"])
 @pytest.mark.filterwarnings("error:Accessing the data pointer of FakeTensor")
 def test_no_reference_to_a_storage_is_copied(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each gives its storage back: with a copy, twice, which corrupted the heap."""
 
@@ -347,7 +346,6 @@ def test_no_reference_to_a_storage_is_copied(
         raise AssertionError("copied")
 
     monkeypatch.setattr(StorageWeakRef, "__deepcopy__", refuse, raising=False)
-    model = {"name": "tests.workers.copied_models:make", "config": {"kind": kind}}
-    footprint = traced(spec_of(model), tmp_path, compute="fp32")
+    model = {"name": "tests.workers.tracing.models:normalised"}
 
-    assert footprint.depth == (2 if kind == "layers" else 0)
+    assert traced(spec_of(model), tmp_path, compute="fp32").depth == 0
