@@ -54,6 +54,14 @@ def test_a_broken_device_does_not_hide_its_error() -> None:
         fail()
 
 
+def test_retries_are_the_allocators() -> None:
+    model = ModelDevice(total=TOTAL)
+    model.free(model.allocate(TOTAL // 2))
+    model.allocate(TOTAL // 2 + 1)
+
+    assert Meter(model, None).allocator_retries() == 1
+
+
 def test_before_its_first_allocation_torch_has_no_statistics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

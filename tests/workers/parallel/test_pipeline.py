@@ -69,7 +69,7 @@ def two_stages(**knobs: Any) -> Plan:
 def test_two_stages_train_as_one_process_does(
     pair: Group, alone: Group, name: str, plan: Plan
 ) -> None:
-    """Covers architectures that `test_parity` lacks; both together show each schedule and split."""
+    """Adds architectures to those of `test_parity`, which has each schedule and split."""
     spec = a_spec(model=MODELS[name])
     whole = alone.run(TrialRequest(number=0, plan=a_plan(data=1, micro_batch=4), spec=spec))
 
@@ -83,7 +83,7 @@ def test_two_stages_train_as_one_process_does(
 @pytest.mark.thorough
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved_zero_bubble", "zbv"])
 def test_a_tied_weight_of_gpt2_counts_once(groups: Groups, schedule: Schedule) -> None:
-    """Checks its gradient, and the norm to which gradients are clipped."""
+    """Compares gradients, and the norm to which they are clipped."""
     spec = spec_of("causal-lm", Path("none")).model_dump() | {"model": MODELS["deep"]}
     expected = Expected(SweepSpec.model_validate(spec))
     knobs = {"pipeline": 2, "data": 1, "pipeline_schedule": schedule}
