@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.notes import Note
-from orchestrator.core.reasons import Retry, StopReason, TrialReason, measures_again
+from orchestrator.core.reasons import StopReason, TrialReason, measures_again
 from orchestrator.core.records import Record
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
@@ -58,11 +58,6 @@ class TrialStarted:
     forecast: PlanForecast | None = None  # None if no forecast was ready
     validation: bool = False
     ask_seconds: float | None = None
-
-    @property
-    def retry_of(self) -> int | None:
-        """Number of the interrupted trial of the same plan; None if it is no retry."""
-        return self.reason.trial if isinstance(self.reason, Retry) else None
 
     @property
     def is_repeat(self) -> bool:

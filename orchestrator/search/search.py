@@ -147,19 +147,15 @@ class Suggestion:
 class Search:
     """Chooses candidates of a fixed pool by their observations."""
 
-    def __init__(
-        self, options: CandidatePool, seed: int = 0, distant_trials: int = DISTANT_TRIALS
-    ) -> None:
+    def __init__(self, options: CandidatePool, seed: int = 0) -> None:
         """Makes a search; before any observation it relies on the forecasts.
 
         Args:
             options: The candidates.
             seed: Random seed, which breaks ties and samples very large pools.
-            distant_trials: Without a forecast of throughput, so many of the first candidates lie
-                far apart; 1 or less for none.
         """
         self._pool = options
-        self._distant_trials = distant_trials if options.log_rate is None else 0
+        self._distant_trials = DISTANT_TRIALS if options.log_rate is None else 0
         self._objective = options.aim
         features = options.features
         has_parts = options.share_parts is not None
@@ -281,12 +277,7 @@ class Search:
             reaches=None if self._objective.lower_bound is None else float(scores.reach[at]),
         )
 
-    def regret_bound(
-        self,
-        observations: Sequence[Observation],
-        free: Flags,
-        widening: float = REGRET_WIDENING,
-    ) -> float | None:
+    def regret_bound(self, observations: Sequence[Observation], free: Flags) -> float | None:
         """Returns the largest ratio by which a free candidate may beat the incumbent.
 
         Holds with 95 % confidence under the model: the chances of all candidates to be feasible and
@@ -297,7 +288,6 @@ class Search:
         Args:
             observations: Observations of ended trials.
             free: Marks the candidates that may be tried, of shape (candidates,).
-            widening: Factor of the standard deviations of the objective.
 
         Returns:
             The ratio, 1 or more; None without an incumbent.
@@ -315,7 +305,7 @@ class Search:
         while high - low > 1e-4:
             middle = (low + high) / 2
             threshold = incumbent.value + middle
-            risk = sum(exceedance(chunk, threshold, widening) for chunk in chunks)
+            risk = sum(exceedance(chunk, threshold, REGRET_WIDENING) for chunk in chunks)
             low, high = (middle, high) if risk > _REGRET_RISK else (low, middle)
         return float(np.exp(high))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -28,9 +28,8 @@ from orchestrator.core.objective import memory_limit_of, throughput
 from orchestrator.core.state import AbstractCallback, SweepState, validation_state
 from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.report.reasons import note_words, reason_words, stop_words
-from search_spaces.errors import UserError
 from search_spaces.spec.failpoints import Step, step
-from search_spaces.spec.files import LOG_BYTES, read_bounded, sync_folder
+from search_spaces.spec.files import sync_folder
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory
 
@@ -149,28 +148,6 @@ def to_json(line: Line) -> str:
     """Returns the line as JSON in ASCII, which any log can store, without a newline."""
     finite = {name: None if value in (inf, -inf) else value for name, value in line.items()}
     return json.dumps(finite, separators=(",", ":"), allow_nan=False)
-
-
-def read_events(path: Path) -> Iterator[Line]:
-    """Yields the lines of a file in order.
-
-    Incomplete lines, which a killed driver can leave, are skipped.
-
-    Raises:
-        UserError: If the file cannot be read, or a line has another version.
-    """
-    try:
-        lines = read_bounded(path, LOG_BYTES).splitlines()
-    except OSError as error:
-        raise UserError(f"the event log {path} cannot be read: {error.strerror}") from error
-    for number, text in enumerate(lines, 1):
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if not isinstance(line, dict) or line.get("version") != VERSION:
-            raise UserError(f"line {number} of {path} is not an event of version {VERSION}")
-        yield line
 
 
 def events_file(spec: SweepSpec, name: str) -> Path:

@@ -28,7 +28,6 @@ from orchestrator.core.reasons import ChecksMachine, Validates
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.study.reader import load_records, load_state
-from orchestrator.tracking.events import read_events
 from orchestrator.tracking.metrics import METRICS
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.spec.load import load_spec
@@ -38,6 +37,7 @@ from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
 from tests.orchestrator.cluster.conftest import REPORT_MS
+from tests.orchestrator.event_lines import read_events
 from tests.rigs.postgres import PASSWORD, QUOTED, Server
 from tests.rigs.ray_head import SESSION
 

@@ -118,8 +118,8 @@ def assert_lost(sweep: Sweep, count: int, through: type = WorkersFailed) -> None
     for number in lost:
         cause = records[number].outcome.cause
         assert isinstance(cause, through)
-        (again,) = [trial for trial in sweep.events(TrialStarted) if trial.retry_of == number]
-        assert again.reason == Retry(trial=number, cause=cause)
+        retry = Retry(trial=number, cause=cause)
+        (again,) = [trial for trial in sweep.events(TrialStarted) if trial.reason == retry]
         assert again.plan == records[number].plan
     kept = [number for number in records if number not in lost]
     assert [record.number for record in sweep.study.records()] == sorted(kept)

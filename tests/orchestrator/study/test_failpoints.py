@@ -12,9 +12,10 @@ import pytest
 
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.spool import SET_ASIDE_FILE, SPOOL_FILE
-from orchestrator.tracking.events import events_file, read_events
+from orchestrator.tracking.events import events_file
 from search_spaces.spec.failpoints import Step
 from search_spaces.trial import Measured
+from tests.orchestrator.event_lines import read_events
 from tests.orchestrator.study.killed_drivers import (
     PASSES,
     PLANS,
