@@ -43,9 +43,6 @@ def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:
 
     assert wanted(large, share_nodes=True)[1] == 2
     assert wanted(large)[1] == 1
-
-
-def test_room_is_requested_on_nodes_of_the_kind_that_is_named() -> None:
     assert wanted(NODES, accelerator="A100")[0].accelerator == "A100"
 
 

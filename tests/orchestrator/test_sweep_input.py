@@ -131,7 +131,9 @@ def faults(folder: Path) -> dict[str, Ended]:
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_told_before_ray_starts(name: str, faults: dict[str, Ended]) -> None:
+def test_a_fault_is_told_before_ray_starts(
+    name: str, folder: Path, faults: dict[str, Ended]
+) -> None:
     ended = faults[name]
 
     assert ended.code == (75 if name in AWAY else 2)
@@ -142,17 +144,8 @@ def test_a_fault_is_told_before_ray_starts(name: str, faults: dict[str, Ended]) 
     faulty_lines = [line for line in ended.err.splitlines() if line.strip()]
     assert len(faulty_lines) <= 2  # a sentence, or "1 fault" and the sentence
     assert not ended.ray
-
-
-@pytest.mark.thorough
-def test_another_job_leaves_the_studys_specification_alone(folder: Path, faults: object) -> None:
-    """A study with measurements keeps the specification that they were made with."""
-    kept = folder / "runs" / KEPT / "spec.yaml"
-
+    kept = folder / "runs" / KEPT / "spec.yaml"  # as its trials were measured with
     assert kept.read_text(encoding="utf-8") == "the first one's"
-
-
-# ---------------------------------------------------------------- what only a cluster can tell
 
 
 @pytest.mark.thorough

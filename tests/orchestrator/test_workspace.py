@@ -78,7 +78,6 @@ def test_no_argument_of_a_process_holds_a_password(uri: str) -> None:
         ("of-the-spec", "of-the-team", "of-the-spec"),
         (None, "of-the-team", "of-the-team"),
         (None, "", "demo"),
-        (None, None, "demo"),
     ],
 )
 def test_the_specification_names_the_experiment_then_the_environment_then_the_study(

@@ -37,7 +37,6 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (None, "does not exist; `plimsoll init` writes one"),
         ("model: [", "line 1, column 9"),
         ("model: gpt2\ntrain: {globl_batch: 3}", "did you mean global_batch?"),
-        ("", "is empty"),
     ],
 )
 def test_faults_of_a_specification(
@@ -75,15 +74,14 @@ def test_all_faults_reach_the_user_unbroken(
     assert faults[1] == '  - train.precision is ["bf16"]: must be fp32, bf16 or fp16'  # no markup
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_and_version_tells_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run("--help") == 0
-
     out = capsys.readouterr().out
     for command in ("init", "check", "tune", "trial", "report", "ui", "models"):
         assert f" {command} " in out
 
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out.startswith("plimsoll ")
 
@@ -112,9 +110,6 @@ print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
     )
 
     assert ended.stderr.splitlines()[-1] == "[]"
-
-
-# ---------------------------------------------------------------- init and check
 
 
 def test_init_writes_a_specification_that_loads(
@@ -174,9 +169,7 @@ def test_check_says_in_a_sentence_why_there_is_no_forecast(
     ("options", "words"),
     [
         (["--trials", "0"], "budget.trials is 0: must be 1 or more"),
-        (["--minutes", "-1"], "budget.minutes is -1.0: must be above 0"),
         (["--minutes", "inf"], "budget.minutes is Infinity: must be a finite number"),
-        (["--trials", "many"], "Invalid value for '--trials'"),
     ],
 )
 def test_tune_checks_its_options(
@@ -186,9 +179,6 @@ def test_tune_checks_its_options(
     assert words in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------- models
-
-
 def test_models_lists_the_presets_with_published_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("models") == 0
 
@@ -196,9 +186,6 @@ def test_models_lists_the_presets_with_published_sizes(capsys: pytest.CaptureFix
     assert rows["gpt2"] == ["124", "M"]
     assert rows["llama-3-8b"] == ["8.03", "B"]
     assert rows["bert-large"] == ["335", "M"]
-
-
-# ---------------------------------------------------------------- examples
 
 
 @pytest.mark.thorough
@@ -214,13 +201,6 @@ def test_an_example_runs_from_the_folder_that_is_written(
     monkeypatch.chdir(tmp_path / "demo")
     assert run("check", "demo.yaml") == 0
     assert [file.name for file in sorted(Path().iterdir())] == ["demo.yaml", "topics.txt"]
-
-
-def test_two_things_that_want_stdout_are_a_sentence(
-    spec_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("tune", spec_path, "--json", "--events") == 2
-    assert "choose one" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

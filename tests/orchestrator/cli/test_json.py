@@ -15,9 +15,7 @@ from orchestrator.cli import main
 from orchestrator.cli.app import app
 from orchestrator.cli.result import JSON_VERSION
 from tests.orchestrator.cli.studies import a_plan, a_study
-from tests.orchestrator.cli.test_sync import swept
 from tests.outcomes import make_measured, make_oom
-from tests.workers.values import LLAMA
 
 TRIED = (
     (a_plan(), make_measured(20.0, 0.3)),
@@ -95,11 +93,7 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert told["trials"][2]["wanted_bytes"] > told["trials"][2]["limit_bytes"]
     assert told["outcomes"] == {"measured": 2, "out_of_memory": 1}
-
-
-def test_a_report_in_a_file_is_the_same_document(capsys: pytest.CaptureFixture[str]) -> None:
-    told = result(capsys, "report", "demo.yaml", "--out", "report.json")
-
+    assert result(capsys, "report", "demo.yaml", "--out", "report.json") == told
     assert json.loads(Path("report.json").read_text())["result"] == told
 
 
@@ -116,17 +110,6 @@ def test_export(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert (told["trial"], told["format"], told["folder"]) == (0, "torchrun", "out")
     assert set(told["files"]) == {file.name for file in Path("out").iterdir()}
-
-
-def test_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    swept(model=LLAMA)
-
-    told = result(capsys, "sync")
-
-    assert (told["trials"], told["added"]) == (3, 3)
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:

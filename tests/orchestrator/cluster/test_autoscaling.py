@@ -119,39 +119,20 @@ def await_none(environ: dict[str, str]) -> None:
         time.sleep(1)
 
 
-@pytest.fixture(scope="module")
-def swept(folder: Path, environ: dict[str, str]) -> tuple[str, int]:
-    """Output of the sweep, and the number of nodes that were added for it."""
+def test_a_sweep_waits_for_a_node_for_each_group(folder: Path, environ: dict[str, str]) -> None:
+    """No node left and came back: idle nodes leave after eight seconds, and one is never used."""
     done, brought = tune_from_nothing("sweep.yaml", folder, environ)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr, brought
+    log = done.stdout + done.stderr
 
-
-def test_a_sweep_waits_for_nodes_that_it_asked_for(swept: tuple[str, int]) -> None:
-    log, _ = swept
-
+    assert done.returncode == 0, log
     assert "Waiting up to 10 minutes for room for 2 groups of 1 rank on separate nodes" in log
     assert "waits for room" not in log  # no node went, idle as it was before the first trial
     assert "was lost" not in log
     assert "cluster.groups is 2, but the head node has memory for 1: it may be killed" in log
-
-
-def test_a_node_is_brought_for_each_group_and_no_other(swept: tuple[str, int]) -> None:
-    """No node left and came back: idle nodes leave after eight seconds, and one is never used."""
-    _, brought = swept
-
     assert brought == 2
-
-
-def test_the_trial_is_measured_on_one_of_them(swept: object, folder: Path) -> None:
     (record,) = load_records(load_spec(folder / "sweep.yaml"), "sweep")
-
     assert isinstance(record.outcome, Measured)
     assert len({line.split()[0] for line in (folder / "built").read_text().splitlines()}) == 1
-
-
-def test_nodes_may_go_after_the_sweep(swept: object, environ: dict[str, str]) -> None:
-    await_none(environ)
 
 
 def test_groups_of_both_sizes_come_and_go_on_nodes_of_their_own(
@@ -185,13 +166,3 @@ def test_groups_of_both_sizes_come_and_go_on_nodes_of_their_own(
     for groups in seen.values():
         turns = [group for group, _ in groupby(groups)]
         assert len(turns) == len(set(turns))
-    report = subprocess.run(
-        [PLIMSOLL, "report", "sizes.yaml"],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert report.returncode == 0, report.stderr
-    assert "measured        4" in report.stdout

@@ -192,9 +192,6 @@ def scrape(port: int, done: list[tuple[Metric, ...]], stop: threading.Event) -> 
         done.append(tuple(text_string_to_metric_families(ours)))
 
 
-# ---------------------------------------------------------------- endings
-
-
 def test_each_plan_ends_in_its_own_way_and_the_sweep_goes_on(eventful: Eventful) -> None:
     outcomes = {rows: trial.outcome for rows, trial in eventful.trials.items()}
     crashed, hung = outcomes[RAISES], outcomes[HANGS]
@@ -240,9 +237,6 @@ def test_a_sweep_outlives_its_database(eventful: Eventful) -> None:
     assert "the study's storage is back after " in eventful.log
 
 
-# ---------------------------------------------------------------- validation
-
-
 def test_plans_are_validated_from_the_fastest_on_until_one_holds(eventful: Eventful) -> None:
     failed, held = eventful.validations
 
@@ -255,22 +249,6 @@ def test_plans_are_validated_from_the_fastest_on_until_one_holds(eventful: Event
     assert words in eventful.log
     assert re.search(r"from those of trial \d over the first \d+ steps", eventful.log)
     assert f"best is trial {held.number}, validated" in eventful.log
-
-
-def test_the_winner_was_run_longer_with_all_that_a_validation_asks_for(eventful: Eventful) -> None:
-    trial, validation = eventful.trials[SOUND].outcome, eventful.validations[-1].outcome
-    assert isinstance(trial, Measured)
-    assert isinstance(validation, Measured)
-    done = validation.validation
-
-    assert trial.validation is None
-    assert done is not None
-    assert validation.measured_steps > trial.measured_steps
-    assert done.worst_steps == 4
-    assert done.evaluation_loss is not None
-    weights = 4 * 2 * (awkward_model.WIDTH + 1) * awkward_model.WIDTH
-    assert 3 * weights < done.checkpoint_bytes < 3 * weights + 2**14
-    assert validation.losses[:3] == pytest.approx(trial.losses[:3], rel=1e-5)
 
 
 def test_mlflow_has_a_run_for_each_trial_and_validation(eventful: Eventful) -> None:
@@ -295,9 +273,6 @@ def test_mlflow_has_a_run_for_each_trial_and_validation(eventful: Eventful) -> N
     assert held.metrics["checkpoint_gib"] > 0
     assert held.metrics["loss_difference"] < 1e-4
     assert parent.tags["validated"] == f"trial {eventful.validations[-1].number}"
-
-
-# ---------------------------------------------------------------- metrics
 
 
 def rate(eventful: Eventful, rows: int) -> float:
@@ -345,9 +320,6 @@ def test_what_the_dashboard_asks_for_is_there_and_described(eventful: Eventful) 
     for metric in METRICS:
         family = families[f"ray_{metric.name}"]
         assert (family.documentation, family.type) == (metric.help, metric.kind)
-
-
-# ---------------------------------------------------------------- secrets
 
 
 def texts_in(folder: Path) -> list[str]:

@@ -142,17 +142,6 @@ def _free(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def test_a_ray_of_ours_that_lost_its_node_is_not_waited_for(folder: Path) -> None:
-    with tuning(folder, PLIMSOLL, "tune", "sweep.yaml", "--plain") as process:
-        (raylet,) = (one for one in offspring(process.pid) if one.name() == "raylet")
-        for one in (raylet, *ranks_of(process)):
-            one.kill()
-
-        assert process.wait(600) == os.EX_TEMPFAIL, said(folder)  # it could wait 10 minutes
-    assert "available: none" in said(folder)
-    assert set(outcomes_of(folder)) == {Measured}
-
-
 def test_a_driver_that_finds_no_room_blames_no_plan(folder: Path) -> None:
     """Twice in the same trial: as drivers that die in it, that would blame its plan."""
     for _ in range(2):

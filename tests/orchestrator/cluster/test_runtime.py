@@ -30,6 +30,7 @@ def own_environment() -> Iterator[None]:
 
 
 def test_on_a_cluster_that_is_joined_everything_is_handed_over() -> None:
+    configure_own_ray()  # of the sweep before
     configure_ray()
 
     assert not is_own_ray()
@@ -51,13 +52,6 @@ def test_what_the_user_has_set_stays() -> None:
 
     assert os.environ["RAY_DEDUP_LOGS"] == "1"
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-
-
-def test_the_next_sweep_may_join_where_the_last_one_had_its_own() -> None:
-    configure_own_ray()
-    configure_ray()
-
-    assert not is_own_ray()
 
 
 def test_workers_train_on_the_device_that_the_driver_settled(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import threading
@@ -17,7 +16,6 @@ import pytest
 import ray
 from ray.actor import ActorHandle
 
-from orchestrator.cli.exit_codes import ExitCode, exit_code_after
 from orchestrator.cluster.loop import GroupRunner, TuneCluster, run_groups
 from orchestrator.cluster.runtime import configure_ray
 from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGroup
@@ -224,34 +222,6 @@ def test_what_is_lost_time_and_again_is_given_up(left: object, tmp_path: Path) -
     assert len(ours.events(SweepEnded)) == 1
 
 
-class Failing(GroupRunner):
-    """Raises in its first trial."""
-
-    def step(self) -> dict[str, Any]:
-        raise RuntimeError
-
-
-@pytest.fixture
-def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune finds no room on the driver's disk for the error of a group."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "error.pkl")
-
-    monkeypatch.setattr("ray.tune.experiment.trial.Trial.handle_error", full)
-
-
-@pytest.mark.usefixtures("left", "no_room")
-def test_a_disk_that_does_not_take_what_tune_writes_is_no_bug_of_ours(tmp_path: Path) -> None:
-    ours = make_sweep(tmp_path)
-
-    with pytest.raises(OSError, match=r"error\.pkl") as caught:
-        run(ours, Failing)
-
-    assert exit_code_after(caught.value) == ExitCode.TRY_AGAIN
-    assert not records_of(ours)
-
-
 def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     left: object,
 ) -> None:
@@ -267,16 +237,3 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     assert "starting did not finish within" in outcome.detail
     # what waits for room would take it once there is some
     assert not any("_fit" in thread.name for thread in threading.enumerate())
-
-
-def test_a_group_that_is_given_up_is_not_started(left: object) -> None:
-    cluster = TuneCluster(cast("Any", Standing("a")))
-    try:
-        for group in ("late", "other"):
-            cluster.start_group(group)
-
-        cluster.kill("late")
-
-        assert list(cluster.starting) == ["other"]
-    finally:
-        cluster.close()

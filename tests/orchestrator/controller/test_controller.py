@@ -75,9 +75,6 @@ def sweep(tmp_path: Path) -> Make:
     return make
 
 
-# ---------------------------------------------------------------- storage and resumption
-
-
 def test_records_are_what_was_reported(sweep: Make) -> None:
     """Cancelled trials do not count towards the budget."""
     ours = sweep(trials=10)
@@ -206,9 +203,6 @@ def test_a_storage_that_comes_back_gets_results_but_no_trial_and_no_end(
     assert sorted(ours.cluster.dismissed) == ours.cluster.started
 
 
-# ---------------------------------------------------------------- signals
-
-
 def test_a_stop_lets_the_next_driver_run_the_trial(sweep: Make) -> None:
     ours = sweep()
     ours.report(ours.ask(), make_measured())
@@ -296,9 +290,6 @@ def test_a_cluster_that_is_gone_blames_no_plan_however_often(sweep: Make) -> Non
     third = sweep()
     assert third.state.records == ()
     assert lost.plan in third.run()
-
-
-# ---------------------------------------------------------------- secrets
 
 
 def test_workers_are_given_no_address_that_may_hold_a_password(tmp_path: Path) -> None:

@@ -156,9 +156,6 @@ def test_a_stop_closes_what_is_suspected() -> None:
     assert outcomes(driven) == [make_measured()]
 
 
-# ---------------------------------------------------------------- drivers
-
-
 def left(number: int, death: DriverDied | None) -> InterruptedTrial:
     reason = IsBaseline() if death is None else Retry(trial=0, cause=death)
     return InterruptedTrial(number=number, plan=PAIRS[number], reason=reason)

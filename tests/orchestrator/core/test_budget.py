@@ -33,22 +33,17 @@ def test_the_plan_that_one_would_start_with_goes_first() -> None:
     ("outcomes", "budget", "now", "untried", "reason"),
     [
         ([GOOD] * 3, {"trials": 3}, 0.0, 9, BudgetSpent(limit="trials", amount=3)),
-        ([make_oom()] * 3, {"trials": 3}, 0.0, 9, BudgetSpent(limit="trials", amount=3)),
         ([GOOD] * 2, {"trials": 3}, 0.0, 9, None),
         ([], {"minutes": 2}, 2 * MINUTE, 9, BudgetSpent(limit="minutes", amount=2)),
         ([], {"minutes": 2}, 2 * MINUTE - 1, 9, None),
-        ([], {"minutes": 0.5}, 30.0, 9, BudgetSpent(limit="minutes", amount=0.5)),
         ([GOOD], {}, 0.0, 0, AllTried(plans=len(state_after().space.candidates))),
         ([GOOD, WORSE, WORSE], {"patience": 2}, 0.0, 9, NoImprovement(trials=2)),
-        ([GOOD, WORSE, make_oom()], {"patience": 2}, 0.0, 9, NoImprovement(trials=2)),
         ([GOOD, WORSE, TIGHT], {"patience": 2}, 0.0, 9, NoImprovement(trials=2)),
         ([WORSE, WORSE, GOOD], {"patience": 2}, 0.0, 9, None),
-        ([GOOD, WORSE], {"patience": 2}, 0.0, 9, None),
         ([make_oom()] * 5, {"patience": 2}, 0.0, 9, None),  # there is none to be better than
         ([GOOD] + [WORSE] * 9, {"patience": None}, 0.0, 9, None),
         # each took 6 s on two ranks
         ([GOOD] * 3, {"gpu_hours": 0.01}, 0.0, 9, BudgetSpent(limit="gpu_hours", amount=0.01)),
-        ([GOOD] * 2, {"gpu_hours": 0.01}, 0.0, 9, None),
     ],
 )
 def test_when_it_is_enough(
@@ -80,10 +75,8 @@ def test_what_is_under_way_counts_towards_the_trials() -> None:
     [
         (10.0, 3, 0.001, 30.0, False),  # 36 s of ten hours
         (10.0, 3, 0.001, 40.0, True),
-        (1000.0, 3, 0.001, 40.0, False),
         (None, 3, 0.0, 40.0, False),
         (10.0, 2, 0.001, 40.0, False),  # too little is known
-        (10.0, 3, None, None, False),
         (10.0, 3, float("inf"), 40.0, False),  # nothing feasible is known
     ],
 )

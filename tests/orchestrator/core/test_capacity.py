@@ -9,11 +9,8 @@ def nodes(**slots: int) -> list[Node]:
     return [Node(id=name, slots=count) for name, count in slots.items()]
 
 
-def test_on_an_empty_cluster_room_for_every_group_is_asked_for() -> None:
+def test_on_an_empty_cluster_room_for_all_is_asked_for_whole_where_ranks_share_a_node() -> None:
     assert shortfall(CapacityRequest(groups=3, ranks=2), []) == Shortfall(bundles=(1,) * 6)
-
-
-def test_ranks_that_share_a_node_are_asked_for_together() -> None:
     assert shortfall(CapacityRequest(ranks=8, tensor=4), []) == Shortfall(bundles=(4, 4))
 
 
@@ -33,10 +30,6 @@ def test_groups_that_share_no_node_ask_for_whole_ones_once_their_size_is_known()
     assert shortfall(wanted, nodes(a=4)) == Shortfall(frozenset("a"), (4, 4, 4))
     shared = CapacityRequest(groups=5, ranks=1, share=True)
     assert shortfall(shared, nodes(a=4)) == Shortfall(frozenset("a"), (4, 1))
-
-
-def test_a_group_larger_than_any_node_asks_for_as_many_as_it_takes() -> None:
-    assert shortfall(CapacityRequest(ranks=5), nodes(a=2)) == Shortfall(frozenset(), (2, 2, 2))
 
 
 def test_what_a_group_holds_is_asked_for_by_ray_train() -> None:

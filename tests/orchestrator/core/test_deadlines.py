@@ -14,7 +14,7 @@ from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from tests.orchestrator.core.values import state_after
 from tests.orchestrator.records import BEGAN, make_plan
-from tests.outcomes import make_costs, make_expectation, make_measured, make_oom
+from tests.outcomes import make_costs, make_expectation, make_measured
 
 ROOMY = {"trial_seconds": 10_000, "minutes": 1_000}
 OBJECTIVE = {"max_seconds": 20}
@@ -27,8 +27,6 @@ OBJECTIVE = {"max_seconds": 20}
         (600, 5, 0.0, 300.0),  # no more than is left of the sweep
         (600, 5, 200.0, 100.0),
         (60, 5, 299.0, 30.0),  # the last one gets a chance
-        (20, 5, 299.0, 20.0),  # but never more than the spec's
-        (5, 10, 0.0, 5.0),
     ],
 )
 def test_deadline_of_a_trial(
@@ -65,14 +63,6 @@ def test_the_step_of_the_longest_samples_has_its_time() -> None:
     assert trial_deadline_seconds(state, BEGAN, make_plan(), varied) == pytest.approx(
         60 + 20 + 4 * (2 + 3 * 6 / 0.25)
     )
-
-
-def test_the_users_limit_holds_until_building_is_known() -> None:
-    nothing_built = state_after([make_oom()] * 3, budget=ROOMY, objective=OBJECTIVE)
-    no_forecast = trial_deadline_seconds(after_builds(2.0), BEGAN, make_plan(), None)
-
-    assert deadline(nothing_built, step=0.1) == 10_000
-    assert no_forecast == 10_000
 
 
 def test_a_compiler_is_waited_for() -> None:

@@ -73,8 +73,6 @@ from tests.orchestrator.core.driven import (
 from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
 
-# ---------------------------------------------------------------- from start to end
-
 
 def test_a_sweep_from_its_start_to_its_end() -> None:
     """Each input, the instructions that follow, and what the sweep does then."""
@@ -152,16 +150,6 @@ def finished(group: str, number: int, rate: float) -> TrialFinished:
     )
 
 
-def test_a_group_gets_its_next_trial_in_the_step_that_ends_one() -> None:
-    driven = searching(spec=budget_of(9))
-    assert kinds(driven.report("group-1", 0)) == [GroupStarted, Store, Propose]
-    assert kinds(driven.propose(PAIRS[1])) == [Open]
-    (*_, run) = driven.open()
-
-    assert isinstance(run, Run)
-    assert (run.group, run.request.plan, run.fresh) == ("group-1", PAIRS[1], False)
-
-
 def left(reason: TrialReason, *, in_space: bool = True) -> InterruptedTrial:
     return InterruptedTrial(number=4, plan=PAIRS[0], reason=reason, in_space=in_space)
 
@@ -203,9 +191,6 @@ def test_a_trial_that_an_earlier_driver_left_is_closed(
         assert opening == Open(plan=BASELINE, reason=IsBaseline())
 
 
-# ---------------------------------------------------------------- nodes
-
-
 def test_idle_groups_in_the_way_of_a_trial_are_released() -> None:
     driven = Driven.by(driver(spec=budget_of(9)))
     driven.show(*nodes("a", "b", slots=1))
@@ -236,9 +221,6 @@ def test_idle_groups_in_the_way_of_a_trial_are_released() -> None:
     )
 
 
-# ---------------------------------------------------------------- groups that fail
-
-
 def test_a_group_is_overdue_at_one_moment() -> None:
     driven = searching()
     seconds = driven.state.groups["group-1"].overdue_at - driven.now
@@ -267,9 +249,6 @@ def test_no_group_is_started_in_place_of_one_that_has_yet_to_end() -> None:
     driven.end("group-1")
     assert driven.state.has_capacity()
     assert driven.tick() == ()
-
-
-# ---------------------------------------------------------------- what ends a sweep
 
 
 def test_a_stop_closes_what_runs_and_what_waits() -> None:
@@ -366,9 +345,6 @@ def test_a_report_of_a_trial_is_not_taken_for_that_of_its_validation() -> None:
     assert driven.report("group-1", 0) == ()
     assert driven.state.sweep.running == (validation,)
     assert Store in kinds(driven.report("group-1", 0, validation=True))
-
-
-# ---------------------------------------------------------------- repeats
 
 
 def test_the_leaders_are_measured_again_between_search_and_validation() -> None:

@@ -37,7 +37,6 @@ def test_another_number_of_ranks_needs_others() -> None:
     ("device", "allocator", "variable"),
     [
         ("cuda", "expandable_segments", "PYTORCH_ALLOC_CONF=expandable_segments:True"),
-        ("cuda", "max_split", "PYTORCH_ALLOC_CONF=max_split_size_mb:128"),
         ("cpu", "mmap", "MALLOC_MMAP_THRESHOLD_=1048576"),
     ],
 )

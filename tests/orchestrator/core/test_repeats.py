@@ -17,7 +17,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.repeats import Speeds, next_repeat, student_quantile
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
-from search_spaces.trial import Cancelled, Estimate, Measured, Outcome, Stopped
+from search_spaces.trial import Estimate, Measured, Outcome
 from tests.orchestrator.core.values import numbers, state_after
 from tests.outcomes import make_measured, make_oom
 
@@ -126,14 +126,6 @@ def test_nothing_is_measured_again(finalists: tuple[int, ...], sections: dict[st
     assert chosen(searched(10.0, 40.0, 39.0, **sections), *finalists) is None
 
 
-def test_a_repeat_that_was_stopped_counts_once_and_decides_nothing() -> None:
-    state = again(searched(10.0, 40.0, 39.0), 1, Cancelled(cause=Stopped(by="Ctrl-C")))
-
-    assert chosen(state, 1, 2) == 2
-    assert state.best is not None
-    assert state.best.number == 1
-
-
 def test_repeats_are_counted_anew_after_other_trials() -> None:
     state = searched(10.0, 40.0, 39.0, validation={"enabled": True, "repeats": 1})
     state = again(state, 1, 40.0)
@@ -143,9 +135,6 @@ def test_repeats_are_counted_anew_after_other_trials() -> None:
     more = replace(more, ended_at=last.ended_at + 9)
 
     assert chosen(replace(state, records=(*state.records, more)), 1, 2) == 1
-
-
-# ---------------------------------------------------------------- the answer
 
 
 def test_the_lucky_trial_is_not_the_answer() -> None:
@@ -200,16 +189,3 @@ def test_a_plan_that_fails_when_measured_again_is_out(outcome: Outcome) -> None:
     state = again(again(searched(10.0, 40.0, 39.0), 1, outcome), 2, 39.0)
 
     assert numbers(state.ties) == [2]
-
-
-def test_of_equals_the_faster_or_the_one_with_most_room() -> None:
-    def best(prefer: str) -> int | None:
-        outcomes = make_measured(10.0), make_measured(40.0, 0.9), make_measured(39.8, 0.4)
-        state = state_after(outcomes, validation=ON, objective={"prefer": prefer})
-        for number in (1, 2):
-            trial = state.records[number].outcome
-            state = again(state, number, trial)
-        return None if state.best is None else state.best.number
-
-    assert best("speed") == 1
-    assert best("headroom") == 2

@@ -16,7 +16,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.labels import failure_words
 from search_spaces.facts import LossDependence
-from search_spaces.trial import Cancelled, Measured, Outcome, Stopped, ValidationRun
+from search_spaces.trial import Measured, Outcome, ValidationRun
 from tests.orchestrator.core.values import numbers, state_after
 from tests.outcomes import make_measured, make_oom
 
@@ -70,25 +70,18 @@ def validation_run(**changes: Any) -> ValidationRun:
     return ValidationRun(**base | changes)
 
 
-# ---------------------------------------------------------------- which plan is next
-
-
 def words_of(state: SweepState) -> dict[int, str]:
     """Reasons of failed validations in words, by trial."""
     return {number: failure_words(each) for number, each in state.failed_validations.items()}
 
 
-def test_of_equals_the_one_with_most_room_goes_first() -> None:
+def test_of_equals_the_one_with_most_room_is_validated_first_and_is_the_answer() -> None:
     state = searched()
 
     assert numbers(state.ties) == [2, 1]
     assert best_of(state) == 2
     assert next_of(state) == 2
-
-
-def test_a_validation_that_holds_is_the_answer_and_the_end() -> None:
-    state = after_validation(searched(), 2)
-
+    state = after_validation(state, 2)
     assert state.next_to_validate is None
     assert state.validated is not None
     assert best_of(state) == 2
@@ -146,18 +139,6 @@ def test_a_better_plan_found_later_is_validated_too() -> None:
     assert later.validated is None  # that of trial 1 holds, but it is no longer among the best
 
 
-def test_a_validation_that_was_stopped_counts_for_nothing() -> None:
-    state = searched()
-    stopped = after_validation(state, 2, Cancelled(cause=Stopped(by="Ctrl-C")))
-
-    assert stopped.validations == ()
-    assert stopped.records == state.records
-    assert stopped.next_to_validate == state.next_to_validate
-
-
-# ---------------------------------------------------------------- speed
-
-
 def test_a_slow_validation_is_one_more_measurement_of_its_plan() -> None:
     """The trial was lucky, which is no reason to exclude the plan."""
     state = searched([SLOW, FAST, make_measured(39.0, 0.8)], objective={})
@@ -175,9 +156,6 @@ def test_a_slow_validation_is_one_more_measurement_of_its_plan() -> None:
     lucky = held.pooled(held.records[1]).outcome
     assert isinstance(lucky, Measured)
     assert lucky.samples_per_second.value == pytest.approx((40.0 * 20.0) ** 0.5)
-
-
-# ---------------------------------------------------------------- losses
 
 
 def with_losses(losses: Sequence[float], **changes: Any) -> Measured:
@@ -198,8 +176,6 @@ LOSSES = [6.9 - 0.05 * step for step in range(14)]
         ({}, 1e-4, True),
         ({}, 2e-3, False),
         ({"validation": validation_run(draws=True)}, 2e-2, True),
-        ({"validation": validation_run(draws=True)}, 8e-2, False),
-        ({"validation": validation_run()}, 2e-3, False),
     ],
 )
 def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool) -> None:
@@ -279,8 +255,6 @@ def in_bf16(*repeats: tuple[int, Sequence[float]], off: float = 0.0) -> SweepSta
         ((), 0.02, "usual", None),
         (((0, [4e-4]),), 0.02, "usual", None),  # the plan may compute its loss in 16 bits too
         (((1, [4e-4]),), 4e-3, "repeat", 3),
-        (((1, [2e-5]),), 1e-3, "repeat", 3),  # no less than fp32 is allowed
-        (((1, [4e-4]), (0, [8e-4])), 8e-3, "repeat", 4),  # the largest of both plans
         (((1, [8e-4]), (0, [4e-4]), (2, [9e-3])), 8e-3, "repeat", 3),
     ],
 )
@@ -365,9 +339,6 @@ def test_a_plan_whose_own_validation_failed_is_no_reference() -> None:
 
     assert state.validated is not None
     assert state.validated.number == 1
-
-
-# ---------------------------------------------------------------- deadlines
 
 
 def test_a_validation_has_time_of_its_own() -> None:

@@ -13,7 +13,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
 from orchestrator.export.hf_trainer import decay_refusals
-from search_spaces.errors import UserError
 from tests.orchestrator.export.folders import STEPS, run_folder, taken_of
 from tests.workers.test_decay import TOLERANCE, plain_losses_with_the_longest, spec_with
 from tests.workers.values import a_plan
@@ -60,12 +59,6 @@ def test_trainers_own_choice_is_kept_where_it_was_measured() -> None:
 
     assert "get_decay_parameter_names" not in script(**STOCK)
     assert "get_decay_parameter_names" in script(weight_decay=0.3)
-
-
-def test_what_a_format_cannot_decay_is_refused() -> None:
-    offloaded = a_plan(**ZERO, offload_optimizer="cpu")
-    with pytest.raises(UserError, match="DeepSpeed's own decays all weights"):
-        export_bundle(taken_of(offloaded, **STOCK), "hf-trainer")
 
 
 def test_a_stock_trainer_is_refused_where_all_weights_decayed() -> None:

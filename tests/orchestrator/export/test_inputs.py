@@ -17,11 +17,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from orchestrator.export import inputs
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from orchestrator.export.verify import changed_files
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import (
     INPUTS_VARIABLE,
-    ExportManifest,
     code_folder,
     load_exported_spec,
     missing_input,
@@ -163,14 +161,6 @@ def test_a_large_input_is_referenced_and_can_be_elsewhere(
     assert found == (
         *(str(project / "data" / "a" / "one.txt"), str(tmp_path / "mounted/data/b/one.txt")),
     )
-
-
-def test_a_copy_that_was_changed_is_a_changed_file(project: Path, tmp_path: Path) -> None:
-    folder = export_of(a_spec(data={"files": ["data/a/one.txt"], "lengths": {}}), tmp_path)
-    assert changed_files(ExportManifest.read(folder), folder) == ()
-    (folder / "inputs" / "data" / "one.txt").write_text("other words")
-
-    assert changed_files(ExportManifest.read(folder), folder) == ("inputs/data/one.txt",)
 
 
 def test_the_command_starts_the_folder_from_elsewhere() -> None:

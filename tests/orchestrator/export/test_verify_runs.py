@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -57,12 +56,10 @@ def test_losses_of_passes_are_added_up(tmp_path: Path) -> None:
     ("script", "words"),
     [
         ("raise SystemExit('no such model')", r"exit code 1: no such model \(the whole .*\.log"),
-        ("raise SystemExit(3)", "failed with exit code 3: no output"),
         (
             "def f():\n    raise OSError('no\\nsuch model')\nf()",
             r"code 1: rank 0 failed with OSError: no such model \(train.py, line 2\) \(the whole",
         ),
-        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
         ("print('done')", "no process took two optimizer steps"),
     ],
 )
@@ -138,7 +135,6 @@ subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zer
             TORCHRUN.format(code=-9),
             "rank 1 was killed by SIGKILL, as by the OOM killer",
         ),
-        (TORCHRUN.format(code=-11), "rank 1 was killed by SIGSEGV"),
         (ACCELERATE, "train: data/one.txt is missing"),
         ("", ""),
     ],
@@ -170,18 +166,6 @@ def _children() -> list[psutil.Process]:
         if "a child of the run" in (process.info["cmdline"] or ())
         and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
-
-
-def test_a_program_that_is_not_there_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    with pytest.raises(UserError, match="`torchrun` cannot start: No such file"):
-        observed_run(
-            an_export(command="torchrun --nproc-per-node 2 train.py"), tmp_path, steps=3, seconds=5
-        )
 
 
 @pytest.mark.parametrize(

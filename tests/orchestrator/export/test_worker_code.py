@@ -74,10 +74,3 @@ def test_shipped_code_needs_torch_alone(file: Path) -> None:
     }
 
     assert modules - sys.stdlib_module_names <= {"torch"}
-
-
-def test_a_script_has_no_code_of_the_worker_that_it_does_not_use() -> None:
-    ddp = definitions_in(export_bundle(taken_of(a_plan()), "torchrun").files["train.py"])
-
-    assert "replicate" in ddp
-    assert not {"shard", "checkpoint_blocks", "make_scheduler", "save_on_host"} & ddp.keys()

@@ -9,7 +9,6 @@ import pytest
 
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.planner import Planner
-from orchestrator.forecast.planning_notes import VaryingLengths
 from orchestrator.forecast.request import planning_request
 from orchestrator.forecast.table import ForecastTable, host_bytes, single_plan_table
 from search_spaces.hardware.catalogue import known_device
@@ -95,12 +94,3 @@ def test_flash_attention_is_of_the_generations_that_a_gpu_has() -> None:
     assert volta == second | third
     assert ampere == blackwell == third
     assert hopper == {}
-
-
-def test_samples_of_several_lengths_are_noted() -> None:
-    question = a_question(spec=a_spec(data={"lengths": {128: 5, 2048: 1}}))
-
-    told = Planner(question, a_footprint, a_calibration()).plan()
-
-    assert told.notes == (VaryingLengths(longest_tokens=TOKENS, mean_tokens=TOKENS),)
-    assert not Planner(a_question(), a_footprint, a_calibration()).plan().notes

@@ -116,9 +116,6 @@ def _width(found: PlanForecast) -> float:
     return math.log(rate.high / rate.low)
 
 
-# ---------------------------------------------------------------- in a sweep
-
-
 def state_of(space: Space, records: Sequence[Record] = ()) -> SweepState:
     return begin(
         SweepStarted(
@@ -168,23 +165,22 @@ def test_a_gpu_is_waited_for_until_workers_tell_which(
     assert forecasts.expectation(space.baseline, moved) not in (None, found, on_cpu)
 
 
-def test_a_model_that_cannot_be_traced_is_told_once(model: ModelFacts, space: Space) -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (UserError("aten.nonzero needs values"), "aten.nonzero needs values"),
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),  # forecasts alone end
+    ],
+)
+def test_a_model_that_cannot_be_traced_is_told_once(
+    error: Exception, words: str, model: ModelFacts, space: Space
+) -> None:
     def poll() -> Footprint | None:
-        raise UserError("aten.nonzero needs values")
+        raise error
 
     forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_calibration(), poll)
 
     assert forecasts.expectation(space.baseline, state_of(space)) is None
-    assert forecasts.problem() == "aten.nonzero needs values"
+    assert forecasts.problem() == words
     assert forecasts.expectation(space.baseline, state_of(space)) is None
     assert forecasts.problem() is None
-
-
-def test_arithmetic_that_fails_ends_forecasts_alone(model: ModelFacts, space: Space) -> None:
-    def poll() -> Footprint | None:
-        raise ZeroDivisionError("float division by zero")
-
-    forecasts = TracedForecasts(SPEC, model, CLUSTER, shipped_calibration(), poll)
-
-    assert forecasts.expectation(space.baseline, state_of(space)) is None
-    assert forecasts.problem() == "ZeroDivisionError: float division by zero"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
-from orchestrator.host import gpu_bytes_in_use, visible_gpu_bytes_in_use, wait_for_release
+from orchestrator.host import visible_gpu_bytes_in_use, wait_for_release
 
 GIB = 2**30
 THERE = {"GPU-a": 5 * GIB, "GPU-b": 0, "GPU-c": GIB}
@@ -39,9 +38,7 @@ def test_what_does_not_come_back_is_told_by_gpu() -> None:
     ("names", "expected"),
     [
         (None, ["GPU-a", "GPU-b", "GPU-c"]),
-        ("", []),
         ("2,0", ["GPU-c", "GPU-a"]),
-        ("GPU-b", ["GPU-b"]),
         ("7, 1", ["GPU-b"]),
         ("MIG-1", []),
     ],
@@ -54,7 +51,3 @@ def test_a_process_sees_the_gpus_that_it_was_given(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
 
     assert visible_gpu_bytes_in_use(lambda: THERE) == {uuid: THERE[uuid] for uuid in expected}
-
-
-def test_there_are_gpus_where_there_is_a_driver_of_them() -> None:
-    assert bool(gpu_bytes_in_use()) == Path("/dev/nvidiactl").exists()

@@ -39,7 +39,4 @@ def after(alone: float, *, apart: bool = False, validated: bool = True) -> Sweep
 )
 def test_a_validation_tells_what_others_did_to_its_trial(alone: float, words: str) -> None:
     assert words in contention_sentence(after(alone))
-
-
-def test_without_a_validation_it_is_not_known() -> None:
     assert "contention between them is unknown" in contention_sentence(after(50.0, validated=False))

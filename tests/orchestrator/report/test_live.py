@@ -11,7 +11,7 @@ from rich.console import Console
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.reasons import SameFailure, Sampled, TrialReason
 from orchestrator.core.state import SweepState, advance
-from orchestrator.report.live import LiveView, PlainView, dashboard, make_view, memory_bar
+from orchestrator.report.live import LiveView, PlainView, dashboard, make_view
 from orchestrator.report.live import lines as plain_lines_of
 from tests.orchestrator.records import (
     BEGAN,
@@ -106,11 +106,6 @@ def test_the_first_moments_have_a_picture_too() -> None:
     assert "0 of 24" in text
 
 
-def test_the_memory_bar_marks_the_line() -> None:
-    assert memory_bar(0.5, 0.9, 13, " ab").plain == "█████░░░░┃ ab"
-    assert memory_bar(1.4, 0.9, 13, " ab").plain == "█████████┃ ab"
-
-
 def test_live_view_draws_and_takes_its_picture_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")  # a dumb terminal shows no live view
     stream = io.StringIO()
@@ -163,15 +158,10 @@ def test_a_reason_of_many_lines_stays_on_one() -> None:
     assert stream.getvalue().count("\n") == 1
 
 
-def test_without_a_terminal_the_view_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_the_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-
     assert isinstance(make_view(), PlainView)
-    assert isinstance(make_view(plain=True), PlainView)
-
-
-def test_a_terminal_gets_the_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Callable
+from typing import Any, get_args
 
 import pytest
 from pydantic import TypeAdapter
@@ -85,22 +86,16 @@ TRIED: tuple[tuple[TrialReason, str], ...] = (
         Retry(trial=2, cause=DriverDied(times=3)),
         "trial 2 was running when its driver died, and 2 before it",
     ),
-    (Retry(trial=2, cause=DriverDied()), "trial 2 was running when its driver died"),
     (
         Retry(trial=2, cause=WorkersFailed(outcome=DEAD)),
         "trial 2 crashed in forward: ActorDiedError",
     ),
     (Retry(trial=2, cause=Stopped(by="SIGTERM")), "retry of trial 2: stopped by SIGTERM"),
-    (Retry(trial=2, cause=NodesLost(nodes=("a", "b"))), "nodes a, b were lost during trial 2"),
     (
         Retry(trial=2, cause=QueuesLost()),
         "the actor that hands trials to worker groups was lost during trial 2",
     ),
     (Promising(fits=0.9), "expected to be the fastest that fits; 90% likely to fit"),
-    (
-        Promising(fits=0.91, gain=0.06, changes=(("ratio", 0.5),)),
-        "expected 6% faster than the best; 91% likely to fit; tests ratio 0.5 against the best",
-    ),
     (
         Promising(fits=1.0, gain=-0.3, changes=(("a", 1), ("b", 2), ("c", 3), ("d", 4))),
         "expected 30% slower than the best; 100% likely to fit; tests a 1, b 2 and 2 more against"
@@ -123,7 +118,6 @@ TRIED: tuple[tuple[TrialReason, str], ...] = (
 )
 ENDED: tuple[tuple[StopReason, str], ...] = (
     (BudgetSpent(limit="trials", amount=24), "the budget of 24 trials is used up"),
-    (BudgetSpent(limit="minutes", amount=0.5), "the budget of 0.5 minutes is used up"),
     (BudgetSpent(limit="gpu_hours", amount=2), "the budget of 2 GPU-hours is used up"),
     (
         NotWorthIt(trial_seconds=40.0, saved_seconds=36.0, training_hours=10.0),
@@ -135,10 +129,7 @@ ENDED: tuple[tuple[StopReason, str], ...] = (
         SameFailure(trials=4, cause="exception", error="ValueError: so"),
         "all 4 trials so far failed with the same error: ValueError: so",
     ),
-    (
-        ClusterSilent(),
-        "the cluster does not answer",
-    ),
+    (ClusterSilent(), "the cluster does not answer"),
     (
         MachineFailed(cause="disk_full", error="OSError: so"),
         "a disk is full, whatever the plan: OSError: so",
@@ -155,7 +146,6 @@ REPLACED: tuple[tuple[ReplacementReason, str], ...] = (
     (WorkersCrashed(cause="device_error"), "a trial crashed (device error)"),
     (MemoryNotReleased(residual_bytes=65 * 2**20), "65 MiB were not released after a trial"),
     (OtherRanks(needed=4, present=2), "the next plan needs 4 ranks, the group has 2"),
-    (OtherEnvironment(environment=(("A", "1"),)), "the next plan needs processes started with A=1"),
     (
         OtherEnvironment(environment=()),
         "the next plan needs processes started with no allocator settings",
@@ -214,29 +204,21 @@ OUTCOMES: tuple[tuple[Outcome, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("reason", "words"), TRIED)
-def test_why_a_plan_is_tried(reason: TrialReason, words: str) -> None:
-    assert reason_words(reason) == words
+KINDS: tuple[tuple[object, Callable[[Any], str], tuple[tuple[Any, str], ...]], ...] = (
+    (TrialReason, reason_words, TRIED),
+    (StopReason, stop_words, ENDED),
+    (ReplacementReason, replacement_words, REPLACED),
+    (Note, note_words, NOTED),
+    (Outcome, outcome_sentence, OUTCOMES),
+)
 
 
-@pytest.mark.parametrize(("reason", "words"), ENDED)
-def test_why_a_search_ended(reason: StopReason, words: str) -> None:
-    assert stop_words(reason) == words
-
-
-@pytest.mark.parametrize(("reason", "words"), REPLACED)
-def test_why_workers_are_replaced(reason: ReplacementReason, words: str) -> None:
-    assert replacement_words(reason) == words
-
-
-@pytest.mark.parametrize(("note", "words"), NOTED)
-def test_notes(note: Note, words: str) -> None:
-    assert note_words(note) == words
-
-
-@pytest.mark.parametrize(("outcome", "words"), OUTCOMES)
-def test_how_a_trial_ended(outcome: Outcome, words: str) -> None:
-    assert outcome_sentence(outcome) == words
+@pytest.mark.parametrize(("union", "words_of", "examples"), KINDS)
+def test_every_kind_has_words(
+    union: object, words_of: Callable[[Any], str], examples: tuple[tuple[Any, str], ...]
+) -> None:
+    assert [words_of(value) for value, _ in examples] == [words for _, words in examples]
+    assert {type(value) for value, _ in examples} == set(get_args(union))
 
 
 def test_capacity_is_counted_by_size() -> None:
@@ -244,29 +226,9 @@ def test_capacity_is_counted_by_size() -> None:
     assert capacity_words(nodes) == "2 nodes with room for 8 ranks, 1 node with room for 4 ranks"
 
 
-@pytest.mark.parametrize(
-    ("union", "examples"),
-    [
-        (TrialReason, TRIED),
-        (StopReason, ENDED),
-        (ReplacementReason, REPLACED),
-        (Note, NOTED),
-        (Outcome, OUTCOMES),
-    ],
-)
-def test_every_kind_has_words(union: object, examples: tuple[tuple[object, str], ...]) -> None:
-    assert {type(value) for value, _ in examples} == set(get_args(union))
+@pytest.mark.parametrize(("union", "examples"), [(TrialReason, TRIED), (StopReason, ENDED)])
+def test_reasons_survive_json(union: Any, examples: tuple[tuple[Any, str], ...]) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(union)
 
-
-@pytest.mark.parametrize("reason", [reason for reason, _ in TRIED])
-def test_reasons_of_trials_survive_json(reason: TrialReason) -> None:
-    adapter: TypeAdapter[TrialReason] = TypeAdapter(TrialReason)
-
-    assert adapter.validate_json(adapter.dump_json(reason)) == reason
-
-
-@pytest.mark.parametrize("reason", [reason for reason, _ in ENDED])
-def test_reasons_of_ends_survive_json(reason: StopReason) -> None:
-    adapter: TypeAdapter[StopReason] = TypeAdapter(StopReason)
-
-    assert adapter.validate_json(adapter.dump_json(reason)) == reason
+    for reason, _ in examples:
+        assert adapter.validate_json(adapter.dump_json(reason)) == reason

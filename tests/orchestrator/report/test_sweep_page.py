@@ -76,13 +76,6 @@ def test_a_validated_plan_says_so() -> None:
     assert "Trial 1 is best, validated in a fresh worker group" in words_of(page)
 
 
-def test_the_effect_of_each_knob_is_a_table() -> None:
-    words = words_of(report_page(told_of()))
-
-    assert "micro_batch 4 → 1 -50.0 %" in words
-    assert "trial 4: out of memory" in words
-
-
 def test_what_does_not_train_the_same_is_not_the_answer() -> None:
     state = validated((3.0, 2.5, 1.0))
 

@@ -8,12 +8,10 @@ import pytest
 
 from orchestrator.core.budget import rank_hours
 from orchestrator.report.sweep_tables import (
-    closest_record,
-    memory_excess,
     progress,
 )
 from tests.orchestrator.records import BEGAN, make_spec, make_state
-from tests.outcomes import make_measured, make_oom
+from tests.outcomes import make_measured
 
 
 def test_time_left_follows_the_median_trial_within_the_budget() -> None:
@@ -31,13 +29,3 @@ def test_gpu_hours_end_a_sweep_before_its_trials() -> None:
     state = replace(state, spec=spec)
 
     assert progress(state, BEGAN + 24).left_seconds == pytest.approx(12.0)
-
-
-def test_nearest_is_the_least_over_the_line() -> None:
-    state = make_state([make_oom(1.3), make_oom(None), make_measured(40, 0.97), make_oom(1.1)])
-
-    near = closest_record(state.records, 0.05)
-
-    assert near is not None
-    assert near.number == 2
-    assert memory_excess(near, 0.05) == pytest.approx(0.97 / 0.95 - 1, abs=1e-6)

@@ -48,12 +48,6 @@ def reported(state: SweepState, width: int = 80) -> str:
     return console.export_text()
 
 
-def test_a_validation_that_holds_is_told_with_all_that_was_done() -> None:
-    state = failing_then_validated()
-
-    assert validation_words(state.validations[1], state) == f"passed: {ALL}; {SAME}"
-
-
 def test_losses_are_told_with_what_may_be() -> None:
     losses = tuple(loss * (1 + 1e-5) for loss in make_measured().losses)
     state = after_validation(searched(), 2, replace(HOLDS, losses=losses))
@@ -115,14 +109,6 @@ def test_the_report_has_the_validation_and_names_the_equals() -> None:
     assert row.split()[0] == "=2"
 
 
-def test_the_answer_is_in_the_table_however_many_are_faster() -> None:
-    fast = [make_measured(40.0 + rate / 100, 0.9) for rate in range(8)]
-    state = searched([make_measured(20.0), *fast, make_measured(39.5, 0.5)])
-    text = reported(after_validation(state, 9, HOLDS), 160)
-
-    assert "=9 " in text.partition("Best plans")[2]
-
-
 def test_mlflow_says_it_too() -> None:
     state = failing_then_validated()
     text = answer_markdown(state)
@@ -151,9 +137,6 @@ def test_mlflow_says_it_too() -> None:
             "loss_difference": 0.0,
         }
     )
-
-
-# ---------------------------------------------------------------- while it happens
 
 
 def started(state: SweepState, number: int) -> tuple[TrialStarted, SweepState]:

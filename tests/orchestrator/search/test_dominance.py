@@ -19,12 +19,10 @@ FAILED = make_plan(micro_batch=4, accumulation=4, checkpoint_ratio=0.5)
     ("plan", "kept"),
     [
         (make_plan(micro_batch=8, accumulation=2, checkpoint_ratio=0.5), False),
-        (make_plan(micro_batch=8, accumulation=2, checkpoint_ratio=0.0), False),
         (make_plan(micro_batch=4, accumulation=4, checkpoint_ratio=0.25), False),
         (make_plan(micro_batch=8, accumulation=2, checkpoint_ratio=0.75), True),
         (make_plan(micro_batch=2, accumulation=8, checkpoint_ratio=0.0), True),
         (make_plan(micro_batch=8, accumulation=2, zero_stage=3), True),  # who knows
-        (make_plan(micro_batch=8, accumulation=4, data=1), True),
         (make_plan(micro_batch=8, accumulation=2, batching="padded"), True),
     ],
 )

@@ -12,35 +12,19 @@ from optuna.trial import TrialState
 
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
-from orchestrator.study.retry import Clock
 from orchestrator.study.spool import SPOOL_FILE
 from orchestrator.study.storage import opened_storage, storage_url
 from orchestrator.study.study import Study
 from search_spaces.errors import StudyError, StudyLost
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import PROPOSED, make_record, make_space
+from tests.orchestrator.study.test_retry import Hours
 from tests.orchestrator.study.values import NAME, open_study, run, study_spec
 from tests.outcomes import make_measured
 from tests.proxies import Proxy, proxy_to
 from tests.rigs.postgres import PASSWORD, QUOTED, Server
 
 AWAY_SECONDS = 3.0  # longer than what is not told of
-
-
-class Hours:
-    """A clock that advances when it sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.pauses: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
-
-    @property
-    def clock(self) -> Clock:
-        return Clock(now=lambda: self.now, sleep=self.sleep)
 
 
 @pytest.fixture

@@ -98,9 +98,8 @@ def test_nothing_of_a_result_that_was_told_is_unsynced(tmp_path: Path) -> None:
 def test_each_connection_to_a_file_syncs_its_folder_too(tmp_path: Path) -> None:
     """SQLite's default leaves the removal of a journal unsynced, which is what commits."""
     url = f"sqlite:///{tmp_path}/study.db"
-    extra = 3
 
     with opened_storage(url) as storage:
         for engine in (storage.engine, open_engine(url)):
             with engine.connect() as connection:
-                assert connection.execute(text("PRAGMA synchronous")).scalar() == extra
+                assert connection.execute(text("PRAGMA synchronous")).scalar() == 3

@@ -10,18 +10,24 @@ from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 
 
 class Hours:
+    """A clock that advances when it sleeps."""
+
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now = 0.0
         self.pauses: list[float] = []
 
     def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
         self.now += seconds
 
+    @property
+    def clock(self) -> Clock:
+        return Clock(now=lambda: self.now, sleep=self.sleep)
+
 
 def patience(hours: Hours, seconds: float) -> tuple[RetryPolicy, list[str]]:
     said: list[str] = []
-    made = RetryPolicy("the store", seconds, Clock(now=lambda: hours.now, sleep=hours.sleep))
+    made = RetryPolicy("the store", seconds, hours.clock)
     made.say = said.append
     return made, said
 

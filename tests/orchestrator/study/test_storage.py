@@ -32,13 +32,10 @@ def refused(folder: Path, storage: str | None) -> str:
     [
         (f"postgresql://ann:{SECRET}@127.0.0.1:9/sweeps", "Connection refused"),
         (f"postgresql://ann:{SECRET}@x@127.0.0.1:9/sweeps", ""),  # an @ that is not quoted
-        (f"postgresql://ann:{SECRET}/x@127.0.0.1:9/sweeps", "Connection refused"),  # nor a slash
         (f"postgresql://127.0.0.1:9/sweeps?user=ann&password={SECRET}", "Connection refused"),
         (f"postgresql+pg8000://ann:{SECRET}@db.example/sweeps", "pg8000, is not installed"),
-        (f"mysql://ann:{SECRET}@db.example/sweeps", "kept in SQLite or PostgreSQL"),
         (f"carrier-pigeon://ann:{SECRET}@loft", "carrier"),
         (f"ann:{SECRET}@db.example", "parse"),
-        ("no url at all", "parse"),
     ],
 )
 def test_urls_that_lead_nowhere(storage: str, words: str, tmp_path: Path) -> None:
@@ -49,12 +46,9 @@ def test_urls_that_lead_nowhere(storage: str, words: str, tmp_path: Path) -> Non
     ("text", "away"),
     [
         ("connection to server at 127.0.0.1, port 9 failed: Connection refused", True),
-        ("connection timeout expired", True),
         ("FATAL:  the database system is starting up", True),
-        ("FATAL:  sorry, too many clients already", True),
         ("disk I/O error", True),  # of SQLite's disk
         ('FATAL:  password authentication failed for user "ann"', False),
-        ('FATAL:  database "sweeps" does not exist', False),
         ('could not translate host name "db.exmaple" to address', False),
     ],
 )
@@ -76,12 +70,6 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     file.write_text("this is no database at all, and long enough to tell" * 40)
 
     assert "file is not a database" in refused(tmp_path, f"sqlite:///{file}")
-
-
-def test_a_folder_that_nobody_can_write() -> None:
-    assert "study.storage sqlite:////proc/plimsoll/small/study.db" in refused(
-        Path("/proc/plimsoll"), None
-    )
 
 
 def test_reports_of_studies_that_are_not_there(tmp_path: Path) -> None:

@@ -49,14 +49,10 @@ def told(spec: SweepSpec, outcome: Outcome) -> FrozenTrial:
     return stored(spec)[-1]
 
 
-# ---------------------------------------------------------------- what is told
-
-
 @pytest.mark.parametrize(
     ("wanted", "constraint"),
     [
         (1.3, 1.3 / 0.95 - 1),  # graded: bytes wanted over what the headroom leaves
-        (2.0, 2.0 / 0.95 - 1),
         (None, 1 / 0.95 - 1),  # nobody knows how much: just over
         (0.9, 1 / 0.95 - 1),  # it ran out below the limit: over all the same
     ],
@@ -93,9 +89,6 @@ def test_a_plan_above_the_line_is_infeasible_and_never_best(tmp_path: Path) -> N
     assert optunas_own.best_trial.number == below.number
 
 
-# ---------------------------------------------------------------- what is asked
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_all_of_a_small_space_is_asked_once(sampler: str, tmp_path: Path) -> None:
     spec = study_spec(tmp_path, sampler, space=SMALL)
@@ -120,9 +113,6 @@ def test_one_seed_gives_one_order(sampler: str, tmp_path: Path) -> None:
     assert runs[0] != runs[2]
 
 
-# ---------------------------------------------------------------- what survives
-
-
 @pytest.mark.parametrize("sampler", ["tpe", GP_THOROUGH])
 def test_a_space_that_changes_on_resume(sampler: str, tmp_path: Path) -> None:
     small = study_spec(tmp_path, sampler, space=SMALL)
@@ -142,8 +132,6 @@ def test_a_space_that_changes_on_resume(sampler: str, tmp_path: Path) -> None:
     [
         {"space": {"micro_batch": [1, 2]}},
         {"budget": {"trials": 99}},
-        {"objective": {"headroom": 0.2, "max_steps": 50}},
-        {"tracking": {"enabled": False}},
         {"cluster": {"workers": 2, "memory_gib": 0.5, "address": "auto"}},
     ],
     ids=lambda changes: next(iter(changes)),
@@ -159,7 +147,6 @@ def test_what_may_change_between_two_runs(changes: dict[str, object], tmp_path: 
     [
         ({"model": "gpt2"}, "model.name"),
         ({"train": {"global_batch": 32, "sequence_length": 128}}, "train.global_batch"),
-        ({"data": {"lengths": {16: 1.0, 64: 2.0}}}, "data.lengths"),
         ({"cluster": {"workers": 2, "memory_gib": 1.0}}, "cluster.memory_gib"),
     ],
 )
@@ -199,9 +186,6 @@ def test_the_kind_of_nodes_is_part_of_the_job_and_its_price_is_not(tmp_path: Pat
         open_study(on(accelerator="H100"))
 
 
-# ---------------------------------------------------------------- what is many
-
-
 def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> None:
     """A plan that ran out of memory reached no speed."""
     asked = {"metric": "headroom", "at_least": {"samples_per_second": 50.0}}
@@ -219,9 +203,6 @@ def test_what_is_asked_at_least_is_a_graded_constraint_too(tmp_path: Path) -> No
     assert measured.values == [pytest.approx(0.4, abs=1e-6)]
     assert measured.constraints["samples_per_second"] == pytest.approx(0.2)
     assert ran_out.constraints["samples_per_second"] == 1.0
-
-
-# ---------------------------------------------------------------- another version
 
 
 def written_by_another_version(spec: SweepSpec) -> None:

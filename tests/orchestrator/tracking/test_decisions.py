@@ -72,20 +72,3 @@ def test_sets_are_in_order() -> None:
     asked = instruction_to_json(RequestCapacity(need=Shortfall(nodes=names)))
 
     assert asked["need"]["nodes"] == sorted(names)
-
-
-def test_no_secret_is_logged(log: Path, tmp_path: Path) -> None:
-    """Addresses are no part of what workers get, and no part of the log."""
-    spec = make_spec(
-        study={"folder": str(tmp_path / "other"), "sampler": "random"},
-        tracking={"uri": "http://ann:hunter2@mlflow:5000"},
-    )
-    sweep = Sweep(spec)
-    path = tmp_path / "other.jsonl"
-    lines = DecisionLog(lines=LineFile(path, lambda _: None))
-    for given, instructions in sweep.decisions:
-        lines.write(given, instructions)
-    lines.close()
-
-    assert path.stat().st_size
-    assert "hunter2" not in path.read_text()

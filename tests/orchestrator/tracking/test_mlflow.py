@@ -246,20 +246,6 @@ def test_a_resumed_study_goes_on_in_the_same_run_and_adds_nothing_twice(folder: 
     assert [point.value for point in series] == [20.0, 21.0, 22.0, 23.0, 24.0]
 
 
-def test_a_trial_that_was_half_written_is_completed(folder: Path) -> None:
-    spec = spec_in(folder)
-    records = make_records(make_space(spec), [make_measured(20.0), make_oom()])
-    log(spec, records[:1], study="half", ended=False)
-    _, (trial,) = runs_of(spec, "half")
-    client_of(spec).update_run(trial.info.run_id, status="RUNNING")
-
-    log(spec, records[1:], before=records[:1], study="half")
-
-    _, trials = runs_of(spec, "half")
-    assert [run.info.status for run in trials] == ["FINISHED", "FAILED"]
-    assert trials[0].info.run_id == trial.info.run_id
-
-
 def test_another_study_of_the_same_name_gets_a_run_of_its_own(folder: Path) -> None:
     spec = spec_in(folder)
     records = make_records(make_space(spec), [make_measured(20.0)])
@@ -348,7 +334,9 @@ def test_validations_are_runs_of_their_own_and_written_once(folder: Path) -> Non
     assert "validation in a fresh worker group passed" in parent.data.tags["mlflow.note.content"]
 
 
-def test_every_run_says_user_source_and_commit(everything: Logged) -> None:
+def test_every_run_says_user_source_commit_and_data(
+    everything: Logged,
+) -> None:
     parent, trials, _ = everything
 
     for run in (parent, *trials):
@@ -362,12 +350,6 @@ def test_every_run_says_user_source_and_commit(everything: Logged) -> None:
             "mlflow.source.git.dirty": "true",
         }
         assert (tags["mlflow.user"], tags["team"]) == ("ann", "speed")
-
-
-def test_every_run_has_the_data_set_with_its_histogram(everything: Logged) -> None:
-    parent, trials, _ = everything
-
-    for run in (parent, *trials):
         (found,) = run.inputs.dataset_inputs
         assert {tag.key: tag.value for tag in found.tags} == {"mlflow.data.context": "training"}
         assert (found.dataset.name, found.dataset.digest) == (

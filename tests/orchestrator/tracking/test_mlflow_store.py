@@ -41,10 +41,8 @@ def test_the_store_is_in_the_folder_of_the_studies(tmp_path: Path) -> None:
     [
         ("sqlite:////proc/nowhere/mlflow.db", "/proc/nowhere"),
         ("sqlite:///{folder}/text.db", "cannot be opened: file is not a database"),
-        ("sqlite:///{folder}", "is not a readable and writable file"),
         ("http://127.0.0.1:9", "does not answer"),
         ("postgresql://ann:secret@127.0.0.1:9/mlflow", "postgresql://ann@127.0.0.1:9/mlflow"),
-        ("http://nobody.invalid", "does not answer"),
         ("redis://127.0.0.1", "MLflow has no such store"),
     ],
 )
@@ -67,12 +65,9 @@ def test_a_store_that_cannot_be_opened_is_found_before_the_sweep(
 @pytest.mark.parametrize(
     ("uri", "kind"),
     [
-        ("mlruns", "folder"),
         ("file:///srv/mlruns", "folder"),
         ("databricks", "service"),
-        ("databricks://profile", "service"),
         ("http://mlflow:5000", "service"),
-        ("mysql+pymysql://db/mlflow", "database"),
         ("sqlite:////srv/mlflow.db?timeout=9", "database"),
     ],
 )
