@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,29 +43,17 @@ class Account:
 
 
 class Recorder:
-    """Writes a line for each phase of each test: [test, processor seconds, wall seconds]."""
+    """Writes a line for each test: [test, processor seconds], fixtures included."""
 
     def __init__(self, out: Path) -> None:
         self._account, self._out = Account(), out
 
-    def _measured(self, item: pytest.Item) -> Iterator[None]:
-        used, started = self._account.seconds(), time.monotonic()
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        used = self._account.seconds()
         yield
-        line = [item.nodeid, self._account.seconds() - used, time.monotonic() - started]
         with self._out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        yield from self._measured(item)
-
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        yield from self._measured(item)
-
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
-        yield from self._measured(item)
+            file.write(json.dumps([item.nodeid, self._account.seconds() - used]) + "\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,21 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(Path(out)))
 
 
-def by_folder(lines: list[tuple[str, float, float]], depth: int) -> dict[str, float]:
-    """Processor seconds of each folder, the largest first."""
-    found: dict[str, float] = defaultdict(float)
-    for test, seconds, _ in lines:
-        parts = test.partition("::")[0].split("/")
-        found["/".join(parts[: min(depth, len(parts) - 1)])] += seconds
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
 def main() -> None:
-    """Prints a table of the lines in a file."""
-    text = Path(sys.argv[1]).read_text(encoding="utf-8")
-    lines = [tuple(json.loads(line)) for line in text.splitlines()]
-    folders = by_folder(lines, depth=3)
-    for folder, seconds in folders.items():
+    """Prints the processor seconds of each folder from a file of lines, the largest first."""
+    folders: dict[str, float] = defaultdict(float)
+    for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
+        test, seconds = json.loads(line)
+        parts = test.partition("::")[0].split("/")
+        folders["/".join(parts[: min(3, len(parts) - 1)])] += seconds
+    for folder, seconds in sorted(folders.items(), key=lambda item: -item[1]):
         print(f"| `{folder}` | {seconds:.0f} |")
     print(f"| all | {sum(folders.values()):.0f} |")
 

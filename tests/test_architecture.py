@@ -99,38 +99,33 @@ def test_frameworks_are_named_only_where_they_are_known(trees: dict[str, ast.AST
     assert not strays
 
 
-def test_private_parts_of_ray_are_named_in_one_file(trees: dict[str, ast.AST]) -> None:
-    private = re.compile(r"ray\.(.*\.)?(_\w+|generated|class_cache)(\.|$)")
+@pytest.mark.parametrize(
+    ("pattern", "file"),
+    [
+        (r"ray\.(.*\.)?(_\w+|generated|class_cache)(\.|$)", "orchestrator/cluster/ray_private.py"),
+        (r"optuna\.(.*\.)?_\w+", "orchestrator/study/optuna_private.py"),
+    ],
+)
+def test_private_parts_are_named_in_one_file(
+    pattern: str, file: str, trees: dict[str, ast.AST]
+) -> None:
     found = {
-        path for path, tree in trees.items() for name in imports_of(tree) if private.match(name)
+        path for path, tree in trees.items() for name in imports_of(tree) if re.match(pattern, name)
     }
 
-    assert found == {"orchestrator/cluster/ray_private.py"}
-
-
-def test_private_parts_of_optuna_are_named_in_one_file(trees: dict[str, ast.AST]) -> None:
-    private = re.compile(r"optuna\.(.*\.)?_\w+")
-    found = {
-        path for path, tree in trees.items() for name in imports_of(tree) if private.match(name)
-    }
-
-    assert found == {"orchestrator/study/optuna_private.py"}
+    assert found == {file}
 
 
 def test_the_core_knows_only_values(trees: dict[str, ast.AST]) -> None:
-    ours = [
-        (path, name)
+    ours = {
+        name
         for path, tree in trees.items()
         for name in imports_of(tree)
         if path.startswith("orchestrator/core/") and name.split(".")[0] in PACKAGES
-    ]
+    }
 
     assert ours
-    assert [
-        (path, name)
-        for path, name in ours
-        if not any(is_within(name, may) for may in CORE_MAY_IMPORT)
-    ] == []
+    assert not {one for one in ours if not any(is_within(one, may) for may in CORE_MAY_IMPORT)}
 
 
 def test_only_the_boundaries_to_users_code_catch_everything(trees: dict[str, ast.AST]) -> None:
@@ -212,27 +207,16 @@ def test_packages_export_nothing_from_elsewhere(trees: dict[str, ast.AST]) -> No
     assert ours <= {"orchestrator/study/__init__.py", "plimsoll/__init__.py"}
 
 
-def test_there_is_something_to_look_at() -> None:
-    assert len(SOURCES) > 30
+def test_imports_are_found_in_every_form() -> None:
+    source = "import ray.tune as t\ndef f():\n    from ray import train, tune"
 
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("import ray.tune as t", ["ray.tune"]),
-        ("from ray import train, tune", ["ray.train", "ray.tune"]),
-        ("def f():\n    from ray.tune.search import Searcher", ["ray.tune.search.Searcher"]),
-    ],
-)
-def test_imports_are_found_in_every_form(source: str, names: list[str]) -> None:
-    assert list(imports_of(ast.parse(source))) == names
+    assert list(imports_of(ast.parse(source))) == ["ray.tune", "ray.train", "ray.tune"]
 
 
 @pytest.mark.parametrize(
     ("source", "broad"),
     [
         ("except: pass", True),
-        ("except Exception as error: g()", True),
         ("except (OSError, BaseException): raise OSError from None", True),
         ("except BaseException:\n    g()\n    raise", False),
         ("except OSError: pass", False),

@@ -42,20 +42,12 @@ def test_the_reference_names_every_key() -> None:
 
 @pytest.mark.parametrize("file", [*FRONT, *DOCS], ids=relative)
 def test_what_a_document_names_is_there(file: Path) -> None:
-    """Paths of this repository, in backquotes or links, exist."""
+    """Paths of this repository, in backquotes or links, exist; links end at a heading."""
     text = file.read_text(encoding="utf-8")
     named = re.findall(r"`((?:orchestrator|workers|search_spaces|tests|docs)/[\w./-]+)`", text)
     missing = [name for name in named if not (ROOT / name).exists()]
     linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
     missing += [link for link in linked if not (file.parent / link).exists()]
-
-    assert not missing
-
-
-@pytest.mark.parametrize("file", [*FRONT, *DOCS], ids=relative)
-def test_links_into_a_document_end_at_a_heading(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    missing = []
     for link, anchor in re.findall(r"\]\((?!https?:)([^)#]*\.md)?#([^)]+)\)", text):
         other = (file.parent / link if link else file).read_text(encoding="utf-8")
         heads = re.findall(r"^#+ (.+)$", other, flags=re.MULTILINE)

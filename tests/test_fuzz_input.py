@@ -38,22 +38,15 @@ DEVICE = {"name": "mine", "based_on": "H100"}
 LONG = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@given(content=st.binary(max_size=60))
-@LONG
-def test_any_bytes_are_a_plan_or_a_sentence(content: bytes, tmp_path: Path) -> None:
-    reads_or_says_why(tmp_path, content)
+CHANGES = st.dictionaries(st.sampled_from(sorted(KNOBS)) | TEXT, TREES, max_size=4)
 
 
-@given(changes=st.dictionaries(st.sampled_from(sorted(KNOBS)) | TEXT, TREES, max_size=4))
+@given(content=st.binary(max_size=60) | CHANGES.map(lambda each: json.dumps(KNOBS | each).encode()))
 @LONG
-def test_any_change_of_a_plan_is_one_or_a_sentence(
-    changes: dict[str, object], tmp_path: Path
+def test_any_bytes_and_any_change_of_a_plan_are_one_or_a_sentence(
+    content: bytes, tmp_path: Path
 ) -> None:
-    reads_or_says_why(tmp_path, json.dumps(KNOBS | changes).encode())
-
-
-def reads_or_says_why(folder: Path, content: bytes) -> None:
-    file = folder / "plan.json"
+    file = tmp_path / "plan.json"
     file.write_bytes(content)
     try:
         assert isinstance(read_plan(file), Plan)
@@ -75,20 +68,16 @@ def test_any_text_is_devices_or_a_sentence(text: str) -> None:
     devices_or_says_why(text)
 
 
-@given(changes=st.dictionaries(TEXT, TREES, max_size=4), extra=TREES)
+FIELDS = ["memory_gib", "tflops", "node_devices", "name", "based_on"]
+
+
+@given(changes=st.dictionaries(st.sampled_from(FIELDS) | TEXT, TREES, max_size=4), extra=TREES)
 @LONG
 def test_any_change_of_a_device_is_one_or_a_sentence(
     changes: dict[str, object], extra: object
 ) -> None:
     devices_or_says_why(yaml.safe_dump(DEVICE | changes, allow_unicode=True))
     devices_or_says_why(yaml.safe_dump({"devices": [DEVICE, extra]}, allow_unicode=True))
-
-
-@pytest.mark.parametrize("field", ["memory_gib", "tflops", "node_devices", "name", "based_on"])
-@given(value=TREES)
-@LONG
-def test_any_value_of_a_devices_field_is_one_or_a_sentence(field: str, value: object) -> None:
-    devices_or_says_why(yaml.safe_dump(DEVICE | {field: value}, allow_unicode=True))
 
 
 def devices_or_says_why(text: str) -> None:
@@ -98,15 +87,8 @@ def devices_or_says_why(text: str) -> None:
         says_where(error, "mine.yaml")
 
 
-SCHEMES = (
-    "sqlite:///",
-    "sqlite://",
-    "postgresql://",
-    "mysql://",
-    "http://",
-    "file://",
-    "x+y://",
-    "",
+SCHEMES = st.sampled_from(
+    ["sqlite:///", "sqlite://", "postgresql://", "mysql://", "http://", "file://", "x+y://", ""]
 )
 # where nothing listens, so that no example asks another machine
 HOSTS = st.sampled_from(
@@ -117,36 +99,25 @@ HOSTS = st.sampled_from(
 )
 
 
-@given(scheme=st.sampled_from(SCHEMES), host=HOSTS, rest=TEXT)
-@example(scheme="sqlite:///", host="", rest="/proc/self/nothing/study.db")
-@example(scheme="sqlite:///", host="", rest="missing/study.db")
+@given(address=st.builds("{}{}{}".format, SCHEMES, HOSTS, TEXT))
+@example(address="sqlite:////proc/self/nothing/study.db")
+@example(address="sqlite:///missing/study.db")
 @settings(LONG, max_examples=60)
-def test_any_address_of_a_storage_opens_or_is_a_sentence(
-    scheme: str, host: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_any_address_of_a_storage_or_server_opens_or_is_a_sentence(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = named(study={"storage": scheme + host + rest})
-    if spec is None:
-        return
     before = listing(tmp_path)
+    stored, tracked = named(study={"storage": address}), named(tracking={"uri": address})
     try:
-        check_study(spec, "demo")
+        if stored is not None:
+            check_study(stored, "demo")
     except UserError as error:
         says_where(error, "study.storage")
         assert listing(tmp_path) == before
-
-
-@given(scheme=st.sampled_from(SCHEMES), host=HOSTS, rest=TEXT)
-@settings(LONG, max_examples=60)
-def test_any_address_of_a_tracking_server_serves_or_is_a_sentence(
-    scheme: str, host: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    spec = named(tracking={"uri": scheme + host + rest})
-    if spec is None:
-        return
     try:
-        check_tracking(spec)
+        if tracked is not None:
+            check_tracking(tracked)
     except UserError as error:
         says_where(error, "tracking.uri", "MLFLOW_TRACKING_URI", "MLflow")
 
@@ -167,9 +138,11 @@ def test_any_name_of_a_study_is_a_folder_of_its_own_or_a_sentence(
     assert [path.name for path in tmp_path.iterdir()] in (["runs"], [])
 
 
-@given(
-    words=st.lists(TEXT | st.from_regex(r"[a-z_]{1,20}=[ -~]{0,10}", fullmatch=True), max_size=3)
-)
+VALUES = st.sampled_from(["0", "1", "2", "8", "0.5", "cpu", "none", "true", "1f1b"]) | TEXT
+WORDS = st.builds("{}={}".format, st.sampled_from(sorted(KNOBS)), VALUES)
+
+
+@given(words=st.lists(TEXT | WORDS, max_size=3))
 @example(words=["micro_batch=\u0664"])  # a digit, and no ASCII one
 @LONG
 def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
@@ -180,21 +153,6 @@ def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
         return
     made = complete_plan(asked, ddp_plan(), {}, ddp_plan().global_batch)
     assert isinstance(made, Plan | Refused)
-
-
-@given(
-    knob=st.sampled_from(sorted(KNOBS)),
-    value=st.sampled_from(["0", "1", "2", "8", "0.5", "cpu", "none", "true", "1f1b"]) | TEXT,
-)
-@LONG
-def test_any_value_of_a_knob_is_one_or_a_sentence(knob: str, value: str) -> None:
-    try:
-        (asked,) = knob_args([f"{knob}={value}"]).items()
-    except UserError as error:
-        says_where(error, "--plan")
-        return
-    assert asked[0] == knob
-    assert isinstance(complete_plan(dict([asked]), ddp_plan(), {}, 32), Plan | Refused)
 
 
 @given(content=st.binary(max_size=60), head=st.sampled_from([b"", b"SQLite format 3\0"]))

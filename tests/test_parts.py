@@ -16,10 +16,6 @@ def test_each_file_of_tests_belongs_to_a_part_and_no_prefix_is_left_over() -> No
     assert {part_of(file) for file in FILES} == set(PARTS)
     prefixes = [prefix for those in PARTS.values() for prefix in those]
     assert [prefix for prefix in prefixes if not any(f.startswith(prefix) for f in FILES)] == []
-
-
-def test_the_longest_prefix_decides() -> None:
     assert part_of("tests/orchestrator/export/test_export.py::test_a") == "exports"
-    assert part_of("tests/orchestrator/core/test_handle.py::test_a") == "sweeps"
     with pytest.raises(LookupError, match=r"elsewhere/test_a\.py belongs to no part"):
         part_of("elsewhere/test_a.py")

@@ -24,13 +24,11 @@ PAGES = [
 # a retired word and what the glossary has in its place
 RETIRED = {
     "proof": "validation",
-    "proofs": "validations",
     "proven": "validated",
     "head-room": "headroom",
     "hopeless": "dominated",
     "likeness": "transfer",
     "sight": "observation",
-    "sights": "observations",
     "fate": "explanation of a trial",
     "witness": "run recorder",
     "witnessed": "observed",
@@ -40,16 +38,13 @@ RETIRED = {
     "unlearned": "uncalibrated",
     "unsaid": "caveats",
     "rival": "competitor",
-    "rivals": "competitors",
     "belief": "calibration",
-    "beliefs": "calibrations",
     "believed": "expected",
     "conveyor": "pipeline runner",
     "doors": "addresses",
     "desk": "assignment queue",
     "mailbox": "group channel",
     "seat": "worker process",
-    "seats": "worker processes",
     "bury": "clean up",
     "grounds": "contexts",
     "hoarder": "process that takes memory",
@@ -79,7 +74,7 @@ NO_BEGINNING = frozenset(
 def words_of(text: str) -> Iterator[str]:
     """Words of a text in lower case; those of an identifier one by one."""
     for word in re.findall(r"[A-Za-z]+(?:-[A-Za-z]+)*", text.replace("_", " ")):
-        yield word.lower()
+        yield from (word.lower(), word.lower().removesuffix("s"))
         yield from (part.lower() for part in re.findall(r"[A-Z][a-z]+", word))
 
 
@@ -97,12 +92,6 @@ def test_modules_are_named_for_what_they_hold() -> None:
     assert not [file for file in SOURCES if file.stem in RETIRED_STEMS]
 
 
-def test_every_replacement_is_in_the_glossary() -> None:
-    glossary = set(words_of((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")))
-
-    assert {"validation", "headroom", "dominated", "observation", "transfer"} <= glossary
-
-
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{node.body[0].lineno} {docstring.split()[0]}"
@@ -114,7 +103,3 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     ]
 
     assert not found
-
-
-def test_words_of_identifiers_are_found() -> None:
-    assert {"kept", "proofs", "proof"} <= set(words_of("kept_proofs = ProofRun"))

@@ -68,25 +68,17 @@ def run_example(name: str, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_example_of_a_loop_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
     told = run_example("own_loop.py", monkeypatch)
-
     losses = [float(line.split()[-1]) for line in told.splitlines()]
     assert len(losses) == 10
     assert losses[-1] < losses[0]
 
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_the_example_of_trainer_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    told = run_example(
-        "hf_trainer.py", monkeypatch, space=TRAINABLE.space.model_dump(exclude_unset=True)
-    )
-
+    (tmp_path / "trainer").mkdir()
+    monkeypatch.chdir(tmp_path / "trainer")
+    space = TRAINABLE.space.model_dump(exclude_unset=True)
+    told = run_example("hf_trainer.py", monkeypatch, space=space)
     assert len(re.findall(r"'loss': '?[0-9.]+", told)) == 4
     assert "train_samples_per_second" in told
 

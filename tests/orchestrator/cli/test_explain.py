@@ -113,6 +113,8 @@ def test_without_an_answer_there_is_nothing_to_explain(
     assert (code, out) == (1, "")
     assert "no plan is feasible; the closest is trial 0" in err
     assert trial[0] == 0
+    empty = run(capsys, a_study([], "empty"))
+    assert empty == (2, "", "the study empty has no finished trial yet")
 
 
 @pytest.mark.cases_by_default(4)
@@ -138,11 +140,3 @@ def test_what_a_user_can_get_wrong(
     assert "Traceback" not in err
     assert [path for path in sorted(here.rglob("*")) if path.suffix == ".json"] == []
     assert set(before) <= set(here.rglob("*"))
-
-
-def test_a_study_without_trials_is_a_sentence(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = a_study([])
-
-    assert run(capsys, spec) == (2, "", "the study demo has no finished trial yet")

@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
-from search_spaces.spec.load import spec_to_tree
+from orchestrator.core.records import Record
+from orchestrator.study.reader import load_records
+from search_spaces.spec.load import load_spec, spec_to_tree
 from tests.rigs.ray_head import environment
 from tests.workers.values import a_spec
 
@@ -39,15 +41,30 @@ def plimsoll(
     *arguments: str, folder: Path, seconds: float = 800, **extra: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs `plimsoll` in a folder, which is also its home, and waits for it."""
+    return plimsoll_in(environment(folder, **extra), *arguments, folder=folder, seconds=seconds)
+
+
+def plimsoll_in(
+    environ: Mapping[str, str], *arguments: str, folder: Path, seconds: float = 800
+) -> subprocess.CompletedProcess[str]:
+    """Runs `plimsoll` in a folder with an environment, such as one that names a cluster."""
     return subprocess.run(
         [PLIMSOLL, *arguments],
         cwd=folder,
-        env=environment(folder, **extra),
+        env=environ,
         capture_output=True,
         text=True,
         timeout=seconds,
         check=False,
     )
+
+
+def records_in(folder: Path, name: str = "sweep") -> tuple[Record, ...]:
+    """Returns the trials of a study in a folder's `plimsoll-runs`, from wherever it is read."""
+    spec = load_spec(folder / f"{name}.yaml")
+    storage = f"sqlite:///{folder}/plimsoll-runs/{name}/study.db"
+    study = spec.study.model_copy(update={"storage": storage})
+    return load_records(spec.model_copy(update={"study": study}), name)
 
 
 def submitted(

@@ -17,7 +17,7 @@ from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured
-from tests.orchestrator.cluster.cli import PLIMSOLL
+from tests.orchestrator.cluster.cli import plimsoll_in
 from tests.rigs.ray_head import Brought, ray_head
 
 pytestmark = pytest.mark.thorough
@@ -72,18 +72,6 @@ def states(environ: dict[str, str]) -> Counter[str]:
     return Counter(node["state"] for node in found if not node["is_head_node"])
 
 
-def tune(name: str, folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PLIMSOLL, "tune", name, "--plain"],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Starts a head without room for a rank; its autoscaler may add one node more than needed.
@@ -109,7 +97,8 @@ def tune_from_nothing(
     """Runs a sweep while no node is up; returns how many nodes were added for it."""
     await_none(environ)
     before = states(environ).total()
-    return tune(name, folder, environ), states(environ).total() - before
+    done = plimsoll_in(environ, "tune", name, "--plain", folder=folder)
+    return done, states(environ).total() - before
 
 
 def await_none(environ: dict[str, str]) -> None:

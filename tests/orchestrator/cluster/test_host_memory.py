@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured, OutOfMemory
 from tests.orchestrator.cluster import awkward_model
-from tests.orchestrator.cluster.cli import PLIMSOLL
+from tests.orchestrator.cluster.cli import plimsoll_in
 from tests.rigs.ray_head import environment, ray_head
 
 SPEC = """
@@ -78,15 +77,7 @@ def _run_out(folder: Path, environ: dict[str, str]) -> OutOfMemory:
     """Runs a sweep of two plans; returns the outcome of the one that hoards memory."""
     shutil.copy(awkward_model.__file__, folder / "awkward_model.py")
     (folder / "sweep.yaml").write_text(SPEC.format(folder=folder))
-    sweep = subprocess.run(
-        [PLIMSOLL, "tune", "sweep.yaml"],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+    sweep = plimsoll_in(environ, "tune", "sweep.yaml", folder=folder)
     assert sweep.returncode == 0, sweep.stdout + sweep.stderr
     outcomes = {
         record.plan.micro_batch: record.outcome

@@ -5,34 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 
 import pytest
 import ray
-from ray._private.runtime_env import packaging
-from ray.dashboard.modules import dashboard_sdk
-from ray.dashboard.modules.job import sdk
 
 from orchestrator.cluster import jobs
 from search_spaces.errors import ClusterError
-
-
-def test_rays_progress_is_muted_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    chatty = [dashboard_sdk.logger, sdk.logger, packaging.default_logger]
-    for logger in chatty:
-        monkeypatch.setattr(logger, "level", logging.INFO)
-        logger.manager._clear_cache()
-    assert all(logger.isEnabledFor(logging.INFO) for logger in chatty)
-    own = logging.getLogger("a.users.own")
-    own.setLevel(logging.INFO)
-
-    jobs.silence_client()
-
-    assert not any(logger.isEnabledFor(logging.INFO) for logger in chatty)
-    assert all(logger.isEnabledFor(logging.WARNING) for logger in chatty)
-    assert own.isEnabledFor(logging.INFO)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
-from tests.orchestrator.cluster.cli import PLIMSOLL
+from tests.orchestrator.cluster.cli import plimsoll_in
 from tests.orchestrator.cluster.where import where_model
 from tests.rigs.ray_head import can_be_apart, ray_head, ray_node
 
@@ -46,25 +45,15 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSpec, list[Rec
     (folder / "where_model.py").write_text(where_model(folder))
     (folder / "sweep.yaml").write_text(SPEC.format(folder=folder))
     with (
-        ray_head(
-            folder, token=False, cpus=1, jobs=False
-        ) as environ,  # the head's own node is of no kind
+        ray_head(folder, token=False, cpus=1, jobs=False) as environ,  # its own node is of no kind
         ray_node(environ, folder, "a", accelerator="cheap"),
         ray_node(environ, folder, "b", accelerator="dear"),
     ):
-        ran = subprocess.run(
-            [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
-            cwd=folder,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=800,
-            check=False,
-        )
-    assert ran.returncode == 0, ran.stdout
+        ran = plimsoll_in(environ, "tune", "sweep.yaml", "--plain", folder=folder)
+    log = ran.stdout + ran.stderr
+    assert ran.returncode == 0, log
     spec = load_spec(folder / "sweep.yaml")
-    return spec, list(load_records(spec, "sweep")), ran.stdout
+    return spec, list(load_records(spec, "sweep")), log
 
 
 def test_every_plan_is_measured_on_the_node_of_its_kind(

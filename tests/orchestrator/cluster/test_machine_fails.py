@@ -18,11 +18,9 @@ import psutil
 import pytest
 
 from benchmarks.chaos.rig import RANKS
-from orchestrator.study.reader import load_records
 from search_spaces.spec.failpoints import FOLDER_VARIABLE, VARIABLE
-from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured
-from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, write_sweep
+from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, records_in, write_sweep
 from tests.rigs.ray_head import APART, can_be_apart, environment
 
 pytestmark = pytest.mark.thorough
@@ -107,10 +105,7 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 def outcomes_of(folder: Path) -> list[type]:
-    spec = load_spec(folder / "sweep.yaml")
-    storage = f"sqlite:///{folder}/plimsoll-runs/sweep/study.db"
-    spec = spec.model_copy(update={"study": spec.study.model_copy(update={"storage": storage})})
-    return [type(record.outcome) for record in load_records(spec, "sweep")]
+    return [type(record.outcome) for record in records_in(folder)]
 
 
 @pytest.mark.skipif(not can_be_apart(), reason="needs mounts of its own (unshare --mount)")

@@ -80,16 +80,3 @@ def test_other_groups_and_later_processes_are_left_alone(
     assert kill_leftovers({other: BEGAN}, 0.2) == ()
     assert runs(other)
     psutil.Process(others_child).kill()
-
-
-def test_a_group_that_is_older_than_the_worker_is_a_strangers(
-    started: list[subprocess.Popen[str]],
-) -> None:
-    """Its leader has the id that the worker had: ids are used again."""
-    pid, child = leader(started, 600)
-    assert kill_leftovers({pid: psutil.Process(pid).create_time() + 60}, 0.2) == ()
-
-    assert runs(pid)
-    assert runs(child)
-    assert kill_leftovers({pid: psutil.Process(pid).create_time()}, 0.2) == ()
-    assert not runs(child)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from search_spaces.trial import Measured
-from tests.orchestrator.cluster.cli import PLIMSOLL, write_sweep
+from tests.orchestrator.cluster.cli import plimsoll_in, write_sweep
 from tests.orchestrator.cluster.test_machine_fails import outcomes_of
 from tests.rigs.ray_head import ray_head
 
@@ -74,15 +74,8 @@ def test_s13_a_sweep_runs_on_a_cluster_with_rays_tls(
             trusted.wrap_socket(plain, server_hostname=host) as encrypted,
         ):
             assert encrypted.version() is not None
-        done = subprocess.run(
-            [PLIMSOLL, "tune", "sweep.yaml", "--plain", "--trials", str(TRIALS)],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=800,
-            check=False,
-        )
+        asked = ("tune", "sweep.yaml", "--plain", "--trials", str(TRIALS))
+        done = plimsoll_in(environ, *asked, folder=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert outcomes_of(tmp_path) == [Measured] * TRIALS

@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 
 from orchestrator.core.records import Record
-from orchestrator.study.reader import load_records
 from search_spaces.plan import Plan
-from search_spaces.spec.load import load_spec
 from search_spaces.trial import Measured, outcome_from_json
-from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, write_sweep
+from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, records_in, write_sweep
 from tests.rigs.ray_head import environment
 
 pytestmark = pytest.mark.thorough
@@ -61,10 +59,7 @@ def records(folder: Path) -> tuple[Record, ...]:
     sweep = plimsoll("tune", "same.yaml", folder=folder)
     assert sweep.returncode == 0, sweep.stdout + sweep.stderr
     (folder / "log").write_text(sweep.stdout)
-    spec = load_spec(folder / "same.yaml")
-    storage = f"sqlite:///{folder}/plimsoll-runs/same/study.db"
-    spec = spec.model_copy(update={"study": spec.study.model_copy(update={"storage": storage})})
-    return load_records(spec, "same")
+    return records_in(folder, "same")
 
 
 def under_ray(records: tuple[Record, ...], knobs: Mapping[str, Any]) -> tuple[Plan, Measured]:

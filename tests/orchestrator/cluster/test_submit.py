@@ -17,7 +17,7 @@ import pytest
 from orchestrator.study.reader import load_records
 from search_spaces.spec.load import load_spec
 from tests.orchestrator.cluster import awkward_model
-from tests.orchestrator.cluster.cli import PLIMSOLL, submitted
+from tests.orchestrator.cluster.cli import plimsoll_in, submitted
 from tests.proxies import proxy_to
 from tests.rigs.ray_head import PID, Ports, ray_head
 
@@ -31,7 +31,6 @@ validation: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db"}}
 tracking: {{enabled: false}}
 """
-WAIT_SECONDS = 800
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 
 
@@ -47,15 +46,7 @@ def work(home: Path, tmp_path: Path) -> Path:
 
 
 def submit(work: Path, cluster: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PLIMSOLL, "submit", "sweep.yaml", *options],
-        cwd=work,
-        env=cluster,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
+    return plimsoll_in(cluster, "submit", "sweep.yaml", *options, folder=work)
 
 
 @pytest.mark.thorough

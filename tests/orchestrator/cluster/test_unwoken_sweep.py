@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
 from search_spaces.trial import Crashed, Measured, OutOfMemory
 from tests.orchestrator.cluster import awkward_model
-from tests.orchestrator.cluster.cli import plimsoll
+from tests.orchestrator.cluster.cli import plimsoll, records_in
 from tests.rigs import stubborn
 
 pytestmark = pytest.mark.thorough
@@ -49,10 +47,7 @@ def test_peers_are_woken_and_those_that_cannot_be_are_replaced(tmp_path: Path) -
     )
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    spec = load_spec(tmp_path / "sweep.yaml")
-    storage = f"sqlite:///{tmp_path}/plimsoll-runs/sweep/study.db"
-    spec = spec.model_copy(update={"study": spec.study.model_copy(update={"storage": storage})})
-    by_rows = {record.plan.micro_batch: record for record in load_records(spec, "sweep")}
+    by_rows = {record.plan.micro_batch: record for record in records_in(tmp_path)}
     assert all(isinstance(by_rows[rows].outcome, Measured) for rows in (1, 2, 8))
     too_large, stranded = by_rows[TOO_LARGE].outcome, by_rows[STRANDS].outcome
     assert isinstance(too_large, OutOfMemory)

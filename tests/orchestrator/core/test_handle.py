@@ -240,17 +240,6 @@ def test_a_group_is_overdue_at_one_moment() -> None:
     assert driven.end("group-1") == ()
 
 
-def test_no_group_is_started_in_place_of_one_that_has_yet_to_end() -> None:
-    """A group that was dismissed takes its place until it ends."""
-    driven = searching()
-    driven.stop()
-
-    assert not driven.state.has_capacity()
-    driven.end("group-1")
-    assert driven.state.has_capacity()
-    assert driven.tick() == ()
-
-
 def test_a_stop_closes_what_runs_and_what_waits() -> None:
     driven = searching(spec=budget_of(9), max_groups=3)
     driven.begin(PAIRS[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.forecast.request import PlanningRequest
@@ -38,20 +39,8 @@ def backward(forward: tuple[Matmul, ...]) -> tuple[Matmul, ...]:
         made
         for one in forward
         for made in (
-            Matmul(
-                batch=one.batch,
-                rows=one.rows,
-                columns=one.inner,
-                inner=one.columns,
-                element_bytes=2,
-            ),
-            Matmul(
-                batch=one.batch,
-                rows=one.inner,
-                columns=one.columns,
-                inner=one.rows,
-                element_bytes=2,
-            ),
+            replace(one, columns=one.inner, inner=one.columns),
+            replace(one, rows=one.inner, inner=one.rows),
         )
     )
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 from base64 import b64decode
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jinja2 import UndefinedError
 
 from orchestrator.report import html
 from orchestrator.report.charts import Figure, hover_text
@@ -129,8 +126,3 @@ def test_only_the_pages_own_scripts_may_run() -> None:
     texts = (gzip.decompress(b64decode(packed)), ours.encode())
     assert [b64decode(digest) for digest in allowed] == [sha256(text).digest() for text in texts]
     assert "unsafe-inline" not in page.split("script-src")[1].split(";")[0]
-
-
-def test_a_value_that_a_template_misses_is_an_error() -> None:
-    with pytest.raises(UndefinedError, match="caption"):
-        render_page("chart.jinja", title="x", figures={"one": json.loads('{"data": []}')})

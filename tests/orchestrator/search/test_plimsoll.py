@@ -112,12 +112,7 @@ def test_of_too_many_plans_the_promising_and_some_others_are_searched(
 
     assert best_of(searched(space, prospects_of(space), 6)) >= 0.98 * optimum
 
-
-def test_when_the_searched_are_used_up_others_are(
-    space: Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plimsoll, "MAX_CANDIDATES", 8)
-
+    monkeypatch.setattr(plimsoll, "MAX_CANDIDATES", 8)  # which are used up
     assert len({record.plan for record in searched(space, None, 20)}) == 20
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -147,25 +146,6 @@ def test_the_bound_of_one_candidate_is_the_quantile_of_a_normal() -> None:
     assert left is not None
     expected = mean - best + REGRET_WIDENING * deviation * stats.norm.ppf(0.95)
     assert np.log(left) == pytest.approx(expected, abs=2e-3)
-
-
-def nearest(row: int, others: list[int]) -> float:
-    return min(math.dist(PLACES[row], PLACES[other]) for other in others)
-
-
-@pytest.mark.cases_by_default(2)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_without_a_forecast_the_first_three_lie_as_far_apart_as_can_be(seed: int) -> None:
-    """Each choice after the first is the free candidate that lies farthest from what was tried."""
-    search, free, rows = Search(told(None, None), seed), np.ones(len(PLACES), dtype=bool), [77]
-    free[77] = False
-    for _ in range(2):
-        observations = [Observation(row=row, log_rate=float(LOG_RATE[row])) for row in rows]
-        row = search.next(observations, free).row
-        farthest = max(nearest(other, rows) for other in np.flatnonzero(free).tolist())
-        assert nearest(row, rows) == pytest.approx(farthest)
-        free[row] = False
-        rows.append(row)
 
 
 def test_leaders_are_those_of_the_highest_posterior_mean() -> None:
