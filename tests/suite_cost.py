@@ -21,7 +21,6 @@ import pytest
 
 OUT = "PLIMSOLL_SUITE_COST"
 _ROOT = Path("/sys/fs/cgroup")
-_NANO, _MICRO = 1e-9, 1e-6
 
 
 class Account:
@@ -37,9 +36,8 @@ class Account:
     def seconds(self) -> float:
         """Processor seconds since the group was made."""
         if self._second_version:
-            first_line = (self._group / "cpu.stat").read_text().splitlines()[0]
-            return int(first_line.split()[1]) * _MICRO
-        return int((self._group / "cpuacct.usage").read_text()) * _NANO
+            return int((self._group / "cpu.stat").read_text().split()[1]) / 1e6
+        return int((self._group / "cpuacct.usage").read_text()) / 1e9
 
 
 class Recorder:

@@ -19,7 +19,7 @@ ENDS = "def test_ends(): import os, time; time.sleep(1); os._exit(1)\n"
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("after", [0, 2], ids=["the last one", "in between"])
+@pytest.mark.parametrize("after", [0, 2])  # the test that ends its process is the last, or is not
 def test_a_lost_process_costs_one_test(after: int, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for number in range(6):

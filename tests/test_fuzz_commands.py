@@ -31,13 +31,9 @@ def spec(**keys: str) -> bytes:
 @example(words=["check", ""], specification=spec(model="."))  # with a zero.json
 @example(words=["check", ""], specification=spec(data="{files: [pipe]}"))
 @example(words=["check", ""], specification=spec(data='{files: ["a\\0b"]}'))
-@example(words=["check", "/dev/zero"], specification=None)
-@example(words=["check", "pipe.yaml"], specification=None)
 @example(words=["trial", "missing.yaml", "--plan", "/dev/zero"], specification=None)
-@example(words=["report", "pipe"], specification=None)
 @example(words=["init", "é" * 200], specification=None)
 @example(words=["check", "deep.json"], specification=None)
-@example(words=["init", "loop"], specification=None)
 @example(words=["report", "demo", "--out", "pipe"], specification=None)
 @settings(
     max_examples=max(100, settings.default.max_examples),  # 300 in the thorough run

@@ -48,8 +48,7 @@ def test_the_base_is_pinned_and_is_the_python_of_the_constraints() -> None:
     assert re.fullmatch(rf"python:{re.escape(series[1])}\.\d+-slim-\w+@sha256:[0-9a-f]{{64}}", base)
 
 
-def test_it_does_not_end_as_root() -> None:
-    """Its user is the number that the manifests run it as."""
+def test_it_ends_as_the_user_that_the_manifests_run_it_as() -> None:
     users = steps("USER")
     job = next(one for one in rendered("local") if one["kind"] == "RayJob")
     context = job["spec"]["submitterPodTemplate"]["spec"]["securityContext"]
@@ -76,7 +75,6 @@ def test_s7_every_file_that_it_installs_has_a_hash() -> None:
 
 
 def test_s7_the_lock_holds_the_pinned_versions_with_hashes() -> None:
-    """The packages that build the wheel are no constraints, and are locked all the same."""
     pins = _pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     text = (ROOT / "image.lock").read_text(encoding="utf-8")
     locked = _pins(text)
@@ -84,6 +82,7 @@ def test_s7_the_lock_holds_the_pinned_versions_with_hashes() -> None:
 
     assert len(hashed) == len(locked) > 100
     assert {name: at for name, at in locked.items() if pins.get(name, at) != at} == {}
+    # what builds the wheel is no constraint
     assert set(locked) - set(pins) == {"setuptools", "setuptools-scm", "vcs-versioning"}
 
 

@@ -20,7 +20,7 @@ from orchestrator.study.study import Study, check_study
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import StudySpec, SweepSpec
+from search_spaces.spec.schema import StudySpec
 from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run, study_spec
 from tests.rigs.postgres import Server
@@ -36,10 +36,6 @@ def blocks(language: str) -> list[str]:
 def here(text: str, server: Server) -> str:
     assert EXAMPLE in text
     return text.replace(EXAMPLE, f"127.0.0.1:{server.port}")
-
-
-def sweeps_of(storage: str, folder: Path) -> SweepSpec:
-    return study_spec(folder, "random", study={"storage": storage})
 
 
 @pytest.mark.thorough
@@ -60,7 +56,7 @@ def test_the_guide_from_an_empty_server_to_a_sweep(
     storage = here(variables[STORAGE_VARIABLE], postgres)
 
     with pytest.raises(StudyError, match="permission denied for schema public"):
-        check_study(sweeps_of(storage, tmp_path), "too-early")
+        check_study(study_spec(tmp_path, study={"storage": storage}), "too-early")
     for command in (*make.splitlines(), *upgrade.splitlines()):
         _do(here(command, postgres), password="choose-one")
 

@@ -35,10 +35,15 @@ SPEC = make_spec(space={"precision": ["fp32", "bf16"], "attention": ["sdpa"]})
 
 def lossy_state() -> SweepState:
     """Returns a sweep whose second trial is the fastest, in bf16 where training is in fp32."""
-    state = make_state([make_measured(10.0), make_measured(40.0)], SPEC)
-    first, second = state.records
-    plan = next(plan for plan in state.space.candidates if plan.precision == "bf16")
-    return replace(state, records=(first, replace(second, plan=plan)))
+    state = make_state([make_measured(10.0), make_measured(40.0), make_measured(20.0)], SPEC)
+    first, second, third = state.records
+    others = [plan for plan in state.space.candidates if plan != first.plan]
+    lossless, lossy = (
+        next(plan for plan in others if plan.precision == word) for word in ("fp32", "bf16")
+    )
+    return replace(
+        state, records=(first, replace(second, plan=lossy), replace(third, plan=lossless))
+    )
 
 
 def printed(shown: RenderableType) -> str:
@@ -73,6 +78,13 @@ VIEWS: dict[str, Callable[[SweepState], str]] = {
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_labels_a_lossy_plan(view: str) -> None:
     assert "lossy: " in VIEWS[view](lossy_state())
+
+
+def test_the_report_names_the_best_lossless_plan_too() -> None:
+    words = VIEWS["report"](lossy_state())
+
+    assert "lossy: it trains with bf16; train specifies adamw in fp32" in words
+    assert "the best lossless plan is trial 2" in words
 
 
 def test_mlflow_has_a_tag_and_a_column() -> None:

@@ -49,7 +49,6 @@ def site(tmp_path: Path) -> Path:
         {"top_level.txt": "orchestrator\n"},
         {"RECORD": "orchestrator/__init__.py,sha256=x,1\nado_core-1.8.0.dist-info/METADATA,,\n"},
     ],
-    ids=["setuptools", "others"],
 )
 def test_another_distribution_with_a_package_of_the_same_name(
     site: Path, files: dict[str, str]

@@ -72,7 +72,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, log
 
 
-def test_all_plans_are_measured_though_a_node_was_killed(swept: tuple[Path, str]) -> None:
+def test_all_plans_are_measured_side_by_side_though_a_node_was_killed(
+    swept: tuple[Path, str],
+) -> None:
     folder, log = swept
     records = load_records(load_spec(folder / "work" / "sweep.yaml"), "sweep")
 
@@ -80,11 +82,6 @@ def test_all_plans_are_measured_though_a_node_was_killed(swept: tuple[Path, str]
     assert len({record.plan for record in records}) == PLANS
     assert log.count("node second was lost during trial") >= 1
     assert "Best plans" in log
-
-
-def test_trials_ran_side_by_side_on_nodes_of_their_own(swept: tuple[Path, str]) -> None:
-    folder, _ = swept
-    records = load_records(load_spec(folder / "work" / "sweep.yaml"), "sweep")
 
     built = set((folder / "nodes").read_text().split())
     assert len(built - {str(Path("/proc/self/ns/mnt").readlink())}) == 2  # beside the head

@@ -120,11 +120,6 @@ Traceback (most recent call last):
   File "torchrun", line 8, in <module>
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """
-ACCELERATE = """train: data/one.txt is missing
-Traceback (most recent call last):
-  File "accelerate", line 8, in <module>
-subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
-"""
 
 
 @pytest.mark.parametrize(
@@ -135,7 +130,6 @@ subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zer
             TORCHRUN.format(code=-9),
             "rank 1 was killed by SIGKILL, as by the OOM killer",
         ),
-        (ACCELERATE, "train: data/one.txt is missing"),
         ("", ""),
     ],
 )

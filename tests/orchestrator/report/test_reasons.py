@@ -8,42 +8,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter
 
-from orchestrator.core.notes import (
-    ForecastsEnded,
-    GroupReplaced,
-    Message,
-    Note,
-    PlanBlamed,
-    TrialsTransferred,
-    TrialWaits,
-)
-from orchestrator.core.reasons import (
-    AllTried,
-    BudgetSpent,
-    ChecksMachine,
-    ClusterSilent,
-    DeadlineMissed,
-    FreshWorkers,
-    IsBaseline,
-    MachineFailed,
-    MemoryNotReleased,
-    NoImprovement,
-    NotWorthIt,
-    OtherEnvironment,
-    OtherNodes,
-    OtherRanks,
-    Promising,
-    Remeasures,
-    ReplacementReason,
-    Retry,
-    SameFailure,
-    Sampled,
-    StopReason,
-    TrialReason,
-    Validates,
-    WorkersCrashed,
-    WorkersGone,
-)
+from orchestrator.core import notes, reasons
 from orchestrator.report.reasons import (
     capacity_words,
     note_words,
@@ -73,65 +38,65 @@ from tests.outcomes import make_measured
 DEAD = Crashed(cause="worker_died", rank=1, phase="forward", detail="ActorDiedError")
 ROOM = NoRoom(ranks=8, ranks_per_node=4, minutes=10.0, available=((2, 4),))
 
-TRIED: tuple[tuple[TrialReason, str], ...] = (
-    (IsBaseline(), "baseline"),
-    (Sampled(sampler="tpe"), "proposed by tpe"),
-    (Validates(trial=3), "validation of trial 3"),
-    (Remeasures(trial=3), "measures trial 3 again"),
+TRIED: tuple[tuple[reasons.TrialReason, str], ...] = (
+    (reasons.IsBaseline(), "baseline"),
+    (reasons.Sampled(sampler="tpe"), "proposed by tpe"),
+    (reasons.Validates(trial=3), "validation of trial 3"),
+    (reasons.Remeasures(trial=3), "measures trial 3 again"),
     (
-        ChecksMachine(trial=3, suspect=5),
+        reasons.ChecksMachine(trial=3, suspect=5),
         "repeats trial 3 to see if the machine or trial 5's plan failed",
     ),
     (
-        Retry(trial=2, cause=DriverDied(times=3)),
+        reasons.Retry(trial=2, cause=DriverDied(times=3)),
         "trial 2 was running when its driver died, and 2 before it",
     ),
     (
-        Retry(trial=2, cause=WorkersFailed(outcome=DEAD)),
+        reasons.Retry(trial=2, cause=WorkersFailed(outcome=DEAD)),
         "trial 2 crashed in forward: ActorDiedError",
     ),
-    (Retry(trial=2, cause=Stopped(by="SIGTERM")), "retry of trial 2: stopped by SIGTERM"),
+    (reasons.Retry(trial=2, cause=Stopped(by="SIGTERM")), "retry of trial 2: stopped by SIGTERM"),
     (
-        Retry(trial=2, cause=QueuesLost()),
+        reasons.Retry(trial=2, cause=QueuesLost()),
         "the actor that hands trials to worker groups was lost during trial 2",
     ),
-    (Promising(fits=0.9), "expected to be the fastest that fits; 90% likely to fit"),
+    (reasons.Promising(fits=0.9), "expected to be the fastest that fits; 90% likely to fit"),
     (
-        Promising(fits=1.0, gain=-0.3, changes=(("a", 1), ("b", 2), ("c", 3), ("d", 4))),
+        reasons.Promising(fits=1.0, gain=-0.3, changes=(("a", 1), ("b", 2), ("c", 3), ("d", 4))),
         "expected 30% slower than the best; 100% likely to fit; tests a 1, b 2 and 2 more against"
         " the best",
     ),
     (
-        Promising(metric="samples_per_price", fits=0.5, reaches=0.4, gain=0.1),
+        reasons.Promising(metric="samples_per_price", fits=0.5, reaches=0.4, gain=0.1),
         "expected 10% more samples per price than the best; 50% likely to fit, 40% likely to reach"
         " the required speed",
     ),
     (
-        Promising(metric="headroom", fits=0.5, gain=0.25, forecast=False),
+        reasons.Promising(metric="headroom", fits=0.5, gain=0.25, forecast=False),
         "expected peak 20% lower than the best's; 50% likely to fit; without a forecast",
     ),
     (
-        Promising(fits=0.5, gain=0.1, measured_by="old"),
+        reasons.Promising(fits=0.5, gain=0.1, measured_by="old"),
         "expected 10% faster than the best; 50% likely to fit; study old measured it before,"
         " repeated here for comparison",
     ),
 )
-ENDED: tuple[tuple[StopReason, str], ...] = (
-    (BudgetSpent(limit="trials", amount=24), "the budget of 24 trials is used up"),
-    (BudgetSpent(limit="gpu_hours", amount=2), "the budget of 2 GPU-hours is used up"),
+ENDED: tuple[tuple[reasons.StopReason, str], ...] = (
+    (reasons.BudgetSpent(limit="trials", amount=24), "the budget of 24 trials is used up"),
+    (reasons.BudgetSpent(limit="gpu_hours", amount=2), "the budget of 2 GPU-hours is used up"),
     (
-        NotWorthIt(trial_seconds=40.0, saved_seconds=36.0, training_hours=10.0),
+        reasons.NotWorthIt(trial_seconds=40.0, saved_seconds=36.0, training_hours=10.0),
         "the best next trial takes 40 s and is expected to save 36.0 s of a 10 h training run",
     ),
-    (AllTried(plans=7), "all 7 plans have been tried"),
-    (NoImprovement(trials=5), "the last 5 trials found no better plan"),
+    (reasons.AllTried(plans=7), "all 7 plans have been tried"),
+    (reasons.NoImprovement(trials=5), "the last 5 trials found no better plan"),
     (
-        SameFailure(trials=4, cause="exception", error="ValueError: so"),
+        reasons.SameFailure(trials=4, cause="exception", error="ValueError: so"),
         "all 4 trials so far failed with the same error: ValueError: so",
     ),
-    (ClusterSilent(), "the cluster does not answer"),
+    (reasons.ClusterSilent(), "the cluster does not answer"),
     (
-        MachineFailed(cause="disk_full", error="OSError: so"),
+        reasons.MachineFailed(cause="disk_full", error="OSError: so"),
         "a disk is full, whatever the plan: OSError: so",
     ),
     (Stopped(by="Ctrl-C"), "stopped by Ctrl-C"),
@@ -141,37 +106,43 @@ ENDED: tuple[tuple[StopReason, str], ...] = (
         " (cluster.wait_minutes); available: 2 nodes with room for 4 ranks",
     ),
 )
-REPLACED: tuple[tuple[ReplacementReason, str], ...] = (
-    (DeadlineMissed(), "a trial missed its deadline"),
-    (WorkersCrashed(cause="device_error"), "a trial crashed (device error)"),
-    (MemoryNotReleased(residual_bytes=65 * 2**20), "65 MiB were not released after a trial"),
-    (OtherRanks(needed=4, present=2), "the next plan needs 4 ranks, the group has 2"),
+REPLACED: tuple[tuple[reasons.ReplacementReason, str], ...] = (
+    (reasons.DeadlineMissed(), "a trial missed its deadline"),
+    (reasons.WorkersCrashed(cause="device_error"), "a trial crashed (device error)"),
     (
-        OtherEnvironment(environment=()),
+        reasons.MemoryNotReleased(residual_bytes=65 * 2**20),
+        "65 MiB were not released after a trial",
+    ),
+    (reasons.OtherRanks(needed=4, present=2), "the next plan needs 4 ranks, the group has 2"),
+    (
+        reasons.OtherEnvironment(environment=()),
         "the next plan needs processes started with no allocator settings",
     ),
-    (OtherNodes(), "the next plan runs on other nodes"),
-    (FreshWorkers(), "a validation runs in fresh workers"),
-    (WorkersGone(), "its workers are gone"),
+    (reasons.OtherNodes(), "the next plan runs on other nodes"),
+    (reasons.FreshWorkers(), "a validation runs in fresh workers"),
+    (reasons.WorkersGone(), "its workers are gone"),
 )
-NOTED: tuple[tuple[Note, str], ...] = (
-    (Message(text="so"), "so"),
-    (ForecastsEnded(error="so"), "trials have no forecast: so"),
-    (GroupReplaced(reason=WorkersGone()), "the worker group is replaced: its workers are gone"),
+NOTED: tuple[tuple[notes.Note, str], ...] = (
+    (notes.Message(text="so"), "so"),
+    (notes.ForecastsEnded(error="so"), "trials have no forecast: so"),
     (
-        PlanBlamed(trial=2, loss=NodesLost(nodes=("a",))),
+        notes.GroupReplaced(reason=reasons.WorkersGone()),
+        "the worker group is replaced: its workers are gone",
+    ),
+    (
+        notes.PlanBlamed(trial=2, loss=NodesLost(nodes=("a",))),
         "node a was lost during trial 2, as in earlier trials: the plan counts as failed",
     ),
     (
-        TrialWaits(trial=2, room=NoRoom(ranks=1, minutes=0.5)),
+        notes.TrialWaits(trial=2, room=NoRoom(ranks=1, minutes=0.5)),
         "trial 2 waits for room for 1 rank, up to 0.5 minutes; available: none",
     ),
     (
-        TrialsTransferred(study="old", trials=0),
+        notes.TrialsTransferred(study="old", trials=0),
         "no trials transferred from study old: it ran on another device",
     ),
     (
-        TrialsTransferred(
+        notes.TrialsTransferred(
             study="old", trials=2, std=0.1, versions=(("ray", None), ("torch", "2.12")), hosts=(2,)
         ),
         "2 trials transferred from study old, uncertainty 10 % (ray missing, torch 2.12, 2 hosts)",
@@ -205,10 +176,10 @@ OUTCOMES: tuple[tuple[Outcome, str], ...] = (
 
 
 KINDS: tuple[tuple[object, Callable[[Any], str], tuple[tuple[Any, str], ...]], ...] = (
-    (TrialReason, reason_words, TRIED),
-    (StopReason, stop_words, ENDED),
-    (ReplacementReason, replacement_words, REPLACED),
-    (Note, note_words, NOTED),
+    (reasons.TrialReason, reason_words, TRIED),
+    (reasons.StopReason, stop_words, ENDED),
+    (reasons.ReplacementReason, replacement_words, REPLACED),
+    (notes.Note, note_words, NOTED),
     (Outcome, outcome_sentence, OUTCOMES),
 )
 
@@ -226,7 +197,9 @@ def test_capacity_is_counted_by_size() -> None:
     assert capacity_words(nodes) == "2 nodes with room for 8 ranks, 1 node with room for 4 ranks"
 
 
-@pytest.mark.parametrize(("union", "examples"), [(TrialReason, TRIED), (StopReason, ENDED)])
+@pytest.mark.parametrize(
+    ("union", "examples"), [(reasons.TrialReason, TRIED), (reasons.StopReason, ENDED)]
+)
 def test_reasons_survive_json(union: Any, examples: tuple[tuple[Any, str], ...]) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(union)
 

@@ -105,25 +105,6 @@ def test_the_answer_is_compared_with_the_baseline(
     assert expected in words(make_state(outcomes))
 
 
-def test_lossy_plans_are_labelled_and_the_best_lossless_one_is_named() -> None:
-    spec = make_spec(space={"precision": ["fp32", "bf16"], "attention": ["sdpa"]})
-    space = make_space(spec)
-    plans = [space.baseline]
-    plans += [next(plan for plan in space.candidates if plan.precision == "bf16")]
-    plans += [
-        next(
-            plan for plan in space.candidates if plan.precision == "fp32" and plan != space.baseline
-        )
-    ]
-    state = make_state([make_measured(10.0), make_measured(40.0), make_measured(20.0)], spec)
-    records = tuple(replace(record, plan=plans[record.number]) for record in state.records)
-    state = replace(state, records=records)
-
-    assert "lossy: it trains with bf16; train specifies adamw in fp32" in words(state)
-    assert "the best lossless plan is trial 2" in words(state)
-    assert "(lossy: bf16)" in " ".join(told(state, 140).split())
-
-
 def test_what_compiling_took_is_told_apart_from_the_speed() -> None:
     compiled = [make_measured(rate, costs=make_costs(compile_seconds=rate)) for rate in (40, 30)]
 

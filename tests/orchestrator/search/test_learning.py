@@ -18,10 +18,8 @@ from tests.orchestrator.records import make_record, make_space, make_spec
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
 
 HEADROOM = 0.05
-TRIALS, LEARNED = (
-    24,
-    10,
-)  # the latter are trials after which a sampler should know better than chance
+TRIALS = 24
+LEARNED = 10  # trials after which a sampler should know better than chance
 
 
 @pytest.fixture(scope="module")

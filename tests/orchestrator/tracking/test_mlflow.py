@@ -188,7 +188,9 @@ def test_a_failed_trial_says_why_and_what_it_wanted(everything: Logged) -> None:
     assert trials[4].data.tags["feasible"] == "false"  # measured, over the line
 
 
-def test_the_sweeps_run_holds_the_answer(everything: Logged, folder: Path) -> None:
+def test_the_sweeps_run_holds_answer_spec_machine_packages_and_best_plan(
+    everything: Logged, folder: Path, tmp_path: Path
+) -> None:
     parent, _, records = everything
     client = client_of(spec_in(folder))
 
@@ -209,13 +211,7 @@ def test_the_sweeps_run_holds_the_answer(everything: Logged, folder: Path) -> No
     assert "2.29 x" in parent.data.tags["mlflow.note.content"]
     assert parent.data.tags["kind"] == "sweep"
     assert parent.data.tags["detail"].startswith("trial 2 is best (ddp micro 2 x 4 sdpa padded")
-
-
-def test_the_sweeps_run_holds_spec_machine_packages_and_best_plan(
-    everything: Logged, folder: Path, tmp_path: Path
-) -> None:
-    parent, _, records = everything
-    root = client_of(spec_in(folder)).download_artifacts(parent.info.run_id, "", str(tmp_path))
+    root = client.download_artifacts(parent.info.run_id, "", str(tmp_path))
     files = {path.name: path.read_text() for path in Path(root).iterdir() if path.is_file()}
 
     assert (folder / "mlartifacts").is_dir()
