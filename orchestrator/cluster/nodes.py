@@ -240,7 +240,6 @@ def _room(up: Sequence[Node]) -> str:
 
 
 def _has_room(request: CapacityRequest, up: Sequence[Node], tensor: int) -> bool:
-    """Returns True if all groups of a request fit."""
     fitting = room_for_groups(request.ranks, tensor, up, request.groups, share=request.share)
     return fitting == request.groups
 

@@ -73,7 +73,6 @@ class Scatter(TypedDict):
     line: NotRequired[Line]
     marker: NotRequired[Marker]
     text: NotRequired[Sequence[str]]
-    customdata: NotRequired[Sequence[float]]
     hovertemplate: NotRequired[str]
     hoverinfo: NotRequired[Literal["skip"]]
     cliponaxis: NotRequired[bool]
@@ -115,7 +114,6 @@ class Shape(TypedDict):
     y0: float
     y1: float
     line: Line
-    xref: NotRequired[Literal["paper"]]
     yref: NotRequired[Literal["paper"]]
 
 

@@ -106,10 +106,3 @@ class Device:
             "bf16": self.bf16_flops_per_second,
             "fp8": self.fp8_flops_per_second,
         }[precision]
-
-    def source_of(self, field: str) -> str | None:
-        """Returns the source of a field's value; None if it has none."""
-        for source, fields in self.sources:
-            if field in fields:
-                return source
-        return None

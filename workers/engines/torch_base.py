@@ -34,40 +34,27 @@ class AbstractTorchTraining(AbstractTraining):
             write_shard(self.module, self.update.optimizer, folder)
 
     def state_bytes(self) -> StateBytes:
-        return state_bytes(self.module, self.update.optimizer, self.settings, self.device)
+        """Returns bytes after a step; state offloaded to another device does not count.
+
+        Gradients take as many bytes as the trained weights; twice that with DDP, unless they are
+        views of its buckets.
+        """
+        ddp, states = self.settings.ddp, self.update.optimizer.state.values()
+        has_own_buckets = ddp is not None and not ddp.gradient_as_bucket_view
+        trained = [weight for weight in self.module.parameters() if weight.requires_grad]
+        values = [value for state in states for value in state.values()]
+        return StateBytes(
+            weights=_bytes(self.module.parameters(), self.device),
+            gradients=_bytes(trained, self.device) * (2 if has_own_buckets else 1),
+            optimizer_states=_bytes(
+                (value for value in values if isinstance(value, torch.Tensor)), self.device
+            ),
+        )
 
     def close(self) -> None:
         """Drops compiled code, whose guards hold tensors."""
         if self.settings.blocks.compile:
             reset_compiler()
-
-
-def state_bytes(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    settings: TorchSettings,
-    device: torch.device,
-) -> StateBytes:
-    """Returns bytes of weights, gradients and optimizer states after a step.
-
-    Gradients take as many bytes as the trained weights; twice that with DDP, unless they are
-    views of its buckets. State offloaded to another device does not count.
-    """
-    has_own_buckets = settings.ddp is not None and not settings.ddp.gradient_as_bucket_view
-    trained = [weight for weight in module.parameters() if weight.requires_grad]
-    return StateBytes(
-        weights=_bytes(module.parameters(), device),
-        gradients=_bytes(trained, device) * (2 if has_own_buckets else 1),
-        optimizer_states=_bytes(
-            (
-                value
-                for state in optimizer.state.values()
-                for value in state.values()
-                if isinstance(value, torch.Tensor)
-            ),
-            device,
-        ),
-    )
 
 
 def _bytes(tensors: Iterable[torch.Tensor], device: torch.device) -> int:

@@ -6,7 +6,6 @@ machines compile as they start (`workers/engines/build.py`).
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -29,44 +28,30 @@ def compile_operators(spec: SweepSpec, say: Callable[[str], None]) -> None:
         spec: Its space says whether DeepSpeed is searched, and which offload.
         say: Receives a line before it starts, and one if it fails.
     """
-    if "deepspeed" not in (spec.space.engine or ()) or missing_extra("deepspeed"):
+    space, on_gpu = spec.space, spec.cluster.device != "cpu"
+    usual = ("cpu",) if on_gpu else ()  # as in `load_engines`
+    places = {*(space.offload_optimizer or usual), *(space.offload_parameters or ())} - {"none"}
+    if "deepspeed" not in (space.engine or ()) or not places or missing_extra("deepspeed"):
         return
-    done = _marker(spec)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
+    versions = f"{version('deepspeed')}-{version('torch')}-{sys.version_info.minor}"
+    done = folder / "-".join(("plimsoll", versions, spec.cluster.device, *sorted(places)))
     if done.exists():
         return
     say("loading DeepSpeed's operators, which are compiled once on a machine: a minute or a few")
-    command = [sys.executable, "-P", "-m", "workers.parallel.operators"]
+    command = [sys.executable, "-P", "-m", __name__]
+    text = spec.model_dump_json().encode()
     try:
-        ended = subprocess.run(
-            command,
-            input=spec.model_dump_json(),
-            capture_output=True,
-            text=True,
-            timeout=COMPILE_SECONDS,
-            check=False,
+        subprocess.run(
+            command, input=text, capture_output=True, timeout=COMPILE_SECONDS, check=True
         )
-    except subprocess.TimeoutExpired:
-        say(f"DeepSpeed's operators were not compiled within {COMPILE_SECONDS:.0f} s")
-        return
-    if ended.returncode:
-        last = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
-        say(f"DeepSpeed's operators could not be loaded: {last[0]}")
-        return
-    done.parent.mkdir(parents=True, exist_ok=True)
-    done.touch()
-
-
-def _marker(spec: SweepSpec) -> Path:
-    """Returns the file that says so, which goes with the folder of the compiled operators."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
-    space = spec.space
-    words = (
-        *(f"{name} {version(name)}" for name in ("torch", "deepspeed")),
-        f"python {sys.version_info.major}.{sys.version_info.minor}",
-        f"{spec.cluster.device} {space.offload_optimizer} {space.offload_parameters}",
-    )
-    return folder / f"plimsoll-{hashlib.sha256(repr(words).encode()).hexdigest()[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        done.touch()
+    except (subprocess.SubprocessError, OSError) as error:
+        lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").split("\n")
+        cause = next((line for line in reversed(lines) if line.strip()), str(error))
+        say(f"DeepSpeed's operators could not be loaded: {cause}")
 
 
 def _load() -> None:

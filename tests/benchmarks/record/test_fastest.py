@@ -42,13 +42,6 @@ def test_what_fails_in_half_of_its_repeats_is_not_fast() -> None:
     assert fastest(PLANS, table, KNOBS, 4) == (ONE, EIGHT)
 
 
-def test_repeats_that_not_all_plans_have_change_nothing() -> None:
-    """The same command takes the same plans after a stop."""
-    table = rows(1, 20) + rows(2, 30, 5, 5) + rows(4, 10, 90) + rows(8, 25)
-
-    assert fastest(PLANS, table, KNOBS, 2) == (TWO, EIGHT)
-
-
 def test_a_plan_that_was_never_measured_is_missing() -> None:
     with pytest.raises(UserError, match="2 of 4 plans are not measured"):
         fastest(PLANS, rows(1, 20) + rows(8, 25), KNOBS, 1)
