@@ -12,6 +12,7 @@ import torch
 from search_spaces.errors import ClusterError
 from search_spaces.hardware.catalogue import known_device, load_device_file
 from search_spaces.hardware.files import REQUIRED, device_to_yaml
+from tests.search_spaces.test_hardware import source_of
 from tests.workers.probe.values import ON_A_GPU, TINY
 from workers.probe.config import ProbeResult
 from workers.probe.device import describe
@@ -64,11 +65,10 @@ def test_a_cpu_becomes_a_device_that_a_user_could_have_written(
     assert load_device_file(path) == (device,)
     assert device.name == "cpu"
     assert device.measured
-    assert [name for name in REQUIRED if name != "name" and not device.source_of(name)] == []
-    assert "2026-01-31" in (device.source_of("bandwidth_bytes_per_second") or "")
-    assert device.source_of("network_bytes_per_second") == known_device("cpu").source_of(
-        "network_bytes_per_second"
-    )
+    assert [name for name in REQUIRED if name != "name" and not source_of(device, name)] == []
+    assert "2026-01-31" in (source_of(device, "bandwidth_bytes_per_second") or "")
+    shipped = known_device("cpu")
+    assert source_of(device, name := "network_bytes_per_second") == source_of(shipped, name)
     fastest = max(rate for name, *_, rate in findings.matmul_points if name == "fp32")
     assert device.fp32_flops_per_second == pytest.approx(fastest, rel=1e-3)
 
@@ -134,7 +134,7 @@ def test_a_known_gpu_keeps_the_peaks_of_its_data_sheet() -> None:
     assert device.pageable_bytes_per_second == 6e9
     assert device.link_bytes_per_second == pytest.approx(350e9)
     assert device.drive_access == "direct_io"
-    assert "direct I/O" in (device.source_of("nvme_read_bytes_per_second") or "")
+    assert "direct I/O" in (source_of(device, "nvme_read_bytes_per_second") or "")
 
 
 def test_an_unknown_gpu_gets_the_peaks_that_were_measured() -> None:
@@ -147,7 +147,7 @@ def test_an_unknown_gpu_gets_the_peaks_that_were_measured() -> None:
     assert device.bf16_flops_per_second == 7.123e14
     assert device.fp8_flops_per_second == 0.0
     assert device.drive_access == "page_cache"
-    assert "page cache" in (device.source_of("nvme_read_bytes_per_second") or "")
+    assert "page cache" in (source_of(device, "nvme_read_bytes_per_second") or "")
 
 
 class Ticking:
