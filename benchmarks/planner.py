@@ -45,7 +45,7 @@ WIDE = {
 def question_for(
     model: str, ranks: int, global_batch: int, space: Mapping[str, Any]
 ) -> PlanningRequest:
-    """The question of a model on so many devices, with samples of 8,192 tokens."""
+    """Returns the request for a model on a number of devices, with samples of 8,192 tokens."""
     from workers.models.load import describe
 
     spec = SweepSpec.model_validate(
