@@ -47,6 +47,9 @@ def rank_processes(start: Literal["forkserver", "spawn"]) -> Iterator[Any]:
     path = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("OMP_NUM_THREADS", "1")
+        # a thread that was refused memory moves to another arena, whose top malloc_trim keeps: up
+        # to 64 MiB, which the next trial of a shared rank would use without growing
+        environment.setenv("MALLOC_ARENA_MAX", "1")
         environment.setenv("PYTHONPATH", path)  # of the process that loads what ranks need
         yield context
 
