@@ -72,9 +72,9 @@ test-pure: developers ## Run the tests that need no torch on another Python: PYT
 # Tests that take a machine for themselves come last.
 test-thorough: developers ## Run longer tests: PART=workers, sweeps, faults or exports; none begins after MINUTES=35
 	@until=$$(date --date '+$(MINUTES) minutes' +%s); \
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) $(if $(PART),--part $(PART)) \
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) $(if $(PART),--part=$(PART)) \
 		$(AT_LENGTH) --until $$until -m '(thorough or property) and not alone' && \
-	{ $(BIN)/python -m pytest $(AT_LENGTH) $(if $(PART),--part $(PART)) --until $$until -m alone \
+	{ $(BIN)/python -m pytest $(AT_LENGTH) $(if $(PART),--part=$(PART)) --until $$until -m alone \
 		|| test $$? = 5; } # no part but exports has any
 
 fuzz-plans: developers ## Run 200 legal plans drawn over all knobs; none may crash
