@@ -92,7 +92,7 @@ def test_a_worker_runs_trial_after_trial_and_is_replaced_when_it_dies(task: Task
 def test_a_probe_is_a_device_file_that_forecasts_find(task: Task) -> None:
     found = measure(task)
 
-    assert {row["precision"] for row in found["rows"]} == {"fp32", "bf16"}
+    assert {row["precision"] for row in found["rows"]} == {"fp32", "bf16", "fp16"}
     for row in found["rows"]:
         flops = row["tflops_per_second"] * 1e12 * row["seconds"]
         assert flops == pytest.approx(2 * row["rows"] * row["columns"] * row["inner"])
