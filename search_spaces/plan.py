@@ -56,8 +56,8 @@ class Plan:
     ]
     zero_stage: Annotated[
         ZeroStage,
-        "torch: 0 is DDP, 2 is FSDP2 that keeps weights gathered until backward, 3 is"
-        " FSDP2; deepspeed: the ZeRO stage",
+        "torch: 0 is DDP, 2 is FSDP2 that gathers weights once a step, 3 is FSDP2 that gathers them"
+        " in each pass; deepspeed: the ZeRO stage",
     ]
     replicas: Annotated[
         int, "FSDP2 hybrid sharding: groups of data ranks that each hold a whole model"

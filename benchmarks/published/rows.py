@@ -138,6 +138,7 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
         "gradients_sharded": stage >= 2,
         "weights_sharded": stage >= 3,
         "regathered": stage >= 3,
+        "stays_gathered": stage < 3,
         "regather_ranks": min(layout.shards, layout.data) if stage else 1,
         "first_blocks": first,
         "middle_blocks": middle,

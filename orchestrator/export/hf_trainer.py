@@ -265,5 +265,15 @@ def _caveats(source: ExportSource) -> Iterator[str]:
             "Trainer exempts biases and norms from weight decay; the script applies it to all"
             " weights, as measured."
         )
+    if plan.engine == "torch" and plan.zero_stage and plan.accumulation > 1:
+        yield (
+            "The measured run reduced gradients in each micro-batch. Trainer keeps them whole until"
+            " the last of a step, which takes the size of the trained weights in fp32."
+        )
+        if plan.zero_stage == 2:
+            yield (
+                "The measured run gathered weights once a step. Trainer gathers them in each"
+                " micro-batch."
+            )
     if plan.optimizer == "adamw_foreach":
         yield "The foreach AdamW is in the script: `optim` has no value for it."

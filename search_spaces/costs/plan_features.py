@@ -55,6 +55,7 @@ class PlanFeatures:
     gradients_sharded: Flags
     weights_sharded: Flags
     regathered: Flags  # weights are gathered once more for backward
+    stays_gathered: Flags  # weights are gathered for one forward pass of a step, not for each
     regather_ranks: Counts  # ranks that backward gathers them from: all shards, or reshard_ranks
     first_blocks: Numbers  # blocks on the first rank of the pipeline
     middle_blocks: Numbers  # blocks on the fullest middle rank; 0 if there is none

@@ -8,7 +8,7 @@ import numpy as np
 
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.micro_batch import COMPUTING, PIECES, piece_seconds, reached_share
-from search_spaces.costs.plan_features import STACKS, Counts, Flags, Numbers
+from search_spaces.costs.plan_features import STACKS, Counts, Flags, Numbers, PlanFeatures
 from search_spaces.costs.workload import Workload
 
 # stacks whose hooks run in Python for each weight with sharded gradients
@@ -99,17 +99,18 @@ def data_collectives(
     passes = np.where(features.every_pass, count, 1.0)
     whole = features.weights_sharded
     # sharded weights are gathered in forward and backward, others once per step after the update
-    forward = np.where(whole, gather * np.where(features.regathered, count, 1.0), 0.0)
+    in_forward, in_backward = _gathers(features)
+    forward = np.where(whole, gather * in_forward, 0.0)
     near = features.regather_ranks.astype(float)
     near_rate, near_waits = _ring(work, coefficients, near, tensor)
     again = parameters.held * width * (near - 1) / near / near_rate + near_waits * calls
-    backward = np.where(whole & features.regathered, again * count, 0.0)
+    backward = np.where(whole, again * in_backward, 0.0)
     updated = np.where(~whole & features.optimizer_sharded, gather, 0.0)
     reduced = np.where(
         features.gradients_sharded | features.optimizer_sharded, scatter, 2 * scatter
     )
     reduced = np.where(shards > 1, reduced, 0.0) * passes
-    hides_forward = computing * np.where(whole & features.regathered, count, 1.0) / 3
+    hides_forward = computing * in_forward / 3
     hides_backward = computing * passes * 2 / 3
     overlaps = features.overlapped & (work.rows.on_cpu == 0)  # a core computes or communicates
     exposed_forward = _exposed(forward, hides_forward, overlaps, coefficients)
@@ -121,6 +122,16 @@ def data_collectives(
     exposed = exposed_forward + exposed_backward + updated + hooks
     total = forward + backward + reduced + average + updated + hooks
     return exposed, total - exposed
+
+
+def _gathers(features: PlanFeatures) -> tuple[Numbers, Numbers]:
+    """Returns how often a step gathers sharded weights for forward, and for backward.
+
+    In a pipeline too: weights that stay gathered are freed by each forward pass, and gathered by
+    the backward pass after it and by a forward pass after another one.
+    """
+    count = features.accumulation.astype(float)
+    return np.where(features.stays_gathered, 1.0, count), np.where(features.regathered, count, 0.0)
 
 
 def _exposed(
@@ -232,7 +243,8 @@ def _offload(
     states = states + touched / host_rate
     drive = np.where(features.on_nvme, 2 * updated * features.state_bytes / rows.nvme, 0.0)
     held = parameters.held / np.where(features.weights_sharded, features.shards, 1)
-    weights = 2 * count * held * features.weight_bytes / rate
+    in_forward, in_backward = _gathers(features)
+    weights = (in_forward + in_backward) * held * features.weight_bytes / rate
     inputs = work.parts.block_input[rows.case] * features.filled
     activations = 2 * count * n_block * features.recomputed * inputs / rate
     return (

@@ -101,9 +101,9 @@ PARALLELISM = (
             " optimizer states, 2 also the gradients, 3 also the weights"
         ),
         does=(
-            "`torch`: 0 is DDP (no wrapper with one data rank), 2 is FSDP2 that keeps weights"
-            " gathered until backward, 3 is FSDP2 that gathers them again; `deepspeed`: the ZeRO"
-            " stage"
+            "`torch`: 0 is DDP (no wrapper with one data rank), 2 is FSDP2 that gathers weights"
+            " once a step and frees them in its last backward pass, 3 is FSDP2 that gathers them in"
+            " each forward and backward pass; `deepspeed`: the ZeRO stage"
         ),
         default=search_defaults.zero_stages,
         depends_on=("engine", "data"),

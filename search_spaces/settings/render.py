@@ -77,10 +77,13 @@ class TorchSettings:
         compute: Precision of forward and backward, by autocast for DDP and by the mixed-precision
             policy for FSDP2 (weights gathered in it, gradients reduced in fp32). Master weights and
             optimizer states are fp32 in both.
+        gathered_between_passes: FSDP2's weights stay gathered from one micro-batch of a step to the
+            next: argument `keep_gathered` of `gradient_sync`.
     """
 
     ddp: DdpSettings | None
     fsdp2: Fsdp2Settings | None
+    gathered_between_passes: bool
     replicas: int
     tensor: int
     sequence_parallel: bool
@@ -108,6 +111,7 @@ def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
     return TorchSettings(
         ddp=_ddp(plan, model) if replicated and not averages_after_step(plan) else None,
         fsdp2=_fsdp2(plan) if sharded else None,
+        gathered_between_passes=plan.zero_stage == 2,
         replicas=plan.replicas,
         tensor=plan.tensor,
         sequence_parallel=plan.sequence_parallel,

@@ -26,7 +26,7 @@ class StageModule(nn.Module):
 
     It also controls when the wrapper of the stage reduces gradients. By default torch's pipelining
     keeps FSDP2's weights and gradients unsharded from a stage's first backward to its last. Here
-    they are reduced as `settings` require.
+    both are as `settings` require.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class StageModule(nn.Module):
             self.module.reducer.prepare_for_backward([])
         if isinstance(self.module, FSDPModule):
             self.module.set_is_last_backward(is_last)
-        sync_shards(self.module, last=is_last)
+        keep = self._settings.gathered_between_passes
+        sync_shards(self.module, last=is_last, keep_gathered=keep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

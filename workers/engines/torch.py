@@ -24,7 +24,8 @@ class TorchTraining(AbstractTorchTraining):
         for index, batch in enumerate(batches):
             with watch.during("data"):
                 inputs = batch.on(self.device)
-            with gradient_sync(self.module, last=index == len(batches) - 1):
+            last, keep = index == len(batches) - 1, self.settings.gathered_between_passes
+            with gradient_sync(self.module, last=last, keep_gathered=keep):
                 with watch.during("forward"), autocast(self.settings.autocast, self.device):
                     part = require_loss(self.module(**inputs)) * (batch.targets / targets)
                 with watch.during("backward"):

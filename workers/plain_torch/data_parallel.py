@@ -158,17 +158,23 @@ def compress_gradients(
 
 
 @contextlib.contextmanager
-def gradient_sync(module: nn.Module, *, last: bool) -> Iterator[None]:
-    """Reduces gradients of a pass at once, or accumulates them until the last pass of a step."""
+def gradient_sync(module: nn.Module, *, last: bool, keep_gathered: bool) -> Iterator[None]:
+    """Reduces gradients of a pass at once, or accumulates them until the last pass of a step.
+
+    Args:
+        module: The model.
+        last: It is the last pass of a step.
+        keep_gathered: See `sync_shards`.
+    """
     if isinstance(module, DistributedDataParallel) and not last:
         with module.no_sync():
             yield
         return
-    sync_shards(module, last=last)
+    sync_shards(module, last=last, keep_gathered=keep_gathered)
     yield
 
 
-def sync_shards(module: nn.Module, *, last: bool) -> None:
+def sync_shards(module: nn.Module, *, last: bool, keep_gathered: bool) -> None:
     """Has FSDP2 reduce the gradients of the next backward pass; other modules stay as they are.
 
     Shards are reduced in each pass, or FSDP2 would hold whole gradients; replicas, once a step.
@@ -176,8 +182,11 @@ def sync_shards(module: nn.Module, *, last: bool) -> None:
     Args:
         module: The model, or a stage of it.
         last: It is the last backward pass of a step.
+        keep_gathered: Weights stay gathered after the other passes. Forward of the next pass needs
+            no gather then; FSDP2 would free them after each backward pass.
     """
     if isinstance(module, FSDPModule):
+        module.set_reshard_after_backward(last or not keep_gathered)
         module.set_requires_gradient_sync(True)  # torch's pipelining clears it
         module.set_requires_all_reduce(last)
 

@@ -105,6 +105,17 @@ def on_cuda(**knobs: Any) -> dict[str, Any]:
     return told
 
 
+def test_it_says_what_trainer_does_otherwise_between_micro_batches() -> None:
+    def caveats(**knobs: Any) -> str:
+        what = replace(taken_of(a_plan(**knobs)), device="cuda")
+        return " ".join(export_bundle(what, "hf-trainer").caveats)
+
+    for stage, gathers in ((2, True), (3, False)):
+        assert "Trainer keeps them whole" in (text := caveats(zero_stage=stage))
+        assert ("Trainer gathers them in each" in text) is gathers
+        assert "Trainer keeps" not in caveats(zero_stage=stage, micro_batch=4)  # a single one
+
+
 def test_the_arguments_say_the_plan() -> None:
     ddp = on_cuda(micro_batch=2, bucket_mib=100, precision="bf16", checkpoint_ratio=1.0)
     assert ddp["per_device_train_batch_size"] == 2

@@ -27,7 +27,7 @@ SCRIPTS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("ray-train", {"checkpoint_ratio": 0.5}, {"replicate", "checkpoint_blocks", "make_scheduler"}),
     ("ray-train", ZERO, {"make_optimizer", "make_scheduler"}),
     ("deepspeed", ZERO | {"compile": True}, {"make_optimizer", "compile_blocks"}),
-    ("accelerate", {"checkpoint_ratio": 0.5}, {"make_optimizer", "checkpoint_blocks"}),
+    ("accelerate", {"checkpoint_ratio": 0.5}, {"gradient_sync", "checkpoint_blocks"}),
     ("hf-trainer", {"checkpoint_ratio": 0.5}, {"checkpoint_blocks"}),
 ]
 

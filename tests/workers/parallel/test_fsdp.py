@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.trial import Measured, TrialRequest
-from tests.workers.launch import Group
+from tests.workers.launch import Group, Groups
 from tests.workers.one_step import built
 from tests.workers.values import LLAMA, a_request, a_spec
+from workers.engines.stopwatch import stopwatch_for
 from workers.worker import Worker
 
 FOUR_BLOCKS = a_spec(model=LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": 4}})
@@ -91,3 +95,58 @@ def test_blocks_are_told_whose_weights_to_gather_ahead(pair: Group) -> None:
             "2": ["3", "1 0"],
             "3": ["", "2 1"],
         }
+
+
+class _Gathers(TorchDispatchMode):
+    """Counts the all-gathers of a rank."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.c10d._allgather_base_.default
+        return func(*args, **(kwargs or {}))
+
+
+def _two_steps(worker: Worker, request: TrialRequest) -> tuple[list[int], bool, list[float]]:
+    """Gathers of each step, whether all weights are sharded after the last, and losses."""
+    ours = built(worker, request)
+    counts, losses = [], []
+    for number in range(2):
+        batches = ours.batches(number)
+        with _Gathers() as gathers:
+            watch = stopwatch_for(ours.device)
+            loss = ours.training.step(batches.batches, batches.targets, watch)
+        counts.append(gathers.count)
+        losses.append(loss.item())
+    sharded = all(isinstance(weight, DTensor) for weight in ours.module.parameters())
+    ours.training.close()
+    return counts, sharded, losses
+
+
+@pytest.mark.parametrize(
+    ("layout", "sharded_modules"),
+    [
+        ({}, 5),  # four blocks, and the model around them
+        pytest.param({"pipeline": 2, "pipeline_schedule": "1f1b"}, 3, marks=pytest.mark.thorough),
+        pytest.param({"pipeline": 2, "pipeline_schedule": "gpipe"}, 3, marks=pytest.mark.thorough),
+    ],
+    ids=["whole", "1f1b", "gpipe"],
+)
+def test_each_stage_gathers_weights_as_often_as_it_says(
+    groups: Groups, layout: dict[str, Any], sharded_modules: int
+) -> None:
+    passes = 4
+    shape = {"micro_batch": 1, "accumulation": passes, "data": 2, **layout}
+    ranks = groups.of(2 * layout.get("pipeline", 1))
+    losses = set()
+    for knobs, gathers in (
+        ({"zero_stage": 2}, 1),
+        ({"zero_stage": 3}, 2 * passes),
+    ):
+        found = ranks.call(_two_steps, a_request(FOUR_BLOCKS, **shape, **knobs))
+        for counts, sharded, _ in found:
+            assert (counts, sharded) == ([gathers * sharded_modules] * 2, True)
+        losses.add(tuple(tuple(of_rank) for *_, of_rank in found))
+    assert len(losses) == 1
