@@ -125,6 +125,11 @@ class Plan:
         "FSDP2, zero_stage 3: ranks that keep a block's weights between them until backward; 0:"
         " all data ranks",
     ] = 0
+    gathered_between_passes: Annotated[
+        bool,
+        "FSDP2, zero_stage 3: keep weights gathered from a backward pass to the next forward pass"
+        " of the same step",
+    ] = False
     # process
     loader_workers: Annotated[
         int, "processes per rank that prepare batches; 0: the rank itself does"

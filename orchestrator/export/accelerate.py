@@ -28,7 +28,13 @@ from search_spaces.settings.render import render_environment
 CONFIG = "accelerate_config.yaml"
 EXPRESSED = ExpressedKnobs(
     engine="torch",
-    written=(*SCRIPT_KNOBS, "replicas", "gradient_as_bucket_view", "ddp_static_graph"),
+    written=(
+        *SCRIPT_KNOBS,
+        "replicas",
+        "gradient_as_bucket_view",
+        "ddp_static_graph",
+        "gathered_between_passes",
+    ),
     in_caveats=(*USER_KNOBS, "pin_memory"),
     limits=SCRIPT_LIMITS,
 )

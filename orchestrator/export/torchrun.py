@@ -29,6 +29,7 @@ EXPRESSED = ExpressedKnobs(
         "compression",
         "prefetch_blocks",
         "reshard_ranks",
+        "gathered_between_passes",
     ),
     in_caveats=USER_KNOBS,
     limits=SCRIPT_LIMITS,

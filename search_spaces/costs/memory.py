@@ -177,9 +177,9 @@ def _saved(work: Workload, compiled_saved: float) -> Numbers:
 def _moments(
     work: Workload, stage: _Stage, gradients: Numbers, updated: Numbers, saved: Numbers
 ) -> tuple[tuple[Numbers, ...], ...]:
-    """Returns gradients, gathered weights, activations and temporaries at three moments.
+    """Returns gradients, gathered weights, activations and temporaries at four moments.
 
-    The moments are the end of forward, the start of backward in the blocks, and the update.
+    The moments are the end of forward, the start and the end of backward, and the update.
     `updated` are the parameters that a rank updates, `saved` the bytes of `_saved`.
     """
     features, rows, case = work.executions, work.rows, work.rows.case
@@ -202,33 +202,46 @@ def _moments(
     # gradients persist from the second micro-batch on; buckets of unsharded gradients always do
     buckets = (features.data > 1) & ~features.gradients_sharded
     lasting = np.where((features.accumulation > 1) | buckets, gradients, 0.0)
-    whole = features.gathered_bytes * (rows.block_trained + rows.block_frozen)
+    after_forward, at_start, at_end = _gathered(work, stage)
+    # a new gradient exists next to the sum that it is added to
+    adding = np.where(features.accumulation > 1, rows.largest_weight * features.gradient_bytes, 0)
+    return (
+        (lasting, after_forward, at_head, np.maximum(stage.heads * head, forward)),
+        (lasting, at_start, activations + recomputed * has_blocks, backward + adding),
+        (
+            lasting,
+            at_end,
+            activations + saved * has_blocks - per_block * stage.blocks,
+            backward + adding,
+        ),
+        (gradients, 0.0 * updated, 0.0 * updated, features.update_bytes * updated),
+    )
+
+
+def _gathered(work: Workload, stage: _Stage) -> tuple[Numbers, Numbers, Numbers]:
+    """Returns the bytes of weights and gradients that are temporarily whole, at three moments.
+
+    The moments are the end of forward, the start of backward in the blocks, and its end in a
+    micro-batch that is not the last.
+    """
+    features, rows = work.executions, work.rows
+    block = features.gathered_bytes * (rows.block_trained + rows.block_frozen)
     ends = features.gathered_bytes * (
         stage.embeddings * (rows.embedding_trained + rows.embedding_frozen)
         + stage.heads * (rows.head_trained + rows.head_frozen)
         - stage.embeddings * stage.heads * rows.tied
     )
-    gathers = features.weights_sharded & (features.shards > 1)
-    whole_blocks = np.where(features.regathered, 2.0, np.maximum(stage.blocks, 1.0))
-    gathered = np.where(gathers, ends + whole_blocks * whole, 0.0)
+    every_block = np.maximum(stage.blocks, 1.0) * block
+    keeps = features.regathered & (features.regather_ranks < features.shards)
+    kept = np.where(keeps, stage.blocks * block / features.regather_ranks, 0.0)
     reducing = np.where(
-        gathers & features.gradients_sharded,
+        features.gradients_sharded,
         rows.block_trained * (features.gathered_bytes + features.reduced_bytes),
         0.0,
     )
-    last_block = np.where(gathers, ends + whole, 0.0)
-    gathered_at_end = np.where(features.regathered, last_block, gathered)
-    keeps = gathers & features.regathered & (features.regather_ranks < features.shards)
-    kept = np.where(keeps, stage.blocks * whole / features.regather_ranks, 0.0)
-    # a new gradient exists next to the sum that it is added to
-    adding = np.where(features.accumulation > 1, rows.largest_weight * features.gradient_bytes, 0)
+    gathers = 1.0 * (features.weights_sharded & (features.shards > 1))
     return (
-        (lasting, gathered_at_end + kept, at_head, np.maximum(stage.heads * head, forward)),
-        (
-            lasting,
-            gathered + kept + reducing,
-            activations + recomputed * has_blocks,
-            backward + adding,
-        ),
-        (gradients, 0.0 * whole, 0.0 * whole, features.update_bytes * updated),
+        gathers * (ends + np.where(features.regathered, block, every_block) + kept),
+        gathers * (ends + np.where(features.regathered, 2 * block, every_block) + kept + reducing),
+        gathers * (ends + np.where(features.stays_gathered, every_block, block) + reducing),
     )

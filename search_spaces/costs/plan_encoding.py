@@ -75,7 +75,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         gradients_sharded=sharded & (fsdp | (zero >= 2)),
         weights_sharded=whole_shards,
         regathered=whole_shards & (zero == 3),
-        stays_gathered=zero < 3,
+        stays_gathered=(zero < 3) | table.column("gathered_between_passes").astype(bool),
         regather_ranks=_regather_ranks(table, shards),
         first_blocks=first,
         middle_blocks=middle,

@@ -127,8 +127,9 @@ def data_collectives(
 def _gathers(features: PlanFeatures) -> tuple[Numbers, Numbers]:
     """Returns how often a step gathers sharded weights for forward, and for backward.
 
-    In a pipeline too: weights that stay gathered are freed by each forward pass, and gathered by
-    the backward pass after it and by a forward pass after another one.
+    Weights that stay gathered after backward are gathered again for backward if forward freed them.
+    A pipeline's forward passes that follow one another gather too, but as many of its backward
+    passes then need not, so that the sum is the same.
     """
     count = features.accumulation.astype(float)
     return np.where(features.stays_gathered, 1.0, count), np.where(features.regathered, count, 0.0)

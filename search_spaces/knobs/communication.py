@@ -122,4 +122,20 @@ COMMUNICATION = (
         depends_on=(*ZERO, "data", "tensor", "pipeline", "replicas"),
         label="kept on {} ranks",
     ),
+    # Not searched by default: it wins only where the weights fit, but not with all activations, as
+    # zero_stage 2 needs, and where gathers are not hidden; it would double the plans of stage 3.
+    Knob(
+        name="gathered_between_passes",
+        trades="one gather of all weights instead of two for each micro-batch but the first,"
+        " against memory for all of them from backward to the next forward, which frees them block"
+        " by block",
+        does="calls `set_reshard_after_backward(False)` of FSDP2 before all backward passes of a"
+        " step but the last, as zero_stage 2 does too",
+        engines="torch",
+        is_active=lambda chosen: chosen["engine"] == "torch" and chosen["zero_stage"] == 3,
+        active="with engine torch and zero_stage 3",
+        depends_on=ZERO,
+        memory=1,
+        label="gathered between passes",
+    ),
 )

@@ -66,6 +66,7 @@ from search_spaces.rules.offload import (
 from search_spaces.rules.sharding import (
     compression_fits_device,
     fsdp_gathers_in_hooks,
+    gathered_weights_have_a_next_pass,
     prefetch_ends_with_the_blocks,
     replicas_divide_data,
     replicas_leave_shards,
@@ -163,6 +164,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             static_graph_has_one_pass,
             prefetch_ends_with_the_blocks,
             resharding_splits_the_data_ranks,
+            gathered_weights_have_a_next_pass,
             compression_fits_device,
             allocator_fits_device,
             loader_pinning_needs_cuda,

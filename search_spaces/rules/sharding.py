@@ -87,6 +87,13 @@ def resharding_splits_the_data_ranks(plan: Plan, _: RuleContext) -> str | None:
     return f"reshard_ranks {ranks} does not divide data {plan.data} into two or more groups"
 
 
+def gathered_weights_have_a_next_pass(plan: Plan, _: RuleContext) -> str | None:
+    """Weights that stay gathered until the next micro-batch of a step need one."""
+    if not plan.gathered_between_passes or plan.accumulation > 1:
+        return None
+    return "gathered_between_passes changes nothing in a step of one micro-batch: accumulation is 1"
+
+
 def prefetch_ends_with_the_blocks(plan: Plan, context: RuleContext) -> str | None:
     """Gathering more blocks ahead than a rank has is the same run as gathering all of them."""
     model = context.model

@@ -111,7 +111,7 @@ def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
     return TorchSettings(
         ddp=_ddp(plan, model) if replicated and not averages_after_step(plan) else None,
         fsdp2=_fsdp2(plan) if sharded else None,
-        gathered_between_passes=plan.zero_stage == 2,
+        gathered_between_passes=plan.zero_stage == 2 or plan.gathered_between_passes,
         replicas=plan.replicas,
         tensor=plan.tensor,
         sequence_parallel=plan.sequence_parallel,

@@ -24,6 +24,7 @@ TENSOR: Knobs = {"tensor": 2, "data": 1}
 SEQUENCE: Knobs = {**TENSOR, "sequence_parallel": True}
 DEEPSPEED: Knobs = {"engine": "deepspeed"}
 WIDE: Knobs = {"data": 4, "zero_stage": 3, "micro_batch": 1}
+KEPT: Knobs = {"gathered_between_passes": True}
 RECOMPUTED: Knobs = {"checkpoint_ratio": 1.0}
 SELECTIVE: Knobs = {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}
 # one of two ranks for each engine and technique
@@ -49,10 +50,10 @@ MORE: dict[str, Knobs] = {
     "ddp, static graph": {"micro_batch": 4, "ddp_static_graph": True, **RECOMPUTED},
     "fsdp2, gathered once a step": {"zero_stage": 2, "micro_batch": 1},
     "fsdp2, packed": {"zero_stage": 3, "batching": "packed", **SELECTIVE},
-    "fsdp2, gathered ahead": {"zero_stage": 3, "prefetch_blocks": 2, "micro_batch": 1},
+    "fsdp2, gathered ahead": {"zero_stage": 3, "prefetch_blocks": 2, "micro_batch": 1, **KEPT},
     "hybrid shard, gathered once a step": {**WIDE, "zero_stage": 2, "replicas": 2},
-    "hybrid shard": {**WIDE, "replicas": 2},
-    "weights kept by two ranks": {**WIDE, "reshard_ranks": 2},
+    "hybrid shard": {**WIDE, "replicas": 2, **KEPT},
+    "weights kept by two ranks": {**WIDE, "reshard_ranks": 2, **KEPT},
     "tensor": {**TENSOR, "batching": "packed", "attention": "eager"},
     "tensor, ddp": {"tensor": 2, "data": 2},
     "tensor, zero 2": {"tensor": 2, "data": 2, "zero_stage": 2},
@@ -66,7 +67,7 @@ MORE: dict[str, Knobs] = {
     "interleaved, zero 2": {
         **{"pipeline": 2, "pipeline_schedule": "interleaved", "micro_batch": 1, "zero_stage": 2}
     },
-    "pipeline, zero 3": {"pipeline": 2, "micro_batch": 1, "zero_stage": 3, **RECOMPUTED},
+    "pipeline, zero 3": {"pipeline": 2, "micro_batch": 1, "zero_stage": 3, **RECOMPUTED, **KEPT},
     "dualpipev, ddp": {"pipeline": 2, "pipeline_schedule": "dualpipev", "micro_batch": 1},
     "pipeline, sequence": {"pipeline": 2, **SEQUENCE, "micro_batch": 1},
     "zbv, sequence": {"pipeline": 2, **SEQUENCE, "micro_batch": 1, "pipeline_schedule": "zbv"},

@@ -117,6 +117,19 @@ def test_fsdp_holds_what_some_ranks_keep_until_backward() -> None:
     assert gathered(zero_stage=3, reshard_ranks=2) == freed + blocks / 2
 
 
+def test_weights_gathered_between_passes_meet_no_activations_but_a_blocks() -> None:
+    def added(**knobs: Any) -> float:
+        plan = a_plan(data=4, zero_stage=3, micro_batch=1, **knobs)
+        kept = held(replace(plan, gathered_between_passes=True))
+        return sum(kept.values()) - sum(held(plan).values())
+
+    few = {"checkpoint_ratio": 1.0, "checkpoint_offload": True}
+    block = 2 * BLOCK_WEIGHTS  # in bf16; two are gathered in any case
+    assert added(**few) == pytest.approx((BLOCKS - 2) * block)
+    assert added(**few, pipeline=2) == pytest.approx((BLOCKS / 2 - 2) * block)
+    assert added() == 0  # less than the activations of all blocks
+
+
 def test_the_first_stage_holds_most_micro_batches() -> None:
     """1F1B holds as many as there are stages (Narayanan et al. 2021), GPipe all."""
     first = work(a_plan(pipeline=4, micro_batch=16, accumulation=8))

@@ -143,12 +143,13 @@ def test_weights_that_a_node_keeps_come_from_the_node() -> None:
 
 
 def test_a_step_gathers_weights_as_often_as_fsdp2_does() -> None:
-    """Stage 2 once, stage 3 twice in each of four passes."""
+    """Stage 2 once, stage 3 twice in each of four passes, and once more than there are passes."""
     plans = [
         a_plan(data=8, accumulation=4, offload_optimizer="cpu", offload_parameters="cpu", **knobs)
         for knobs in (
             {"zero_stage": 2},
             {"zero_stage": 3},
+            {"zero_stage": 3, "gathered_between_passes": True},
         )
     ]
     weights = BLOCKS * 1_000_000 + 1_000_000
@@ -156,8 +157,9 @@ def test_a_step_gathers_weights_as_often_as_fsdp2_does() -> None:
         ("data_collectives", 2.0 * weights * 7 / 8 / DEVICE.link_bytes_per_second),
         ("offload", 4.0 * weights / 8 / DEVICE.pcie_bytes_per_second),
     ):
-        once, always = terms(*plans)[name]
+        once, always, kept = terms(*plans)[name]
         assert always - once == pytest.approx(7 * gather, rel=1e-6)
+        assert kept - once == pytest.approx(4 * gather, rel=1e-6)
 
 
 def test_tensor_ranks_split_matmuls_and_talk() -> None:

@@ -144,6 +144,7 @@ def test_each_stage_gathers_weights_as_often_as_it_says(
     for knobs, gathers in (
         ({"zero_stage": 2}, 1),
         ({"zero_stage": 3}, 2 * passes),
+        ({"zero_stage": 3, "gathered_between_passes": True}, 1 + passes),
     ):
         found = ranks.call(_two_steps, a_request(FOUR_BLOCKS, **shape, **knobs))
         for counts, sharded, _ in found:
