@@ -188,7 +188,8 @@ class TunedPlan:
 
             arguments = TrainingArguments(**best.training_arguments())
 
-        Call `prepare` too: it applies what these arguments cannot express.
+        Call `prepare` too: it applies what these arguments cannot express. How samples are batched
+        is your dataset's and collator's: pass it `pad_to_multiple_of=best.plan.pad_multiple`.
 
         Args:
             changes: Arguments that override those of the plan and the specification. Yours to

@@ -109,7 +109,11 @@ class ModelFacts:
         found: tuple[tuple[Dependence, tuple[str, ...], float], ...] = (
             ("data", (), self.data_difference),
             ("batch", ("micro_batch", "batching"), self.batch_difference),
-            ("padding", ("micro_batch", "batching", "sequence_parallel"), self.padding_difference),
+            (
+                "padding",
+                ("micro_batch", "batching", "pad_multiple", "sequence_parallel"),
+                self.padding_difference,
+            ),
             ("attention", ("attention",), max((0.0, *dict(self.attention_differences).values()))),
         )
         return tuple(

@@ -15,6 +15,7 @@ ZeroStage = Literal[0, 1, 2, 3]
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"]
 Batching = Literal["padded", "grouped", "packed"]
+PadMultiple = Literal[1, 8, 64, 128]
 CheckpointMode = Literal["full", "selective"]
 Offload = Literal["none", "cpu", "nvme"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "interleaved_zero_bubble", "zbv", "dualpipev"]
@@ -66,6 +67,10 @@ class Plan:
     micro_batch: Annotated[int, "samples per data rank and forward pass"]
     accumulation: int  # forward passes per optimizer step
     batching: Annotated[Batching, "how samples are arranged in batches: padded, grouped, packed"]
+    pad_multiple: Annotated[
+        PadMultiple,
+        "tokens to a multiple of which padded and grouped rows are padded: 1, 8, 64, 128",
+    ] = 1
     # recomputation and offload
     checkpoint_ratio: Annotated[float, "share of the blocks to recompute in backward"]
     checkpoint_mode: Annotated[

@@ -150,6 +150,7 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
         "activations_on_host": layout.offload_activations,
         "varied": run.varied,
         "filled": 1.0,
+        "longest_filled": 1.0,
         "variant": footprint.variants.index(footprint.variant(*wanted_of(run))),
         "precision": PRECISIONS.index("fp8" if states.kind == "nvfp4" else states.kind),
         "compiled": layout.compile,

@@ -49,7 +49,7 @@ SCRIPT_KNOBS = (
     "bucket_mib",
     "allocator",
 )
-USER_KNOBS = ("attention", "batching", "loader_workers", "loader_pin_memory")
+USER_KNOBS = ("attention", "batching", "pad_multiple", "loader_workers", "loader_pin_memory")
 _SPLIT = "splitting blocks takes more than a wrapper"
 _STAGES = "stages take more than a wrapper"
 SCRIPT_LIMITS = (
@@ -65,8 +65,8 @@ SCRIPT_LIMITS = (
 )
 _PORT = 29500  # torchrun's default
 _BATCHING = {
-    "padded": "padded to the sequence length",
-    "grouped": "grouped by similar length and padded to the longest of them",
+    "padded": "padded to the longest of a micro-batch",
+    "grouped": "grouped by similar length and padded to the longest of a micro-batch",
     "packed": "packed end to end, with their position ids",
 }
 
@@ -166,10 +166,13 @@ def template_values(
 
 
 def _batching_words(plan: Plan) -> str:
-    # without them transformers mixes the samples of several rows
-    reads_bounds = plan.batching == "packed" and plan.attention.startswith("flash")
-    bounds = ", cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k"
-    return _BATCHING[plan.batching] + (bounds if reads_bounds else "")
+    words = _BATCHING[plan.batching]
+    if plan.batching == "packed" and plan.attention.startswith("flash"):
+        # without them transformers mixes the samples of several rows
+        return f"{words}, cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k"
+    if plan.pad_multiple > 1:
+        return f"{words}, then to a multiple of {plan.pad_multiple} tokens"
+    return words
 
 
 def pinning_caveats(plan: Plan, program: str) -> Iterator[str]:
@@ -205,6 +208,11 @@ def user_tasks(source: ExportSource, batches: str = "make_steps") -> Iterator[st
         yield f"Attention was `{plan.attention}`: load your model with it (`attn_implementation`)."
     if plan.batching != "padded":
         yield f"Micro-batches were {plan.batching}: yours must be too, for the same speed."
+    if plan.pad_multiple > 1:
+        yield (
+            f"Micro-batches were padded to a multiple of {plan.pad_multiple} tokens: yours must be"
+            f" too (`pad_to_multiple_of={plan.pad_multiple}` in collators of transformers)."
+        )
     if plan.loader_workers or plan.loader_pin_memory:
         yield (
             f"Batches came from {plan.loader_workers} loader processes per rank"

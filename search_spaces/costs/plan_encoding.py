@@ -21,7 +21,7 @@ from search_spaces.costs.plan_features import (
     Numbers,
     PlanFeatures,
 )
-from search_spaces.costs.sequence_packing import fill_ratios
+from search_spaces.costs.sequence_packing import fill_ratios, longest_fill
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
@@ -105,6 +105,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         on_nvme=table.is_value("offload_optimizer", "nvme"),
         varied=np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
         filled=fill_ratios(table, footprint),
+        longest_filled=longest_fill(table, footprint),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
 

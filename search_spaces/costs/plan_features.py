@@ -68,6 +68,7 @@ class PlanFeatures:
     activations_on_host: Flags
     varied: Flags  # micro-batches differ in length
     filled: Numbers  # mean work of a micro-batch over that of one with only the longest samples
+    longest_filled: Numbers  # tokens in a row of the longest sample over those of the sample
     # computation
     variant: Counts  # index into the footprint's variants
     precision: Counts  # index into PRECISIONS

@@ -85,38 +85,65 @@ def fill_ratios(table: PlanTable, footprint: Footprint) -> Numbers:
     """Returns the fill ratio of each plan: tokens in rows over those of only longest samples.
 
     Returns:
-        Means over the micro-batches of a step, in (0, 1]; 1 if all samples have one length or
-        their lengths are unknown.
+        Means over the micro-batches of a step; 1 if all samples have one length or their lengths
+        are unknown, above 1 if rounding makes rows longer than the longest sample.
     """
     if not footprint.varied or not footprint.lengths:
         return np.ones(len(table))
     micro = table.column("micro_batch").astype(np.int64)
     samples = micro * table.column("accumulation") * table.column("data")
     code = table.codes["batching"].astype(np.int64)
-    keys, case = np.unique(np.stack([code, micro, samples], axis=1), axis=0, return_inverse=True)
-    batchings = table.values["batching"]
+    cases = np.stack([code, micro, samples, _multiples(table)], axis=1)
+    keys, case = np.unique(cases, axis=0, return_inverse=True)
+    batchings, lengths = table.values["batching"], footprint.lengths
     tokens_per_sample = np.array(
         [
-            _tokens(footprint.lengths, footprint.row_tokens, batchings[code], batch, step) / batch
-            for code, batch, step in keys.tolist()
+            _tokens(lengths, footprint.row_tokens, batchings[code], batch, step, multiple) / batch
+            for code, batch, step, multiple in keys.tolist()
         ]
     )
     share: Numbers = tokens_per_sample[case.reshape(-1)] / footprint.tokens
-    return np.minimum(share, 1.0)
+    return np.minimum(share, longest_fill(table, footprint))
+
+
+def longest_fill(table: PlanTable, footprint: Footprint) -> Numbers:
+    """Returns the tokens in each plan's row of the longest sample, over those of the sample."""
+    tokens = max(footprint.tokens, 1)
+    return _rounded(tokens, _multiples(table)) / tokens
+
+
+def _multiples(table: PlanTable) -> Counts:
+    """Returns the tokens to a multiple of which rows are padded; 1 if only ranks need a multiple.
+
+    A model is traced on rows that its ranks can split.
+    """
+    multiple = table.column("pad_multiple").astype(np.int64)
+    ranks = np.where(table.column("sequence_parallel"), table.column("tensor"), 1).astype(np.int64)
+    return np.where(multiple > 1, np.lcm(multiple, ranks), 1)
+
+
+def _rounded(tokens: Counts | int, multiple: Counts | int) -> Counts:
+    return np.asarray(-(-tokens // multiple) * multiple)
 
 
 @functools.lru_cache(maxsize=4096)
 def _tokens(
-    lengths: tuple[int, ...], row_tokens: int, batching: Batching, micro_batch: int, samples: int
+    lengths: tuple[int, ...],
+    row_tokens: int,
+    batching: Batching,
+    micro_batch: int,
+    samples: int,
+    multiple: int,
 ) -> float:
     """Returns the mean tokens in the rows of a micro-batch, including padding."""
     steps = _steps(lengths, samples)
     match batching:
         case "padded":
-            return micro_batch * float(steps.reshape(-1, micro_batch).max(axis=1).mean())
+            longest = steps.reshape(-1, micro_batch).max(axis=1)
+            return micro_batch * float(_rounded(longest, multiple).mean())
         case "grouped":
             longest = -np.sort(-steps, axis=1)[:, ::micro_batch]
-            return micro_batch * float(longest.mean())
+            return micro_batch * float(_rounded(longest, multiple).mean())
         case "packed":
             count = min(micro_batch, _MAX_PACKED)
             batches = steps.reshape(-1, micro_batch)[:_PACKED_BATCHES, :count].tolist()

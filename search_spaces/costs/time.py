@@ -147,7 +147,7 @@ def pipeline_hop_seconds(work: Workload, coefficients: TimeCoefficients) -> Numb
     features, rows = work.executions, work.rows
     stride = features.tensor * features.data
     rate = np.where(stride * 2 <= rows.node_devices, rows.link, rows.network)
-    hidden = work.parts.block_input[rows.case] * features.filled
+    hidden = work.parts.block_input[rows.case] * features.filled / features.longest_filled
     hop = hidden / (coefficients.hop_share * rate) + coefficients.collective_seconds
     count = 2.0 * (features.accumulation * features.chunks + features.pipeline - 1)
     return np.where(features.pipeline > 1, count * hop, 0.0)
@@ -246,7 +246,7 @@ def _offload(
     held = parameters.held / np.where(features.weights_sharded, features.shards, 1)
     in_forward, in_backward = _gathers(features)
     weights = (in_forward + in_backward) * held * features.weight_bytes / rate
-    inputs = work.parts.block_input[rows.case] * features.filled
+    inputs = work.parts.block_input[rows.case] * features.filled / features.longest_filled
     activations = 2 * count * n_block * features.recomputed * inputs / rate
     return (
         np.where(features.optimizer_on_host, states + drive, 0.0)

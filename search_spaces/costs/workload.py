@@ -62,6 +62,7 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
     cases = executions.take(first)
     tensor, micro_batch = cases.tensor.astype(float), cases.micro_batch.astype(float)
     computed = micro_batch * cases.filled  # memory is that of the longest samples, work is not
+    longest = micro_batch * cases.longest_filled
     groups = [
         (footprint.variants[number], np.flatnonzero(cases.variant == number))
         for number in np.unique(cases.variant)
@@ -78,7 +79,7 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
             PartBytes,
             len(first),
             [
-                (group, part_bytes(variant, footprint.depth, micro_batch[group], tensor[group]))
+                (group, part_bytes(variant, footprint.depth, longest[group], tensor[group]))
                 for variant, group in groups
             ],
         ),
@@ -100,6 +101,7 @@ def _cases(executions: PlanFeatures) -> tuple[Counts, Counts]:
         executions.variant,
         executions.micro_batch,
         executions.filled,
+        executions.longest_filled,
         executions.tensor,
         executions.precision,
         executions.compiled,

@@ -41,6 +41,23 @@ COMPUTATION = (
         default=search_defaults.batchings,
     ),
     Knob(
+        name="pad_multiple",
+        trades=(
+            "fewer different widths, for each of which libraries choose their kernels anew, against"
+            " more padding"
+        ),
+        does=(
+            "pads each micro-batch to its longest sample, then to a multiple of that many tokens;"
+            " with sequence_parallel, to one of the tensor ranks too"
+        ),
+        default=search_defaults.pad_multiples,
+        is_active=lambda chosen: bool(chosen["batching"] != "packed"),
+        active="if batching is padded or grouped",
+        depends_on=("batching",),
+        # no direction of memory: wider rows take more, but tensors of fewer sizes fragment less
+        label="rows of {}",
+    ),
+    Knob(
         name="compile",
         trades="faster steps against compile time, which the trial reports separately",
         does=(

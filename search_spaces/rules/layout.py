@@ -181,12 +181,12 @@ def padding_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     longer = context.spec.train.sequence_length > model.padding_from
     if model.padding_difference <= SAME_OUTPUTS or data.kind == "fixed" or not longer:
         return None
-    if plan.micro_batch == 1 and not plan.sequence_parallel:
+    if plan.micro_batch == 1 and not plan.sequence_parallel and plan.pad_multiple == 1:
         return None
     return (
         f"outputs of {model.architecture} for a sample change beside a longer one (by up to"
         f" {model.padding_difference:.0%}), so that padded micro-batches would train another loss;"
-        " use micro_batch 1, or samples of one length"
+        " use micro_batch 1 and pad_multiple 1, or samples of one length"
     )
 
 
@@ -195,3 +195,17 @@ def batching_needs_lengths(plan: Plan, context: RuleContext) -> str | None:
     if plan.batching == "padded" or context.spec.data.kind != "fixed":
         return None
     return f"batching {plan.batching} is the same as padded if all samples have the same length"
+
+
+def pad_multiple_divides(plan: Plan, context: RuleContext) -> str | None:
+    """Rows are padded to a multiple where they differ, but not beyond the sequence length."""
+    multiple, length = plan.pad_multiple, context.spec.train.sequence_length
+    if multiple == 1:
+        return None
+    if context.model.vocab_size is None:
+        return f"pad_multiple {multiple}: {context.model.architecture} makes its own batches"
+    if context.spec.data.kind == "fixed":
+        return f"pad_multiple {multiple} is the same as 1 if all samples have the same length"
+    if length % multiple == 0:
+        return None
+    return f"pad_multiple: train.sequence_length {length} is not a multiple of {multiple}"

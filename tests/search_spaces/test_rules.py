@@ -20,6 +20,7 @@ from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 FOUR_RATIOS = a_spec(space={"checkpoint_ratio": [0.0, 0.25, 0.3, 1.0]})
 LENGTHS = {"lengths": {128: 1.0, 512: 2.0}}
 LORA = a_spec(data=LENGTHS, train={"global_batch": 32, "precision": "fp32", "method": "lora"})
+NINETY_SIX = a_spec(data=LENGTHS, train={"global_batch": 32, "sequence_length": 96})
 NVME = a_spec(data=LENGTHS, cluster={"nvme_folder": "/mnt/nvme"})
 EIGHT = a_cluster(slots=8)
 GPUS = a_cluster(slots=8, device="cuda")
@@ -69,8 +70,8 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ddp_plan(),
         around(model=a_model(padding_difference=0.24), spec=a_spec(data=LENGTHS)),
         "outputs of GPT2LMHeadModel for a sample change beside a longer one (by up to 24%), so that"
-        " padded micro-batches would train another loss; use micro_batch 1, or samples of one"
-        " length",
+        " padded micro-batches would train another loss; use micro_batch 1 and pad_multiple 1, or"
+        " samples of one length",
     ),
     "attention_keeps_the_loss": (
         ddp_plan(attention="eager"),
@@ -82,6 +83,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ddp_plan(batching="grouped"),
         around(spec=a_spec()),
         "batching grouped is the same as padded if all samples have the same length",
+    ),
+    "pad_multiple_divides": (
+        ddp_plan(pad_multiple=64),
+        around(spec=NINETY_SIX, model=a_model(vocab_size=100)),
+        "pad_multiple: train.sequence_length 96 is not a multiple of 64",
     ),
     "cluster_has_room": (
         ddp_plan(tensor=2),
@@ -411,6 +417,20 @@ def test_weights_are_kept_by_some_of_the_data_ranks(
     assert reason is None if words is None else reason is not None and words in reason
 
 
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        (around(spec=a_spec(data=LENGTHS), model=a_model(vocab_size=100)), None),
+        (around(spec=a_spec(data=LENGTHS), model=a_model(vocab_size=None)), "its own batches"),
+        (around(spec=a_spec(), model=a_model(vocab_size=100)), "all samples have the same length"),
+    ],
+)
+def test_only_rows_that_plimsoll_pads_are_rounded(context: RuleContext, words: str | None) -> None:
+    reason = RULES["pad_multiple_divides"](ddp_plan(pad_multiple=8), context)
+
+    assert reason is None if words is None else reason is not None and words in reason
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_breaks_this_rule_and_no_other(name: str) -> None:
     plan, context, detail = BROKEN[name]
@@ -519,6 +539,9 @@ def test_padding_matters_only_where_there_is_some() -> None:
     assert refusal(ddp_plan(), around(model=differs, spec=equal)) is None
     alone = ddp_plan(micro_batch=1, accumulation=16)
     assert refusal(alone, around(model=differs, spec=varied)) is None
+    rounded = refusal(replace(alone, pad_multiple=8), around(model=differs, spec=varied))
+    assert rounded is not None
+    assert rounded.rule == "padding_keeps_the_loss"
     short = a_model(padding_difference=0.24, padding_from=4096)
     assert refusal(ddp_plan(), around(model=short, spec=varied)) is None
 

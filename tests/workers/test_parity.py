@@ -35,9 +35,13 @@ BY_DEFAULT: dict[str, Knobs] = {
         **{"zero_stage": 2, "offload_optimizer": "cpu", "offload_parameters": "cpu"},
         "optimizer": "adamw_fused",
     },
-    "tensor, the sequence too": {**SEQUENCE, **SELECTIVE, "batching": "grouped"},
+    "tensor, the sequence too": {
+        **{**SEQUENCE, **SELECTIVE, "batching": "grouped", "pad_multiple": 8}
+    },
     "fsdp2 in fp16": {"zero_stage": 3, "precision": "fp16"},
-    "pipeline, interleaved": {**PIPELINE, "pipeline_schedule": "interleaved"},
+    "pipeline, interleaved": {
+        **{**PIPELINE, "pipeline_schedule": "interleaved", "pad_multiple": 8}
+    },
     "zero 2": {**DEEPSPEED, "zero_stage": 2},
 }
 MORE: dict[str, Knobs] = {

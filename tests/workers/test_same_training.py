@@ -147,6 +147,17 @@ def test_the_losses_of_a_plan_are_those_of_the_plain_loop(groups: Groups, plan: 
     assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
 
 
+def test_rounded_rows_train_as_those_of_the_longest_sample(groups: Groups) -> None:
+    losses = []
+    for multiple in (1, 64):
+        plan = a_plan(micro_batch=4, batching="grouped", pad_multiple=multiple)
+        outcome = groups.of(2).run(TrialRequest(number=0, plan=plan, spec=SPEC))
+        assert isinstance(outcome, Measured), outcome
+        losses.append(outcome.losses)
+
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
 def test_the_reference_learns_so_that_a_wrong_update_would_show() -> None:
     frozen = build_whole(SPEC.model, SPEC.train, attention="eager").module
     unmoved = [_accumulate(frozen, step) for step in range(STEPS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -178,7 +179,7 @@ class DatasetSource:
         else:
             numbers = step_samples(all_lengths, step, plan.global_batch, train.seed)
         lengths = all_lengths[list(numbers)].tolist()
-        multiple = plan.tensor if plan.sequence_parallel else 1
+        multiple = math.lcm(plan.pad_multiple, plan.tensor if plan.sequence_parallel else 1)
         layout = self._layout(plan.batching, multiple, plan.attention)
         return StepBatches(
             batches=tuple(

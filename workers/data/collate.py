@@ -114,7 +114,7 @@ def mask(
 class Layout:
     """Settings of a micro-batch, apart from its samples; lengths in tokens.
 
-    Rows are padded to a multiple of `multiple` tokens, so that ranks can split them evenly.
+    Rows are padded to a multiple of `multiple` tokens: fewer widths, and ranks split them evenly.
     """
 
     task: Task
@@ -130,7 +130,7 @@ class Layout:
 def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -> MicroBatch:
     """Makes the micro-batch of some samples, each of 1 to `sequence_length` tokens.
 
-    Rows are as long as the longest one, not as `sequence_length`. By task:
+    Rows are as long as the longest one, up to a multiple, not as `sequence_length`. By task:
 
     - causal-lm: the tokens are their own labels, which the model shifts; the first token of a
       sample is not a target. Packed rows have position ids that restart with each sample, and

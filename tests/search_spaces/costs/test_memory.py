@@ -66,6 +66,8 @@ def test_activations_are_those_of_all_parts_at_the_end_of_forward() -> None:
 
     assert found["activations"] == 16 * (BLOCKS + 2) * 10 * MIB
     assert found["temporaries"] == pytest.approx(16 * 3 * MIB, abs=1)
+    rounded = held(a_plan(micro_batch=16, pad_multiple=128), replace(FOOTPRINT, tokens=96))
+    assert rounded["activations"] == pytest.approx(found["activations"] * 128 / 96)
 
 
 def test_recomputation_keeps_inputs_and_one_block() -> None:

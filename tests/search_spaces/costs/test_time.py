@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,20 +216,23 @@ def test_a_cpu_launches_and_works_in_turn() -> None:
     assert found == pytest.approx(4 * 30 * (BLOCKS + 2) * cpu.launch_seconds)
 
 
-def test_what_stages_and_the_host_are_handed_is_as_much_smaller() -> None:
-    """Has both batchings in one table; each has its own fill ratio for the same micro-batch."""
-    varied = replace(FOOTPRINT, varied=True, lengths=(256, 1024), row_tokens=1024)
+@pytest.mark.parametrize(
+    ("lengths", "knobs", "share"),
+    [((256, 1024), {"batching": "packed"}, 5 / 8), ((96,), {"pad_multiple": 128}, 4 / 3)],
+)
+def test_what_stages_and_the_host_are_handed_follows_the_rows(
+    lengths: tuple[int, ...], knobs: dict[str, Any], share: float
+) -> None:
+    """Has both plans in one table; each has its own fill ratio for the same micro-batch."""
+    varied = {"varied": True, "lengths": lengths, "row_tokens": 1024, "tokens": lengths[-1]}
     layout = {"micro_batch": 16, "accumulation": 1, "checkpoint_ratio": 1.0, "pipeline": 2}
-    plans = [
-        a_plan(batching=batching, checkpoint_offload=True, **layout)
-        for batching in ("padded", "packed")
-    ]
+    plans = [a_plan(checkpoint_offload=True, **layout, **changed) for changed in ({}, knobs)]
 
-    found = step_terms(work(*plans, footprint=varied), IDEAL).seconds
+    found = step_terms(work(*plans, footprint=replace(FOOTPRINT, **varied)), IDEAL).seconds
     matmul, hops, offload = (
         found[:, TERMS.index(name)] for name in ("matmul", "pipeline_hops", "offload")
     )
 
-    assert matmul[1] / matmul[0] == pytest.approx(5 / 8, rel=0.03)
-    assert hops[1] / hops[0] == pytest.approx(5 / 8, rel=0.03)
-    assert offload[1] / offload[0] == pytest.approx(5 / 8, rel=0.03)
+    assert matmul[1] / matmul[0] == pytest.approx(share, rel=0.03)
+    assert hops[1] / hops[0] == pytest.approx(share, rel=0.03)
+    assert offload[1] / offload[0] == pytest.approx(share, rel=0.03)

@@ -155,6 +155,16 @@ def test_two_cpu_ranks_search_little() -> None:
     assert several == {"zero_stage", "micro_batch", "batching", "checkpoint_ratio", "attention"}
 
 
+def test_rows_of_gpus_are_rounded_where_samples_differ_in_length() -> None:
+    short = {"train": {"global_batch": 128, "precision": "bf16", "sequence_length": 96}}
+
+    assert domains(8, vocab_size=100)["pad_multiple"] == (1, 64)
+    assert domains(8, vocab_size=None)["pad_multiple"] == (1,)
+    assert domains(8, vocab_size=100, spec=short)["pad_multiple"] == (1,)
+    assert domains(8, vocab_size=100, spec={"data": {}})["pad_multiple"] == (1,)
+    assert domains(8, vocab_size=100, device="cpu")["pad_multiple"] == (1,)
+
+
 def test_flash_attention_is_searched_where_it_computes() -> None:
     three = {"attentions": ("sdpa", "eager", "flash_attention_2")}
     whole = {"train": {"global_batch": 128, "precision": "fp32"}}

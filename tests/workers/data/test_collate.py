@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,24 @@ def test_padded_causal() -> None:
     assert batch.inputs["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert batch.inputs["labels"].tolist() == [[1, 2, 3, 4], [1, 2, IGNORED, IGNORED]]
     assert (batch.samples, batch.tokens, batch.targets) == (2, 6, 4)
+
+
+def test_rows_rounded_to_a_multiple() -> None:
+    tasks: dict[Task, list[list[int]]] = {  # hand-computed: of 9 and 3 tokens, 4 and 5 of a half
+        "causal-lm": [[2, 16]] * 3,
+        "masked-lm": [[2, 16]] * 3,
+        "sequence-classification": [[2, 16], [2, 16], [2]],
+        "seq2seq": [[2, 8]] * 3,
+    }
+    for task, shapes in tasks.items():
+        layout = replace(_layout(task), multiple=8)
+        batch = collate((0, 1), _samples(9, 3), layout)
+        exact = collate((0, 1), _samples(9, 3), _layout(task))
+        assert [list(rows.shape) for rows in batch.inputs.values()] == shapes, task
+        assert batch.inputs["attention_mask"].sum() == exact.inputs["attention_mask"].sum()
+        labels = (each.inputs["labels"] for each in (batch, exact))
+        assert len({int((rows != IGNORED).sum()) for rows in labels}) == 1
+        assert (batch.samples, batch.tokens, batch.targets) == (2, 12, exact.targets)
 
 
 def test_packed_causal() -> None:
