@@ -300,6 +300,8 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
     if plan.engine == "deepspeed":
         yield _equal("optimizer offload", plan.offload_optimizer, observed.offload_optimizer)
     yield _micro_batch(plan, observed)
+    if plan.pad_multiple > 1:
+        yield _row_width(plan, observed)
     yield _accumulation(plan, ranks[0])
     yield _equal("recomputed blocks", manifest.recomputed_blocks, *_count(observed.recomputed))
     yield _equal("compiled", plan.compile, observed.compiled > 0)
@@ -360,6 +362,16 @@ def _micro_batch(plan: Plan, observed: ObservedSettings) -> Finding:
             passed=None,
         )
     return _equal("micro-batch", plan.micro_batch, observed.rows)
+
+
+def _row_width(plan: Plan, observed: ObservedSettings) -> Finding:
+    width = observed.columns
+    return Finding(
+        check="row width",
+        expected=f"a multiple of {plan.pad_multiple} tokens",
+        observed=_word(width),
+        passed=None if width is None else width % plan.pad_multiple == 0,
+    )
 
 
 def _accumulation(plan: Plan, rank: ObservedRank) -> Finding:

@@ -47,6 +47,7 @@ class ObservedSettings:
     recomputed: tuple[tuple[str, int], ...]
     compiled: int  # modules
     rows: int | None  # of the first tensor of a forward pass: samples, unless they are packed
+    columns: int | None  # of the same tensor: tokens
     compute: str | None  # output dtype of most linear layers: float32, bfloat16, float16
     attention: str | None  # transformers' name of it
     optimizer: str  # class and implementation: AdamW fused

@@ -91,7 +91,7 @@ class ModuleHooks:
     handles: list[RemovableHandle] = field(default_factory=list)
     ran: set[int] = field(default_factory=set)  # modules whose forward ran outside backward
     again: dict[int, nn.Module] = field(default_factory=dict)  # and in backward
-    rows: int | None = None  # batch dimension of the first tensor input
+    shape: tuple[int, ...] = ()  # of the first tensor input: batch dimension, tokens
     dtypes: Counter[torch.dtype] = field(default_factory=Counter)
 
     @classmethod
@@ -119,8 +119,8 @@ class ModuleHooks:
     def _on_root(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = (*args, *kwargs.values())
         tensors = (value for value in values if isinstance(value, torch.Tensor) and value.dim())
-        if self.rows is None and (first := next(tensors, None)) is not None:
-            self.rows = len(first)
+        if not self.shape and (first := next(tensors, None)) is not None:
+            self.shape = tuple(first.shape)
 
     def _on_forward(self, module: nn.Module, _: object) -> None:
         if self.in_backward():
@@ -148,7 +148,8 @@ class ModuleHooks:
             wrapped=_counts_by_class(wrappers.units),
             recomputed=_counts_by_class(self._recomputed()),
             compiled=len(self.compiled),
-            rows=self.rows,
+            rows=self.shape[0] if self.shape else None,
+            columns=self.shape[1] if len(self.shape) > 1 else None,
             compute=_dtype_name(self.dtypes),
             attention=_attention(self.roots),
             optimizer=_optimizer_name(optimizer),

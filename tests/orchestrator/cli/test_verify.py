@@ -31,7 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     words = [f"sample {number} has {'words ' * (number % 7)}" for number in range(40)]
     (project / "data" / "text.txt").write_text("\n\n".join(words))
     spec = a_spec(data={"files": ["data/text.txt"], "lengths": {}})
-    what = taken_of(a_plan(checkpoint_ratio=0.5, batching="grouped", bucket_mib=1), spec=spec)
+    rows = {"batching": "grouped", "pad_multiple": 8}
+    what = taken_of(a_plan(checkpoint_ratio=0.5, bucket_mib=1, **rows), spec=spec)
     assert isinstance(what.outcome, Measured)
     told = replace(what, outcome=replace(what.outcome, losses=tuple(plain_losses(spec))))
     write_bundle(export_bundle(told), told, project / "out")
@@ -73,6 +74,7 @@ def test_a_folder_that_does_what_was_measured_is_verified(
     findings = {finding["check"]: finding for finding in result["findings"]}
     assert findings["losses"]["observed"].endswith("apart in 8 steps")
     assert findings["recomputed blocks"]["observed"] == "1 LlamaDecoderLayer"
+    assert findings["row width"]["expected"] == "a multiple of 8 tokens"
     assert {finding["passed"] for finding in findings.values()} == {True}
     assert list(temporary.glob("torchelastic*")) == []
 

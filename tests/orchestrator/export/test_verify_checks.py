@@ -92,6 +92,14 @@ def test_packed_samples_have_no_rows_and_fewer_passes() -> None:
     assert wrong(more) == ["accumulation"]
 
 
+@pytest.mark.parametrize(("columns", "passed"), [(192, True), (190, False), (None, None)])
+def test_rows_are_of_the_plans_multiple(columns: int | None, passed: bool | None) -> None:
+    exported = an_export(knobs={"pad_multiple": 64})
+    finding = found(check_run(exported, a_run(exported, columns=columns)), "row width")
+
+    assert (finding.expected, finding.passed) == ("a multiple of 64 tokens", passed)
+
+
 def test_speed_is_of_the_steps_after_those_that_were_looked_at() -> None:
     (rank, _) = a_run(EXPORTED)
     slow_start = [replace(s, at=s.at - (20 if i < 2 else 0)) for i, s in enumerate(rank.steps)]

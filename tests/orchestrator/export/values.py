@@ -57,6 +57,7 @@ def a_run(
         "recomputed": (("Block", 2),),
         "compiled": 0,
         "rows": exported.plan.micro_batch,
+        "columns": 64,
         "compute": "float32",
         "attention": "sdpa",
         "optimizer": "AdamW fused",
