@@ -10,12 +10,13 @@ from pathlib import Path
 
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.files import read_devices
+from search_spaces.hardware.mig import instances_of
 from search_spaces.hardware.names import DeviceError, unknown_device, words_of
 from search_spaces.plan import Precision
 from search_spaces.spec.yaml_reader import yaml_text
 
 # in this order: a device may be based on one in an earlier file
-_FILES = ("nvidia_servers.yaml", "nvidia_mig.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
+_FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
 
 
 def find_device(name: str, *, folder: Path | None = None) -> Device:
@@ -85,7 +86,7 @@ def catalogue() -> tuple[Device, ...]:
     for file in _FILES:
         text = (folder / file).read_text(encoding="utf-8")
         devices += read_devices(text, source=file, lookup=lookup)
-    return tuple(devices)
+    return (*devices, *(instance for board in devices for instance in instances_of(board)))
 
 
 def user_folder() -> Path:

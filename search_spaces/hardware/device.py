@@ -95,6 +95,8 @@ class Device:
     collective_points: tuple[CollectivePoint, ...] = ()
     """Measured between processes of one node."""
     measured: Annotated[bool, Field(strict=True)] = False
+    estimated: Annotated[bool, Field(strict=True)] = False
+    """True if peaks and bandwidth follow from the properties of an unknown GPU."""
     sources: tuple[Source, ...] = ()
 
     def peak_flops_per_second(self, precision: MatmulPrecision) -> float:
