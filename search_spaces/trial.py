@@ -166,6 +166,10 @@ class Measured:
     request: the initial weights were rounded otherwise.
     """
 
+
+    `attention_backends` are those that torch's scaled_dot_product_attention chose for the longest
+    samples on rank 0, such as `cudnn_attention`. It is empty without any, for a compiled plan, and
+    in old records.
     kind: Literal["measured"] = "measured"
     samples_per_second: Estimate
     tokens_per_second: float  # without padding
@@ -186,6 +190,7 @@ class Measured:
     perturbed: bool = False
 
 
+    attention_backends: tuple[str, ...] = ()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
     """The plan needed more memory than the limit.

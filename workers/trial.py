@@ -34,6 +34,7 @@ from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
 from workers.engines.stopwatch import Stopwatch
 from workers.measure import flops
+from workers.measure.attention import AttentionBackends
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
 from workers.memory.meter import MemoryPeak
@@ -203,7 +204,7 @@ def train_and_measure(
     ):
         counted = _counted(feed, plan, group, worker.device)
         first_step_at = time.perf_counter()
-        _worst_step(training, counted, watch)
+        attention = _worst_step(training, counted, watch, plan)
         worker.meter.check()
         sampler.begin()
         series = _measure(training, counted, request, worker, group, watch)
@@ -230,7 +231,7 @@ def train_and_measure(
     )
     memory = _reading(worker, peak, states, series.allocator_retries)
     measured = _measured(request, series, group, worker.device, memory, conditions, costs)
-    return replace(measured, validation=validation)
+    return replace(measured, validation=validation, attention_backends=attention)
 
 
 def _measure(
@@ -305,12 +306,20 @@ def _measured(
     )
 
 
-def _worst_step(training: AbstractTraining, feed: Feed, watch: Stopwatch) -> None:
-    # a long run will meet the longest samples: the memory peak must include them
+def _worst_step(
+    training: AbstractTraining, feed: Feed, watch: Stopwatch, plan: Plan
+) -> tuple[str, ...]:
+    """Trains on the longest samples, and returns the attention backends unless it compiles.
+
+    A long run will meet the longest samples: the memory peak must include them.
+    """
     with watch.during("data"):
         worst = feed(WORST_STEP)
-    training.step(worst.batches, worst.targets, watch)
+    backends = AttentionBackends()
+    with contextlib.nullcontext() if plan.compile else backends:
+        training.step(worst.batches, worst.targets, watch)
     watch.synchronize()
+    return backends.names
 
 
 def train_one_step(spec: SweepSpec, worker: Worker) -> None:

@@ -134,6 +134,7 @@ def _figures(record: Record) -> Iterator[tuple[str, Any]]:
         },
     )
 
+    yield "attention_backends", measured and list(measured.attention_backends)
 
 def _failure(validation: Record, state: SweepState) -> dict[str, str | None]:
     failure = state.failed_validations.get(validation.number)

@@ -80,6 +80,8 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
     }
     if lossy := lossy_words(plan, spec):
         tags["lossy"] = lossy
+    if isinstance(outcome, Measured) and outcome.attention_backends:
+        tags["attention_backends"] = ", ".join(outcome.attention_backends)
     if trace := getattr(outcome, "trace", ""):
         tags["trace"] = trace[-MAX_TAG:]
     return {key: value[:MAX_TAG] for key, value in tags.items()}
