@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from search_spaces.facts import LossDependence
+from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 
@@ -123,6 +124,7 @@ class Conditions:
     device_power_watts: float | None
     device_memory_bytes: int | None
     throttled: tuple[str, ...]
+    device_clock_mhz: float | None = None  # of the SMs; a locked clock shows here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +166,12 @@ class Measured:
     interval is then wider. `seconds_by_step` is the wall-clock time of each step in `losses`; steps
     that were timed together have their mean. It is empty in old records. `perturbed` is that of the
     request: the initial weights were rounded otherwise.
-    """
-
 
     `attention_backends` are those that torch's scaled_dot_product_attention chose for the longest
     samples on rank 0, such as `cudnn_attention`. It is empty without any, for a compiled plan, and
     in old records.
+    """
+
     kind: Literal["measured"] = "measured"
     samples_per_second: Estimate
     tokens_per_second: float  # without padding
@@ -188,9 +190,9 @@ class Measured:
     seconds_by_step: tuple[float, ...] = ()
     median_step_seconds: float | None = None
     perturbed: bool = False
-
-
     attention_backends: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
     """The plan needed more memory than the limit.
@@ -431,7 +433,12 @@ class PlanForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """Hardware and software of a measurement."""
+    """Hardware and software of a measurement.
+
+    `environment` has what else decides the speed of a step: driver, CUDA, cuDNN and its folder,
+    power limit, clocks, variables of allocators. A name that is missing is unknown, as all are in
+    old records; `properties` are None then, or on a CPU.
+    """
 
     device: str  # "cpu" or "cuda"
     device_name: str
@@ -439,3 +446,5 @@ class Fingerprint:
     hosts: int
     python: str
     versions: tuple[tuple[str, str], ...]  # package, version; sorted
+    environment: tuple[tuple[str, str], ...] = ()  # name, value; sorted
+    properties: DeviceProperties | None = None

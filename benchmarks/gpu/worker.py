@@ -136,6 +136,7 @@ def _serve(spec: SweepSpec, pipe: Connection, environment: dict[str, str]) -> No
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.environ.update(environment)
     from workers.entry import run_trial, warm_up
+    from workers.measure.environment import device_properties, environment_of
     from workers.probe.doctor import lacks
     from workers.worker import Worker
 
@@ -149,6 +150,8 @@ def _serve(spec: SweepSpec, pipe: Connection, environment: dict[str, str]) -> No
         hosts=1,
         python=platform.python_version(),
         versions=package_versions(),
+        environment=environment_of(worker.device),
+        properties=device_properties(worker.device),
     )
     here = ClusterFacts(
         device=kind, slots=1, memory_limit_bytes=spec.memory_limit_bytes, lacks=lacks(kind)

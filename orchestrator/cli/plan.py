@@ -167,7 +167,7 @@ def _calibration(study: str | None, planned_for: Device) -> Calibration:
     from search_spaces.costs.calibration import shipped_calibration
 
     if study is None:
-        return shipped_calibration()
+        return shipped_calibration().for_device(planned_for)
     from orchestrator.forecast.calibration import calibrated_by_study, study_device
     from orchestrator.study.reader import load_state
 
@@ -175,13 +175,15 @@ def _calibration(study: str | None, planned_for: Device) -> Calibration:
     spec, name = named.spec, named.name
     state = load_state(spec, name)
     device = study_device(spec, state.records)
+    calibration = calibrated_by_study(shipped_calibration(), state, device)
     if device.name != planned_for.name:
+        calibration = calibration.for_device(planned_for)
         print_line(
             f"note: study {name} ran on {device.name}: forecasts for {planned_for.name} are less"
             " certain than their intervals suggest",
             style="yellow",
         )
-    return calibrated_by_study(shipped_calibration(), state, device)
+    return calibration
 
 
 def _read_if_file(text: str) -> Plan | str:

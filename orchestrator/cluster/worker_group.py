@@ -127,6 +127,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     from ray.train import get_context
 
     from workers.entry import run_trial, warm_up
+    from workers.measure.environment import device_properties, environment_of
     from workers.models.trust import ALL_MODULES, trust_modules
     from workers.worker import Worker
 
@@ -162,6 +163,8 @@ def worker_loop(config: dict[str, Any]) -> None:
         hosts=get_context().get_world_size() // get_context().get_local_world_size(),
         python=platform.python_version(),
         versions=package_versions(),
+        environment=environment_of(worker.device, but=config["set_by_plan"]),
+        properties=device_properties(worker.device),
     )
     with step(Step.RANK_READY):
         ray.get(channel.set_ready.remote(actor, fingerprint))
@@ -218,7 +221,8 @@ class WorkerGroup:
         self._ended = threading.Event()
         self._error: Exception | None = None
         self.worker_processes: Sequence[WorkerProcess] = ()  # of the ranks, once they are up
-        config = {"channel": self._channel, "folder": folder}
+        set_by_plan = tuple(name for name, _ in processes.environment)
+        config = {"channel": self._channel, "folder": folder, "set_by_plan": set_by_plan}
         trainer = trainer_of(spec, processes, device, self._folder, config)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()

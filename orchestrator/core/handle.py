@@ -15,6 +15,7 @@ from orchestrator.core.failures import (
     failure_decision,
     is_machine_failure,
 )
+from orchestrator.core.fingerprints import differing, is_other_group
 from orchestrator.core.inputs import (
     DriverStarted,
     FinalistsChosen,
@@ -30,7 +31,7 @@ from orchestrator.core.inputs import (
     TrialOpened,
 )
 from orchestrator.core.instructions import Abandon, Instruction, Kill, Release
-from orchestrator.core.notes import GroupReplaced, Message, PlanBlamed
+from orchestrator.core.notes import FingerprintsDiffer, GroupReplaced, Message, PlanBlamed
 from orchestrator.core.reasons import Retry, WorkersGone, measures_again
 from orchestrator.core.records import Record, closed_record
 from orchestrator.core.schedule import schedule, take_finalists, take_opened, take_proposal
@@ -191,16 +192,24 @@ def _decision(trial: TrialStarted, outcome: Outcome) -> FailureDecision:
 
 
 def _announce_workers(step: Step, trial: TrialStarted, report: TrialFinished) -> None:
-    fingerprint = report.fingerprint
-    if fingerprint is not None and fingerprint != step.state.sweep.fingerprint:
-        step.announce(
-            GroupStarted(
-                world_size=trial.plan.world_size,
-                fingerprint=fingerprint,
-                start_seconds=_waited_seconds(trial, report),
-                at=step.now,
-            )
+    fingerprint, sweep = report.fingerprint, step.state.sweep
+    if fingerprint is None:
+        return
+    if sweep.fingerprint is not None and not is_other_group(sweep.fingerprint, fingerprint):
+        return
+    step.announce(
+        GroupStarted(
+            world_size=trial.plan.world_size,
+            fingerprint=fingerprint,
+            start_seconds=_waited_seconds(trial, report),
+            at=step.now,
         )
+    )
+    others, changes = differing(sweep.records, fingerprint)
+    announced = (one.note for one in sweep.notes)
+    known = {one.differences for one in announced if isinstance(one, FingerprintsDiffer)}
+    if changes and changes not in known:
+        step.note(FingerprintsDiffer(trials=len(others), differences=changes))
 
 
 def _end_trial(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.core.fingerprints import Difference
 from orchestrator.core.reasons import ReplacementReason
 from search_spaces.trial import NodesLost, NoRoom
 
@@ -53,15 +54,31 @@ class TrialsTransferred:
         study: The other study.
         trials: Their number; 0 if the study ran on another device.
         std: Their uncertainty here, the largest standard deviation of logarithms.
-        versions: Packages whose version differs, with the version there; None if missing there.
+        differences: In which their fingerprints differ from the workers'.
         hosts: Numbers of hosts there, where they differ.
     """
 
     study: str
     trials: int
     std: float = 0.0
-    versions: tuple[tuple[str, str | None], ...] = ()
+    differences: tuple[Difference, ...] = ()
     hosts: tuple[int, ...] = ()
 
 
-Note = Message | GroupReplaced | PlanBlamed | TrialWaits | ForecastsEnded | TrialsTransferred
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FingerprintsDiffer:
+    """Earlier trials of this study ran with other fingerprints than the workers that started."""
+
+    trials: int
+    differences: tuple[Difference, ...]
+
+
+Note = (
+    Message
+    | GroupReplaced
+    | PlanBlamed
+    | TrialWaits
+    | ForecastsEnded
+    | TrialsTransferred
+    | FingerprintsDiffer
+)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.core.fingerprints import alike
 from orchestrator.core.objective import memory_limit_of
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
@@ -87,7 +88,11 @@ def forecast_context(state: SweepState) -> ForecastContext:
     request = request.limited_to(next(limits, request.limit_bytes))
     trace = Footprints(spec, request.kind, run_code=False)
     calibration = calibrated(
-        shipped_calibration(), records[-MOST_RECORDS:], model=model, device=device, trace=trace
+        shipped_calibration().for_device(device),
+        alike(records, state.last_fingerprint)[-MOST_RECORDS:],
+        model=model,
+        device=device,
+        trace=trace,
     )
     return ForecastContext(
         state=state,

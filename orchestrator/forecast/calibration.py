@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from orchestrator.core.records import Record
+from orchestrator.core.fingerprints import alike
+from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.request import TraceVariants
 from orchestrator.workspace import NamedStudy
@@ -17,8 +18,8 @@ from search_spaces.costs.plan_encoding import VariantKey, plan_features, variant
 from search_spaces.costs.workload import workload_of
 from search_spaces.errors import ModelError, StudyError
 from search_spaces.facts import ModelFacts
-from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
+from search_spaces.hardware.properties import find_or_estimate_device
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
@@ -117,8 +118,8 @@ def calibrated_by_study(calibration: Calibration, state: SweepState, device: Dev
 
     kind = "cpu" if device.link_kind == "memory" else "cuda"
     return calibrated(
-        calibration,
-        state.records,
+        calibration.for_device(device),
+        alike(state.records, state.last_fingerprint),
         model=model_of(state),
         device=device,
         trace=Footprints(state.spec, kind, run_code=False),
@@ -126,16 +127,17 @@ def calibrated_by_study(calibration: Calibration, state: SweepState, device: Dev
 
 
 def study_device(spec: SweepSpec, records: Sequence[Record]) -> Device:
-    """Returns the device that a study ran on.
+    """Returns the device that a study ran on last.
 
     Raises:
-        DeviceError: If the device is unknown.
+        DeviceError: If the device is unknown and cannot be estimated.
         StudyError: If no trial has recorded its device.
     """
-    fingerprint = next((record.fingerprint for record in records if record.fingerprint), None)
+    fingerprint = last_fingerprint(records)
     if fingerprint is None:
         raise StudyError("no trial of the study has recorded the device it ran on")
-    device = find_device("cpu" if fingerprint.device == "cpu" else fingerprint.device_name)
+    name = "cpu" if fingerprint.device == "cpu" else fingerprint.device_name
+    device = find_or_estimate_device(name, fingerprint.device_memory_bytes, fingerprint.properties)
     per_node = spec.cluster.gpus_per_node
     return replace(device, node_devices=per_node) if per_node else device
 

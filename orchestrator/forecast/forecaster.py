@@ -10,6 +10,7 @@ from typing import TypeVar, final
 
 import numpy as np
 
+from orchestrator.core.fingerprints import alike
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import MOST_RECORDS, calibrated
@@ -27,6 +28,7 @@ from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
+from search_spaces.hardware.properties import find_or_estimate_device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import SweepSpec
@@ -56,7 +58,7 @@ class Forecaster:
         self._model = model
         self._device = device
         self._footprint = footprint
-        self._calibration = calibration
+        self._calibration = calibration.for_device(device)
         self._variants: frozenset[VariantKey] = frozenset(
             (variant.attention, variant.compute, variant.split) for variant in footprint.variants
         )
@@ -222,7 +224,7 @@ class TracedForecasts(AbstractForecasts):
         forecaster, limit = self._basis(state)
         if forecaster is None:
             return None
-        return forecaster.expectation(plan, _on_device(state), limit)
+        return forecaster.expectation(plan, _alike(state), limit)
 
     def _search_prior(self, state: SweepState) -> SearchPrior | None:
         basis = forecaster, limit = self._basis(state)
@@ -264,24 +266,18 @@ def device_of_workers(
         None on CUDA until workers have reported their GPU.
 
     Raises:
-        DeviceError: If the GPU is unknown.
+        DeviceError: If the GPU is unknown and cannot be estimated.
         SpecError: If the user's device file has faults.
     """
     if cluster.device == CPU:
         return find_device(CPU)
     if seen is None:
         return None
-    device = find_device(seen.device_name)
+    device = find_or_estimate_device(seen.device_name, seen.device_memory_bytes, seen.properties)
     per_node = spec.cluster.gpus_per_node
     return replace(device, node_devices=per_node) if per_node else device
 
 
-def _on_device(state: SweepState) -> tuple[Record, ...]:
-    """Selects the records on this device, since the study may have moved from another machine."""
-    here = state.last_fingerprint
-    return tuple(
-        record
-        for record in state.records
-        if record.fingerprint is not None
-        and (here is None or record.fingerprint.device_name == here.device_name)
-    )
+def _alike(state: SweepState) -> tuple[Record, ...]:
+    """Selects the records that ran as the workers do: the study may have moved, or been updated."""
+    return alike(state.records, state.last_fingerprint)

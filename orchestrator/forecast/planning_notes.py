@@ -35,7 +35,15 @@ class VaryingLengths:
     mean_tokens: float
 
 
-PlanningNote = UnsupportedPrecision | VaryingLengths
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatedDevice:
+    """The device is unknown: peaks and bandwidth follow from the properties that CUDA reports."""
+
+    kind: Literal["estimated_device"] = "estimated_device"
+    device: str
+
+
+PlanningNote = UnsupportedPrecision | VaryingLengths | EstimatedDevice
 
 
 def planning_notes(request: PlanningRequest, longest: int, mean: float) -> tuple[PlanningNote, ...]:
@@ -46,7 +54,8 @@ def planning_notes(request: PlanningRequest, longest: int, mean: float) -> tuple
         longest: Tokens of the longest sample.
         mean: Mean tokens of a sample.
     """
-    return (*_precision_notes(request), *_length_notes(request, longest, mean))
+    estimated = (EstimatedDevice(device=request.device.name),) * request.device.estimated
+    return (*estimated, *_precision_notes(request), *_length_notes(request, longest, mean))
 
 
 def _precision_notes(request: PlanningRequest) -> Iterator[PlanningNote]:

@@ -18,6 +18,8 @@ from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.hardware.catalogue import find_device, load_device_file
 from search_spaces.hardware.device import Device
+from search_spaces.hardware.names import DeviceError
+from search_spaces.hardware.properties import find_or_estimate_device
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.compute import flash_refusals
 from search_spaces.spec.schema import SweepSpec
@@ -120,7 +122,8 @@ def device_of(
 ) -> Device:
     """Returns the device to plan for.
 
-    The command line takes precedence over `cluster.gpu`, and that over the local GPU.
+    The command line takes precedence over `cluster.gpu`, and that over the local GPU, which is
+    estimated from its properties if it is unknown.
 
     Args:
         spec: The specification.
@@ -129,14 +132,15 @@ def device_of(
         devices_per_node: Devices per node; the specification's or the device's if None.
 
     Raises:
-        DeviceError: If the device is unknown.
+        DeviceError: If the named device is unknown, or the local one and cannot be estimated.
         SpecError: If the file has faults.
         UserError: If no device is named and this machine has none, or the file defines several.
     """
     if file is not None:
         device = _from_file(file, name)
     else:
-        device = find_device(name or spec.cluster.gpu or _local_device(spec))
+        known = name or spec.cluster.gpu
+        device = find_device(known) if known else _local_device(spec)
     per_node = devices_per_node or spec.cluster.gpus_per_node
     return replace(device, node_devices=per_node) if per_node else device
 
@@ -164,17 +168,28 @@ def _from_file(file: Path, name: str | None) -> Device:
     return matching[0]
 
 
-def _local_device(spec: SweepSpec) -> str:
+def _local_device(spec: SweepSpec) -> Device:
     if spec.cluster.device == CPU:
-        return CPU
+        return find_device(CPU)
     gpus = system_facts()["gpus"]
     if gpus:
-        return str(gpus[0]["name"])
+        return _local_gpu(str(gpus[0]["name"]))
     if spec.cluster.device == "auto":
-        return CPU
+        return find_device(CPU)
     raise UserError(
         "this machine has no GPU to plan for: name one with --gpu or cluster.gpu, such as H100"
     )
+
+
+def _local_gpu(name: str) -> Device:
+    try:
+        return find_device(name)
+    except DeviceError:
+        from workers.measure.environment import first_gpu  # imports torch, which is slow
+
+        if (gpu := first_gpu()) is None:
+            raise
+        return find_or_estimate_device(*gpu)
 
 
 def _limit_bytes(spec: SweepSpec, device: Device, ranks: int) -> int:

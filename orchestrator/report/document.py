@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
+from orchestrator.core.fingerprints import differing
 from orchestrator.core.objective import memory_limit_of, outcome_counts
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, validation_state
@@ -86,10 +87,22 @@ def report_document(state: SweepState) -> dict[str, Any]:
         "validation": validation_state(state),
         "equal_trials": [record.number for record in state.ties],
         "outcomes": outcome_counts(state.records),
+        "other_fingerprints": _other_fingerprints(state),
         "trials": [_trial(record, state.spec) for record in state.records],
         "validations": [
             _trial(record, state.spec) | _failure(record, state) for record in state.validations
         ],
+    }
+
+
+def _other_fingerprints(state: SweepState) -> dict[str, Any] | None:
+    here = state.last_fingerprint
+    others, changes = differing(state.records, here) if here else ((), ())
+    if not others:
+        return None
+    return {
+        "trials": [record.number for record in others],
+        "differences": [_fields(change, None) for change in changes],
     }
 
 
@@ -121,6 +134,7 @@ def _figures(record: Record) -> Iterator[tuple[str, Any]]:
     for name in ("samples_per_second", "step_seconds"):
         yield name, estimate_document(getattr(measured, name, None))
     yield "tokens_per_second", measured and measured.tokens_per_second
+    yield "attention_backends", measured and list(measured.attention_backends)
     yield "peak_bytes", measured and measured.memory.peak_bytes
     yield "wanted_bytes", outcome.wanted_bytes if isinstance(outcome, OutOfMemory) else None
     yield "limit_bytes", memory_limit_of(record)
@@ -134,7 +148,6 @@ def _figures(record: Record) -> Iterator[tuple[str, Any]]:
         },
     )
 
-    yield "attention_backends", measured and list(measured.attention_backends)
 
 def _failure(validation: Record, state: SweepState) -> dict[str, str | None]:
     failure = state.failed_validations.get(validation.number)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from orchestrator.core.fingerprints import alike, differing
 from orchestrator.core.losses import LossCheck, LossTolerance, loss_check
-from orchestrator.core.objective import Violation, thrashes
+from orchestrator.core.objective import Violation, is_measured, thrashes
 from orchestrator.core.reasons import Promising, TrialReason
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.core.validation import ValidationFailure
 from orchestrator.report.format import gib, plural, rate, spread
-from orchestrator.report.reasons import outcome_sentence
+from orchestrator.report.reasons import difference_words, outcome_sentence
 from search_spaces.facts import LossDependence
 from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
@@ -372,6 +373,22 @@ def _losses(check: LossCheck | None) -> str:
     return (
         f"losses match trial {check.reference} {match} over {plural(check.steps, 'step')}"
         f" ({_tolerance_words(check.tolerance)})"
+    )
+
+
+def fingerprint_sentence(state: SweepState) -> str:
+    """Reports trials with another fingerprint than the last; empty if all are alike."""
+    here = state.last_fingerprint
+    others, changes = differing(state.records, here) if here else ((), ())
+    if not others:
+        return ""
+    measured = filter(is_measured, (*state.records, *state.validations))
+    plans = {record.plan for record in alike(measured, here)}
+    is_elsewhere = state.best is not None and state.best.plan not in plans
+    elsewhere = "; the best plan was measured there alone" if is_elsewhere else ""
+    return (
+        f"{len(others)} of {plural(len(state.records), 'trial')} ran otherwise than the last"
+        f" ({difference_words(changes)}){elsewhere}"
     )
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from orchestrator.forecast.breakdown import QuantityName
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.planning_notes import (
+    EstimatedDevice,
     PlanningNote,
     UnsupportedPrecision,
     VaryingLengths,
@@ -180,6 +181,12 @@ def planning_note_words(note: PlanningNote) -> str:
             return (
                 f"{device} has no {precision} units, so {precision} is forecast at the speed of"
                 f" fp32; train.precision: {faster} would be faster"
+            )
+        case EstimatedDevice(device=device):
+            return (
+                f"{device} is not in the catalogue: its peaks and bandwidth are estimated from its"
+                " SMs and clocks, and speeds are uncertain by a factor of two; plimsoll doctor"
+                " --probe measures it"
             )
         case VaryingLengths(longest_tokens=longest, mean_tokens=mean):
             return (

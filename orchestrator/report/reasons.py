@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from orchestrator.core.fingerprints import Difference
 from orchestrator.core.notes import (
+    FingerprintsDiffer,
     ForecastsEnded,
     GroupReplaced,
     Message,
@@ -252,14 +254,31 @@ def note_words(note: Note) -> str:
             return f"trials have no forecast: {error}"
         case TrialsTransferred():
             return _transfer(note)
+        case FingerprintsDiffer(trials=trials, differences=differences):
+            earlier = plural(trials, "earlier trial")
+            return (
+                f"{earlier} ran otherwise ({difference_words(differences)}):"
+                " forecasts learn nothing from that, and speeds may differ for this reason alone"
+            )
+
+
+def difference_words(differences: Iterable[Difference]) -> str:
+    """Describes what differed there, each with what is here."""
+    return "; ".join(
+        f"{one.name} {_fact_words(one.there)}, here {_fact_words(one.here)}" for one in differences
+    )
+
+
+def _fact_words(fact: str | None) -> str:
+    return "missing" if fact is None else fact or "unset"
 
 
 def _transfer(note: TrialsTransferred) -> str:
     if not note.trials:
         return f"no trials transferred from study {note.study}: it ran on another device"
-    changes = [f"{name} {version or 'missing'}" for name, version in note.versions]
+    changes = [difference_words([one]) for one in note.differences]
     changes += [f"{hosts} hosts" for hosts in note.hosts]
-    detail = f" ({', '.join(changes)})" if changes else ""
+    detail = f" ({'; '.join(changes)})" if changes else ""
     return (
         f"{plural(note.trials, 'trial')} transferred from study {note.study}, uncertainty"
         f" {100 * note.std:.0f} %{detail}"

@@ -189,7 +189,8 @@ def _machine(state: SweepState) -> str:
     machine = state.last_fingerprint
     if machine is None:
         return ""
-    versions = ", ".join(f"{name} {version}" for name, version in machine.versions)
+    facts = (*machine.versions, *machine.environment)
+    versions = ", ".join(f"{name} {fact}" for name, fact in facts if fact)
     return (
         f"{machine.device_name} ({machine.device}, {gib(machine.device_memory_bytes)} GiB),"
         f" {plural(machine.hosts, 'host')}; Python {machine.python}, {versions}"

@@ -28,6 +28,7 @@ from orchestrator.report.format import duration, gib, plural, spread, times_word
 from orchestrator.report.labels import (
     METRIC_WORDS,
     failure_words,
+    fingerprint_sentence,
     fixed_words,
     lossy_words,
     outcome_words,
@@ -459,6 +460,7 @@ def evidence_sentences(state: SweepState) -> Iterator[str]:
         drift_sentence(state),
         lossy_sentence(state),
         contention_sentence(state),
+        fingerprint_sentence(state),
         regret_sentence(state),
     )
     yield from filter(None, sentences)

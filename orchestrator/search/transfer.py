@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from orchestrator.core.fingerprints import differences
 from orchestrator.core.notes import TrialsTransferred
 from orchestrator.core.records import Record
 from search_spaces.trial import Fingerprint
@@ -13,8 +14,6 @@ from search_spaces.trial import Fingerprint
 SAME_MACHINE_STD = 0.02  # same machine and software, another day
 OTHER_SOFTWARE_STD = 0.1
 OTHER_HOSTS_STD = 0.1
-# Packages that compute or communicate; others do not change the duration of a step
-_PERFORMANCE_PACKAGES = frozenset({"torch", "deepspeed", "transformers", "ray"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +55,12 @@ def transfer_notes(
 def _note(study: EarlierStudy, ours: Fingerprint) -> TrialsTransferred:
     trials = transferred_trials([study], ours)
     theirs = {trial.record.fingerprint for trial in trials if trial.record.fingerprint}
-    versions = {change for fingerprint in theirs for change in _other_versions(fingerprint, ours)}
+    changes = {change for fingerprint in theirs for change in differences(fingerprint, ours)}
     return TrialsTransferred(
         study=study.name,
         trials=len(trials),
         std=max((trial.transfer_std for trial in trials), default=0.0),
-        versions=tuple(sorted(versions, key=str)),
+        differences=tuple(sorted(changes, key=str)),
         hosts=tuple(sorted({one.hosts for one in theirs} - {ours.hosts})),
     )
 
@@ -77,21 +76,8 @@ def transfer_std(theirs: Fingerprint | None, ours: Fingerprint) -> float | None:
     if theirs is None or (theirs.device, theirs.device_name) != (ours.device, ours.device_name):
         return None
     variance = SAME_MACHINE_STD**2
-    if _versions(theirs) != _versions(ours):
+    if differences(theirs, ours):
         variance += OTHER_SOFTWARE_STD**2
     if theirs.hosts != ours.hosts:
         variance += OTHER_HOSTS_STD**2
     return float(variance**0.5)
-
-
-def _other_versions(theirs: Fingerprint, ours: Fingerprint) -> Iterator[tuple[str, str | None]]:
-    there, here = _versions(theirs), _versions(ours)
-    for name in sorted(there.keys() | here.keys()):
-        if there.get(name) != here.get(name):
-            yield name, there.get(name)
-
-
-def _versions(fingerprint: Fingerprint) -> dict[str, str]:
-    return {
-        name: version for name, version in fingerprint.versions if name in _PERFORMANCE_PACKAGES
-    }

@@ -44,7 +44,8 @@ def worker_files(fingerprint: Fingerprint | None) -> dict[str, str]:
     """Returns the hardware and software of the trials."""
     if fingerprint is None:
         return {}
-    content = {**asdict(fingerprint), "versions": dict(fingerprint.versions)}
+    pairs = {"versions": fingerprint.versions, "environment": fingerprint.environment}
+    content = asdict(fingerprint) | {name: dict(values) for name, values in pairs.items()}
     return {"workers.json": _json(content)}
 
 

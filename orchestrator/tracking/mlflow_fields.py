@@ -215,6 +215,7 @@ def _conditions(conditions: Conditions) -> Mapping[str, float | None]:
         "host_memory_percent": conditions.host_memory_percent,
         "device_utilisation_percent": conditions.device_utilisation_percent,
         "device_power_watts": conditions.device_power_watts,
+        "device_clock_mhz": conditions.device_clock_mhz,
         "device_memory_gib": _gib(conditions.device_memory_bytes),
         "throttled": float(bool(conditions.throttled)),
     }

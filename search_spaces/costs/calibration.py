@@ -24,6 +24,7 @@ from search_spaces.costs.memory import MemoryCoefficients, peak_bytes
 from search_spaces.costs.plan_features import Numbers
 from search_spaces.costs.time import step_terms
 from search_spaces.costs.workload import Workload
+from search_spaces.hardware.device import Device
 
 Z_95 = 1.96  # standard deviations on each side of a 95 % confidence interval
 _STEPS = 8  # of Gauss-Newton; three suffice if terms are right within a factor of two
@@ -170,6 +171,19 @@ class Calibration:
     memory_scales: Scales
     own_deviation_factor: float  # of memory in Plimsoll's own loop, whose allocations are traced
     provenance: str  # measurements that the coefficients were fitted to
+
+    def for_device(self, device: Device) -> Self:
+        """Returns the calibration before any measurement on a device.
+
+        Speeds of an estimated device are forecast within a factor of two or more (95 %): peaks of
+        its data sheet and shares that programs reach of them are both unknown.
+        """
+        if not device.estimated:
+            return self
+        covariance = np.array(self.time_scales.covariance)
+        covariance[0, 0] += (np.log(2) / Z_95 / self.time_scales.deviation_factor) ** 2
+        scales = replace(self.time_scales, covariance=tuple(map(tuple, covariance.tolist())))
+        return replace(self, time_scales=scales)
 
     def learned(
         self,

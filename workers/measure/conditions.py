@@ -34,6 +34,7 @@ class _Samples:
     memory: list[float] = field(default_factory=list)
     utilisation: list[float] = field(default_factory=list)
     watts: list[float] = field(default_factory=list)
+    clock_mhz: list[float] = field(default_factory=list)
     device_bytes: list[int] = field(default_factory=list)
     throttled: set[str] = field(default_factory=set)
 
@@ -78,6 +79,7 @@ class ConditionsSampler:
             device_power_watts=_mean(samples.watts),
             device_memory_bytes=max(samples.device_bytes, default=None),
             throttled=tuple(sorted(samples.throttled)),
+            device_clock_mhz=_mean(samples.clock_mhz),
         )
 
     def _run(self, device: torch.device) -> None:
@@ -96,6 +98,8 @@ def _sample_gpu(nvml: Any, handle: Any, samples: _Samples) -> None:
         samples.utilisation.append(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     with contextlib.suppress(nvml.NVMLError):
         samples.watts.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
+    with contextlib.suppress(nvml.NVMLError):
+        samples.clock_mhz.append(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
     with contextlib.suppress(nvml.NVMLError):
         samples.device_bytes.append(memory_in_use(nvml, handle))
     with contextlib.suppress(nvml.NVMLError):

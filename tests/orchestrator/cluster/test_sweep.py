@@ -159,6 +159,10 @@ def test_the_document_on_stdout_has_the_answer(swept: Swept) -> None:
     assert result["answer"]["trial"] == swept.trials[FASTEST].number
     assert result["answer"]["plan"]["micro_batch"] == FASTEST
     assert result["outcomes"] == {"measured": 2, "crashed": 1, "out_of_memory": 1}
+    assert result["other_fingerprints"] is None  # two drivers on one machine
+    fingerprint = swept.trials[FASTEST].fingerprint
+    assert fingerprint is not None
+    assert dict(fingerprint.environment)["MALLOC_ARENA_MAX"] == "1"  # of Plimsoll's workers
 
 
 def test_mlflow_has_a_run_for_each_trial_and_the_validation(swept: Swept) -> None:

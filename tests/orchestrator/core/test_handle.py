@@ -44,7 +44,7 @@ from orchestrator.core.instructions import (
     StartGroup,
     Store,
 )
-from orchestrator.core.notes import GroupReplaced
+from orchestrator.core.notes import FingerprintsDiffer, GroupReplaced
 from orchestrator.core.placement import Placement, Shortfall
 from orchestrator.core.reasons import (
     BudgetSpent,
@@ -62,6 +62,7 @@ from tests.orchestrator.core.driven import (
     BASELINE,
     LONE,
     PAIRS,
+    SPACE,
     STOPPED,
     Driven,
     budget_of,
@@ -147,6 +148,46 @@ def finished(group: str, number: int, rate: float) -> TrialFinished:
         started_at=BEGAN + 1,
         ended_at=BEGAN + 9,
         at=BEGAN + 10,
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "noted"),
+    [
+        ((("driver", "575.57"), ("power limit W", "700")), ("575.57", "580.65")),
+        ((("driver", "580.65"), ("power limit W", "400")), ("400", "700")),
+        ((("driver", "580.65"),), None),
+        ((), None),  # the record of an earlier version
+    ],
+)
+def test_a_resumed_sweep_says_once_what_has_changed(
+    there: tuple[tuple[str, str], ...], noted: tuple[str, str] | None
+) -> None:
+    here = replace(CPU_FINGERPRINT, environment=(("driver", "580.65"), ("power limit W", "700")))
+    earlier = replace(CPU_FINGERPRINT, environment=there)
+    records = [
+        replace(one, fingerprint=earlier) for one in make_records(SPACE, [make_measured()] * 2)
+    ]
+    state, _ = start(driver(spec=budget_of(9), records=tuple(records)))
+    given: list[Input] = [NodesChanged(nodes=nodes("a", "b"), at=BEGAN)]
+    for number, fingerprint in ((2, here), (3, earlier), (4, here)):
+        given += [
+            Tick(at=BEGAN),
+            PlanProposed(plan=PAIRS[number], reason=ANY_REASON, at=BEGAN),
+            TrialOpened(number=number, at=BEGAN),
+            replace(finished("group-1", number, 40.0), fingerprint=fingerprint),
+        ]
+    announced = []
+    for one in given:
+        state, instructions = handle(state, one)
+        announced += [i.event for i in instructions if isinstance(i, Announce)]
+    notes = [event.note for event in announced if isinstance(event, Noted)]
+    differ = [note for note in notes if isinstance(note, FingerprintsDiffer)]
+
+    assert len(state.sweep.records) == 5
+    assert sum(isinstance(event, GroupStarted) for event in announced) == (3 if noted else 1)
+    assert [(note.trials, [(d.there, d.here) for d in note.differences]) for note in differ] == (
+        [(2, [noted]), (1, [noted[::-1]])] if noted else []
     )
 
 

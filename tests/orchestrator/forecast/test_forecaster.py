@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.hardware.catalogue import find_device
+from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import PlanForecast
@@ -135,16 +137,31 @@ def forecasts_of(
     return TracedForecasts(SPEC, model, cluster, shipped_calibration(), lambda: found)
 
 
-def test_records_of_another_device_teach_nothing(
-    model: ModelFacts, footprint: Footprint, space: Space, forecaster: Forecaster
+@pytest.mark.parametrize(
+    ("changes", "teach"),
+    [
+        ({"device_name": "another processor"}, False),
+        ({"environment": (("MALLOC_ARENA_MAX", "1"),)}, False),
+        ({"environment": ()}, True),  # unknown
+        ({"hosts": 2}, True),
+    ],
+)
+def test_records_of_another_device_or_environment_teach_nothing(
+    model: ModelFacts,
+    footprint: Footprint,
+    space: Space,
+    forecaster: Forecaster,
+    changes: dict[str, Any],
+    teach: bool,
 ) -> None:
-    records = measured_as(forecaster, list(space.candidates)[::7])
-    here = replace(CPU_FINGERPRINT, device_name="another processor")
-    state = replace(state_of(space, records), fingerprint=here)
+    there = replace(CPU_FINGERPRINT, environment=(("MALLOC_ARENA_MAX", ""),))
+    measured = measured_as(forecaster, list(space.candidates)[::7])
+    records = [replace(record, fingerprint=there) for record in measured]
+    state = replace(state_of(space, records), fingerprint=replace(there, **changes))
     found = forecasts_of(model, footprint).expectation(space.baseline, state)
 
     assert found is not None
-    assert found.calibration_trials == 0
+    assert found.calibration_trials == len(records) * teach
 
 
 def test_a_gpu_is_waited_for_until_workers_tell_which(
@@ -163,6 +180,41 @@ def test_a_gpu_is_waited_for_until_workers_tell_which(
 
     moved = replace(told, fingerprint=replace(h100, device_name="Tesla V100-SXM2-32GB"))
     assert forecasts.expectation(space.baseline, moved) not in (None, found, on_cpu)
+
+
+def test_an_unknown_gpu_is_forecast_from_its_properties_with_a_wide_interval(
+    model: ModelFacts, footprint: Footprint, space: Space
+) -> None:
+    properties = DeviceProperties(
+        compute_capability=(9, 0),
+        multiprocessors=132,
+        clock_hertz=1.83e9,
+        memory_clock_hertz=2.619e9,
+        memory_bus_bits=5120,
+    )
+    h100, unknown = (
+        replace(CPU_FINGERPRINT, device="cuda", device_name=name, properties=properties)
+        for name in ("NVIDIA H100 PCIe", "NVIDIA H99")
+    )
+    cluster = replace(CLUSTER, device="cuda")
+    known, found = (
+        forecasts_of(model, footprint, cluster).expectation(
+            space.baseline, replace(state_of(space), fingerprint=fingerprint)
+        )
+        for fingerprint in (h100, unknown)
+    )
+    assert found is not None
+    assert known is not None
+    speed = found.samples_per_second
+    assert speed.high > 1.95 * speed.value > 1.95 * 1.95 * speed.low
+    assert _width(found) > 1.5 * _width(known)
+
+    nothing = forecasts_of(model, footprint, cluster)
+    fingerprint = replace(unknown, properties=None)
+    assert not nothing.expectation(
+        space.baseline, replace(state_of(space), fingerprint=fingerprint)
+    )
+    assert "unknown device 'NVIDIA H99'" in (nothing.problem() or "")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.forecast.breakdown import Quantity
-from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
+from orchestrator.forecast.planning_notes import (
+    EstimatedDevice,
+    UnsupportedPrecision,
+    VaryingLengths,
+)
 from orchestrator.report.plan_tables import quantity_words
 from orchestrator.report.plan_text import (
     CATEGORY_WORDS,
@@ -47,6 +51,7 @@ def test_quantities(quantity: Quantity, words: str) -> None:
 
 
 def test_notes_of_a_plan_are_sentences() -> None:
+    assert "H99 is not in the catalogue" in planning_note_words(EstimatedDevice(device="H99"))
     old = UnsupportedPrecision(device="V100-32", precision="bf16", faster="fp16")
 
     assert planning_note_words(old) == (

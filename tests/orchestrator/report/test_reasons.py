@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from orchestrator.core import notes, reasons
+from orchestrator.core.fingerprints import Difference
 from orchestrator.report.reasons import (
     capacity_words,
     note_words,
@@ -143,9 +144,24 @@ NOTED: tuple[tuple[notes.Note, str], ...] = (
     ),
     (
         notes.TrialsTransferred(
-            study="old", trials=2, std=0.1, versions=(("ray", None), ("torch", "2.12")), hosts=(2,)
+            study="old",
+            trials=2,
+            std=0.1,
+            differences=(Difference(name="ray", there=None, here="2.60"),),
+            hosts=(2,),
         ),
-        "2 trials transferred from study old, uncertainty 10 % (ray missing, torch 2.12, 2 hosts)",
+        "2 trials transferred from study old, uncertainty 10 % (ray missing, here 2.60; 2 hosts)",
+    ),
+    (
+        notes.FingerprintsDiffer(
+            trials=1,
+            differences=(
+                Difference(name="driver", there="575.57", here="580.65"),
+                Difference(name="MALLOC_ARENA_MAX", there="", here="1"),
+            ),
+        ),
+        "1 earlier trial ran otherwise (driver 575.57, here 580.65; MALLOC_ARENA_MAX unset, here"
+        " 1): forecasts learn nothing from that, and speeds may differ for this reason alone",
     ),
 )
 OUTCOMES: tuple[tuple[Outcome, str], ...] = (

@@ -12,11 +12,13 @@ from rich.console import Console
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import AllTried
 from orchestrator.core.state import SweepState
+from orchestrator.report.document import report_document
 from orchestrator.report.sweep_text import regret_sentence, render_report
 from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate, Outcome
 from tests.orchestrator.records import make_records, make_space, make_spec, make_state, sweep
 from tests.outcomes import (
+    CPU_FINGERPRINT,
     every_outcome,
     make_conditions,
     make_costs,
@@ -209,3 +211,23 @@ def test_a_bound_below_what_measurements_can_tell_has_no_number(
     vague = f"{better} than the best by more than measurements can tell"
     assert below == f"regret bound: no untried plan {vague} {rest}"
     assert above == f"regret bound: no untried plan {more} than the best {rest}"
+
+
+def test_trials_of_another_fingerprint_are_told_and_whether_the_best_is_one() -> None:
+    state = make_state([make_measured(40.0), make_measured(50.0), make_measured(45.0)])
+    here = replace(CPU_FINGERPRINT, environment=(("driver", "580.65"),))
+    there = replace(CPU_FINGERPRINT, environment=(("driver", "575.57"),))
+    first, best, last = state.records
+    changed = replace(best, fingerprint=there)
+    state = replace(state, records=(first, changed, last), fingerprint=here)
+    sentence = "1 of 3 trials ran otherwise than the last (driver 575.57, here 580.65)"
+
+    assert f"{sentence}; the best plan was measured there alone" in words(state)
+    validation = replace(best, fingerprint=here, validation=True)
+    assert f"{sentence};" not in words(replace(state, validations=(validation,)))
+    assert sentence in words(replace(state, validations=(validation,)))
+    assert report_document(state)["other_fingerprints"] == {
+        "trials": [best.number],
+        "differences": [{"name": "driver", "there": "575.57", "here": "580.65"}],
+    }
+    assert report_document(replace(state, records=(first, last)))["other_fingerprints"] is None

@@ -13,8 +13,9 @@ from orchestrator.search.transfer import (
     transfer_std,
 )
 from search_spaces.trial import Fingerprint
-from tests.outcomes import CPU_FINGERPRINT as OURS
+from tests.outcomes import CPU_FINGERPRINT as OLD
 
+OURS = replace(OLD, environment=(("LD_PRELOAD", ""), ("driver", "580.65")))
 OLDER = replace(OURS, versions=(("ray", "2.60.0"), ("torch", "2.12.0")))
 FAR = replace(OURS, hosts=2)
 
@@ -23,6 +24,11 @@ FAR = replace(OURS, hosts=2)
     ("theirs", "off"),
     [
         (OURS, SAME_MACHINE_STD),
+        (OLD, SAME_MACHINE_STD),  # a record of an earlier version: unknown, and no difference
+        (
+            replace(OURS, environment=(("driver", "575.57"),)),
+            (SAME_MACHINE_STD**2 + OTHER_SOFTWARE_STD**2) ** 0.5,
+        ),
         (replace(OURS, python="3.12.1"), SAME_MACHINE_STD),
         (
             replace(OURS, versions=(*OURS.versions, ("mlflow", "3.0"))),

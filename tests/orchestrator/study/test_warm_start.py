@@ -128,6 +128,6 @@ def test_sources_are_named_with_how_far_they_are_trusted(tmp_path: Path, space: 
     assert tuple(map(note_words, study.transferred(CPU_FINGERPRINT))) == (
         f"{count} trials transferred from study same, uncertainty 2 %",
         f"{count} trials transferred from study older, uncertainty {off:.0f} %"
-        " (ray missing, torch 2.11.0)",
+        " (ray missing, here 2.60.0; torch 2.11.0, here 2.13.0)",
         "no trials transferred from study away: it ran on another device",
     )

@@ -2,7 +2,7 @@
 #include <string.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9 };
-enum { MOST = 4, MEMORY_V2 = 0x02000028 };
+enum { MOST = 4, CLOCK_SM = 1, MEMORY_V2 = 0x02000028 };
 
 struct gpu {
     char uuid[96];
@@ -10,6 +10,7 @@ struct gpu {
     unsigned long long total, reserved, used; /* used: without what the driver reserves */
     unsigned long long reasons;
     unsigned int power, power_limit, utilisation; /* milliwatts, percent */
+    unsigned int clock, application_clock; /* MHz, of the SMs */
     int status, memory_status, v2_status, sensor_status; /* 0, or the error of these queries */
 };
 struct gpu stub_gpus[MOST];
@@ -99,6 +100,16 @@ int nvmlDeviceGetPowerUsage(struct gpu *gpu, unsigned int *milliwatts) {
 
 int nvmlDeviceGetEnforcedPowerLimit(struct gpu *gpu, unsigned int *milliwatts) {
     *milliwatts = gpu->power_limit;
+    return failed(gpu, gpu->sensor_status);
+}
+
+int nvmlDeviceGetClockInfo(struct gpu *gpu, unsigned int type, unsigned int *mhz) {
+    *mhz = type == CLOCK_SM ? gpu->clock : 0;
+    return failed(gpu, gpu->sensor_status);
+}
+
+int nvmlDeviceGetApplicationsClock(struct gpu *gpu, unsigned int type, unsigned int *mhz) {
+    *mhz = type == CLOCK_SM ? gpu->application_clock : 0;
     return failed(gpu, gpu->sensor_status);
 }
 

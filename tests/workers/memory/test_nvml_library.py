@@ -13,9 +13,13 @@ import pynvml
 import pytest
 import torch
 
+from orchestrator.forecast.request import device_of
 from orchestrator.host import gpu_bytes_in_use, system_facts, visible_gpu_bytes_in_use
+from search_spaces.hardware.names import DeviceError
 from search_spaces.trial import Conditions
+from tests.orchestrator.records import make_spec
 from workers.measure.conditions import ConditionsSampler
+from workers.measure.environment import environment_of, library_folder
 from workers.memory.nvml import nvml, nvml_device
 from workers.probe.rank import _power_watts
 
@@ -32,6 +36,7 @@ class Gpu(ctypes.Structure):
         ("name", ctypes.c_char * 96),
         *((field, ctypes.c_ulonglong) for field in ("total", "reserved", "used", "reasons")),
         *((field, ctypes.c_uint) for field in ("power", "power_limit", "utilisation")),
+        *((field, ctypes.c_uint) for field in ("clock", "application_clock")),
         *(
             (field, ctypes.c_int)
             for field in ("status", "memory_status", "v2_status", "sensor_status")
@@ -48,6 +53,7 @@ class Driver:
         self.gpus[0] = Gpu(
             uuid=b"GPU-0a", name=b"NVIDIA H100 80GB HBM3", total=80 * GIB, reserved=600 * MIB,
             used=5 * GIB, power=650_500, power_limit=700_000, utilisation=97,
+            clock=1_410, application_clock=1_980,
         )  # fmt: skip
         self.gpus[1] = Gpu(uuid=b"GPU-1b", name=b"Tesla T4", total=16 * GIB, used=GIB)
         self["count"], self["loaded"], self["lost"], self["opened"] = 2, 1, 0, 0
@@ -151,6 +157,10 @@ def test_the_gpu_is_found_that_torch_means(
         assert gpu is not None
         assert gpu.library.nvmlDeviceGetName(gpu.handle) == "NVIDIA H100 80GB HBM3"
     assert _power_watts(CUDA) == 700.0
+    found = dict(environment_of(CUDA, but=("LD_PRELOAD",)))
+    assert (found["driver"], found["power limit W"]) == ("580.0", "700")
+    assert found["application clock MHz"] == "1980"
+    assert "LD_PRELOAD" not in found
 
 
 def test_conditions_are_what_the_driver_says(driver: Driver, cuda: Callable[[str], None]) -> None:
@@ -162,6 +172,7 @@ def test_conditions_are_what_the_driver_says(driver: Driver, cuda: Callable[[str
 
     assert conditions.device_power_watts == 650.5
     assert conditions.device_utilisation_percent == 97
+    assert conditions.device_clock_mhz == 1_410
     assert conditions.device_memory_bytes == 5 * GIB
     assert conditions.throttled == ("hardware thermal", "power cap")
 
@@ -179,6 +190,7 @@ def test_an_instance_of_mig_tells_its_memory_alone(
     assert conditions.device_power_watts is None
     assert conditions.throttled == ()
     assert _power_watts(CUDA) is None
+    assert dict(environment_of(CUDA)).keys() & {"driver", "power limit W"} == {"driver"}
 
 
 def test_a_driver_that_dies_in_between_ends_no_trial(
@@ -207,3 +219,36 @@ def test_without_a_driver_there_is_nothing(driver: Driver, cuda: Callable[[str],
     assert gpu_bytes_in_use() == {}
     assert system_facts()["gpus"] == []
     assert sampled().device_power_watts is None
+
+
+def test_an_unknown_gpu_of_this_machine_is_planned_for_by_its_properties(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.gpus[0].name = b"NVIDIA H99"
+    spec = make_spec(cluster={"device": "cuda"})
+    with pytest.raises(DeviceError, match="'NVIDIA H99'"):  # torch has no CUDA
+        device_of(spec, name=None, file=None, devices_per_node=None)
+    reported = SimpleNamespace(
+        name="NVIDIA H99", total_memory=80 * GIB, major=9, minor=0, multi_processor_count=132,
+        clock_rate=1_980_000, memory_clock_rate=2_619_000, memory_bus_width=5120,
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: reported)
+
+    device = device_of(spec, name=None, file=None, devices_per_node=None)
+    assert (device.name, device.memory_bytes, device.estimated) == ("NVIDIA H99", 80 * GIB, True)
+    assert device.bf16_flops_per_second == pytest.approx(989e12, rel=0.1)
+    with pytest.raises(DeviceError, match="'H99'"):  # a name alone has no properties
+        device_of(spec, name="H99", file=None, devices_per_node=None)
+
+
+def test_the_folder_of_a_library_is_the_one_that_is_loaded(
+    library: ctypes.CDLL, tmp_path: Path
+) -> None:
+    """A system's cuDNN on LD_LIBRARY_PATH is told from that of torch's package."""
+    assert library_folder("libnvidia-ml.so") == str(Path(library._name).parent)
+    assert library_folder("libnvidia-m.so") is None
+    maps = tmp_path / "maps"
+    wheel = "/home/me/.venv/lib/python3.11/site-packages/nvidia/cudnn/lib"
+    maps.write_text(f"7f0-7f1 r-xp 0 fe:00 12  {wheel}/libcudnn.so.9\n7f2-7f3 rw-p 0 00:00 0\n")
+    assert library_folder("libcudnn.so", maps) == "site-packages/nvidia/cudnn/lib"
