@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from search_spaces.facts import LossDependence
 from search_spaces.hardware.properties import DeviceProperties
+from search_spaces.hardware.noise import Noise
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 
@@ -170,6 +171,8 @@ class Measured:
     `attention_backends` are those that torch's scaled_dot_product_attention chose for the longest
     samples on rank 0, such as `cudnn_attention`. It is empty without any, for a compiled plan, and
     in old records.
+    request: the initial weights were rounded otherwise. `stall_seconds` is what stalled windows
+    took beyond the others, summed over the measured steps; None in old records.
     """
 
     kind: Literal["measured"] = "measured"
@@ -191,6 +194,7 @@ class Measured:
     median_step_seconds: float | None = None
     perturbed: bool = False
     attention_backends: tuple[str, ...] = ()
+    stall_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +371,7 @@ class TrialRequest:
         perturbed: True to start from weights that differ by as much as the plan's precision rounds.
             Losses then show how far rounding alone carries.
         dependences: What the probe of the model found, which the record of a validation keeps.
+        noise: What earlier trials tell of the device's noise; None if there is none.
     """
 
     number: int
@@ -377,6 +382,7 @@ class TrialRequest:
     validation: bool = False
     perturbed: bool = False
     dependences: tuple[LossDependence, ...] = ()
+    noise: Noise | None = None
 
     @property
     def has_long_waits(self) -> bool:

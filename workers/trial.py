@@ -252,6 +252,7 @@ def _measure(
         request.incumbent,
         validation_floor_seconds(validation_objective(spec)) if request.validation else 0.0,
         worker.meter.allocator_retries,
+        request.noise,
     )
 
 
@@ -299,6 +300,7 @@ def _measured(
         warmup_steps=1 + sum(window.steps for window in series.windows[: series.warmup]),
         measured_steps=sum(window.steps for window in series.steady),
         losses=series.losses,
+        stall_seconds=series.stall_seconds,
         seconds_by_step=tuple(float(f"{each:.4g}") for each in series.seconds_by_step),
         costs=costs,
         beaten=series.beaten,

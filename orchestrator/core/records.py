@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from orchestrator.core.reasons import TrialReason
+from search_spaces.hardware.noise import Noise, noise_prior
 from search_spaces.plan import Plan
 from search_spaces.trial import Fingerprint, Measured, Outcome, PlanForecast
+
+_NOISE_TRIALS = 20  # the last ones tell of the device's noise: a machine may change its habits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,24 @@ def closed_record(
 def last_fingerprint(records: Sequence[Record]) -> Fingerprint | None:
     """Returns the fingerprint of the last record that has one."""
     return next((one.fingerprint for one in reversed(records) if one.fingerprint), None)
+
+
+def learned_noise(records: Sequence[Record], fingerprint: Fingerprint) -> Noise:
+    """Returns the noise of the fingerprint's device, by its newest trials and repeats."""
+    trials = (
+        (outcome.step_seconds.value * outcome.measured_steps, outcome.stall_seconds)
+        for one in reversed(records)
+        if isinstance(outcome := one.outcome, Measured)
+        and outcome.stall_seconds is not None
+        and one.fingerprint is not None
+        and one.fingerprint.device_name == fingerprint.device_name
+    )
+    last = tuple(islice(trials, _NOISE_TRIALS))
+    return replace(
+        noise_prior(fingerprint.device),
+        seconds=sum(seconds for seconds, _ in last),
+        stall_seconds=sum(lost for _, lost in last),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

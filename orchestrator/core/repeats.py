@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import measures_again
 from orchestrator.core.records import Record
+from search_spaces.hardware.noise import noise_prior
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Cancelled, Estimate, Measured
 
 FINALISTS = 3  # plans that are measured again before any of them is for a second time
-# Deviation of the logarithm of a rate between two trials of a plan on a quiet machine, and the
-# number of observations that this assumption counts as, beside those of the study
-_USUAL_DEVIATION, _USUAL_WEIGHT = 0.01, 1
+# Observations that the usual deviation between trials counts as, besides those of the study
+_USUAL_WEIGHT = 1
 _WIDEST = 2.3  # half of an interval in logarithms, at most: a factor of ten says nothing
 _INTERVAL = 1.96  # standard deviations from a value to the end of its 95 % interval
 # 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom (any table)
@@ -78,7 +78,7 @@ class Speeds:
 
     by_plan: Mapping[Plan, Speed]
     objective: Objective
-    deviation: float = _USUAL_DEVIATION
+    deviation: float
     degrees: int = 0
 
     @classmethod
@@ -87,7 +87,10 @@ class Speeds:
     ) -> Speeds:
         """Pools trials and validations by plan."""
         values = defaultdict[Plan, list[Estimate]](list)
+        usual = noise_prior("cpu").deviation
         for record in (*records, *validations):
+            if record.fingerprint is not None:
+                usual = noise_prior(record.fingerprint.device).deviation
             if isinstance(record.outcome, Measured) and record.outcome.samples_per_second.value > 0:
                 values[record.plan].append(record.outcome.samples_per_second)
         by_plan, squares, degrees = dict[Plan, Speed](), 0.0, 0
@@ -99,9 +102,9 @@ class Speeds:
             squares += sum((value - mean) ** 2 for value in logs)
             degrees += len(logs) - 1
         if not degrees:
-            return cls(by_plan=by_plan, objective=objective)
-        usual = _USUAL_WEIGHT * _USUAL_DEVIATION**2
-        deviation = math.sqrt((usual + squares) / (_USUAL_WEIGHT + degrees))
+            return cls(by_plan=by_plan, objective=objective, deviation=usual)
+        squares += _USUAL_WEIGHT * usual**2
+        deviation = math.sqrt(squares / (_USUAL_WEIGHT + degrees))
         return cls(by_plan=by_plan, objective=objective, deviation=deviation, degrees=degrees)
 
     @property

@@ -46,7 +46,7 @@ from orchestrator.core.reasons import (
     Validates,
     measures_again,
 )
-from orchestrator.core.records import Record
+from orchestrator.core.records import Record, learned_noise
 from orchestrator.core.repeats import (
     FINALISTS,
     is_repeat,
@@ -246,11 +246,13 @@ def _place(step: Step, trial: TrialStarted) -> None:
 
 def _request(sweep: SweepState, trial: TrialStarted) -> TrialRequest:
     """Returns what the workers of a trial are to do."""
+    device = sweep.last_fingerprint
     request = TrialRequest(
         number=trial.number,
         plan=trial.plan,
         spec=sweep.for_workers,
         validation=trial.validation,
+        noise=None if device is None else learned_noise(sweep.records, device),
     )
     if request.has_long_waits:
         request = replace(request, collective_seconds=trial.deadline_seconds)

@@ -164,7 +164,7 @@ def _speeds(
     records: tuple[Record, ...], validations: tuple[Record, ...], spec: SweepSpec
 ) -> Speeds:
     if not validations and not any(map(is_repeat, records)):  # nothing to pool
-        return Speeds(by_plan={}, objective=Objective.of(spec))
+        return Speeds.of((), (), Objective.of(spec))
     return Speeds.of(records, validations, Objective.of(spec))
 
 

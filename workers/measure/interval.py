@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from search_spaces.hardware.noise import Noise, noise_prior
 from search_spaces.trial import Estimate
 
 Numbers = NDArray[np.float64]
@@ -26,36 +27,38 @@ _AUTOCORRELATION_MARGIN = 1.3
 _MAX_AUTOCORRELATION = 0.99
 _LEAST_SURPLUS = 0.02  # of effective windows over 1; 12 windows at the maximum above have 0.04
 _MIN_FREEDOM = 2.0  # degrees of freedom; with 1, Student's t is too wide to be of use
-# Stalls that no window caught: at most 3 / n of the windows (rule of three), each slower by a share
-# that was chosen, like the margin above, on the noise models of `benchmarks.coverage`
-_UNSEEN_WINDOWS, _UNSEEN_SLOWDOWN = 3.0, 0.1
+# A window stalled if it is slower than the median by 4 standard deviations. The median of absolute
+# deviations estimates them: of normal noise, it is one divided by 1.4826
+_STALL_DEVIATIONS = 4.0 * 1.4826
 
 
-def mean_estimate(seconds: Sequence[float], steps: Sequence[int] | None = None) -> Estimate:
+def mean_estimate(
+    seconds: Sequence[float], steps: Sequence[int] | None = None, noise: Noise | None = None
+) -> Estimate:
     """Returns the mean seconds of a step and its 95 % confidence interval.
 
     Args:
         seconds: Seconds per step of each window.
         steps: Steps of each window; None if all have the same number.
+        noise: What is known of the device; None for a CPU of which nothing is.
 
     Raises:
         ValueError: If there is no window.
     """
     if not seconds:
         raise ValueError("need at least one window")
-    value, low, high = map(float, mean_bounds(np.asarray(seconds, float), _weights(seconds, steps)))
+    bounds = mean_bounds(np.asarray(seconds, float), _weights(seconds, steps), noise)
+    value, low, high = map(float, bounds)
     return Estimate(value=value, low=min(low, value), high=max(high, value))
 
 
-def mean_bounds(seconds: Numbers, steps: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def mean_bounds(
+    seconds: Numbers, steps: Numbers, noise: Noise | None = None
+) -> tuple[Numbers, Numbers, Numbers]:
     """Returns the mean, and the lower and upper bound of its 95 % interval, in seconds.
 
     The mean is all seconds over all steps. Student's t is symmetric for its logarithm, so both
     bounds are positive. The upper bound also allows for stalls that no window caught.
-
-    Source:
-        Rule of three: Hanley and Lippman-Hand, "If nothing goes wrong, is everything all right?",
-        JAMA 249(13), 1983.
     """
     windows = seconds.shape[-1]
     mean = _weighted_mean(seconds, steps)
@@ -67,7 +70,7 @@ def mean_bounds(seconds: Numbers, steps: Numbers) -> tuple[Numbers, Numbers, Num
     variance = (deviations**2).mean(axis=-1) / np.maximum(effective - 1, _LEAST_SURPLUS)
     freedom = np.maximum(effective - 1, _MIN_FREEDOM)
     relative = stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(variance) / mean
-    unseen = _UNSEEN_SLOWDOWN * min(_UNSEEN_WINDOWS / windows, 1.0)
+    unseen = (noise or noise_prior("cpu")).allowance(windows, (seconds * steps).mean(axis=-1))
     return mean, mean * np.exp(-relative), mean * (np.exp(relative) + unseen)
 
 
@@ -98,14 +101,24 @@ def effective_windows(deviations: Numbers) -> Numbers:
     return effective
 
 
-def is_precise(seconds: Numbers, steps: Numbers, interval: float) -> Flags:
+def stall_seconds(seconds: Sequence[float], steps: Sequence[int]) -> float:
+    """Returns the seconds that stalled windows took beyond those of median speed."""
+    times = np.asarray(seconds, float)
+    excess = times - np.median(times)
+    stalled = excess > _STALL_DEVIATIONS * np.median(np.abs(excess))
+    return float((excess * np.asarray(steps))[stalled].sum())
+
+
+def is_precise(
+    seconds: Numbers, steps: Numbers, interval: float, noise: Noise | None = None
+) -> Flags:
     """Returns True where measuring may end.
 
     Half of the interval is at most `interval` of the mean, and the means of both halves of the
     series differ by at most half of that. The second condition catches a slow start that lasts
     longer than the series has been measured: its windows agree with each other.
     """
-    mean, low, high = mean_bounds(seconds, steps)
+    mean, low, high = mean_bounds(seconds, steps, noise)
     half = seconds.shape[-1] // 2
     if half == 0:
         return np.zeros(mean.shape, bool)
@@ -116,9 +129,11 @@ def is_precise(seconds: Numbers, steps: Numbers, interval: float) -> Flags:
     return agree
 
 
-def is_series_precise(seconds: Sequence[float], steps: Sequence[int], interval: float) -> bool:
+def is_series_precise(
+    seconds: Sequence[float], steps: Sequence[int], interval: float, noise: Noise | None = None
+) -> bool:
     """Returns `is_precise` for the windows of one trial."""
-    return bool(is_precise(np.asarray(seconds, float), _weights(seconds, steps), interval))
+    return bool(is_precise(np.asarray(seconds, float), _weights(seconds, steps), interval, noise))
 
 
 def _weighted_mean(seconds: Numbers, steps: Numbers) -> Numbers:

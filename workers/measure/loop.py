@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from search_spaces.hardware.noise import Noise, noise_prior
 from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import Diverged, Estimate, Phases
 from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining
 from workers.engines.stopwatch import PHASES, Stopwatch
-from workers.measure.interval import is_series_precise, mean_estimate
+from workers.measure.interval import is_series_precise, mean_estimate, stall_seconds
 from workers.measure.steady import warmup_length
 from workers.parallel.compile import compile_seconds
 from workers.process_groups import sum_over_ranks
@@ -54,12 +55,14 @@ class Series:
 
     Windows with compilation come first, whenever they ran. `losses` and `seconds_by_step` are in
     the order of the steps. `beaten` is set if measuring ended because the incumbent is faster.
+    `noise` is what was known of the device before.
     """
 
     windows: tuple[Window, ...]
     losses: tuple[float, ...]
     seconds_by_step: tuple[float, ...]
     warmup: int
+    noise: Noise
     beaten: bool = False
 
     @property
@@ -70,7 +73,12 @@ class Series:
     @property
     def step_seconds(self) -> Estimate:
         """Mean seconds of a step: what a long run gets, stalls included."""
-        return _mean_estimate(self.steady)
+        return _mean_estimate(self.steady, self.noise)
+
+    @property
+    def stall_seconds(self) -> float:
+        """Seconds of the steps that count which were lost to stalls."""
+        return stall_seconds(*_columns(self.steady))
 
     @property
     def median_step_seconds(self) -> float:
@@ -105,6 +113,7 @@ def measure_steps(
     incumbent: Estimate | None = None,
     floor_seconds: float = 0.0,
     allocator_retries: Callable[[], int] = lambda: 0,
+    noise: Noise | None = None,
 ) -> Series | Diverged:
     """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
 
@@ -120,6 +129,7 @@ def measure_steps(
         floor_seconds: Seconds of steps to measure even if fewer are precise enough; the caps of
             the objective end it nevertheless.
         allocator_retries: Counts the retries of this rank's allocator so far.
+        noise: What is known of the device; None if nothing is.
 
     Returns:
         The series, or `Diverged` if a loss is not finite.
@@ -127,14 +137,14 @@ def measure_steps(
     windows: list[Window] = []
     losses: list[float] = []
     lead = group is None or dist.get_rank(group) == 0
-    window_seconds = MIN_WINDOW_SECONDS[training.device.type]
-    steps = 1
+    noise = noise or noise_prior(training.device.type)
+    steps, window_seconds = 1, MIN_WINDOW_SECONDS[training.device.type]
     while steps > STOP:
         window, parts = _timed(training, feed, len(losses), steps, group, watch, allocator_retries)
         windows.append(window)
         # summed over ranks, with zeros from all but rank 0
         decision = (
-            next_window(windows, objective, incumbent, floor_seconds, window_seconds)
+            next_window(windows, objective, incumbent, floor_seconds, window_seconds, noise)
             if lead
             else STOP
         )
@@ -151,6 +161,7 @@ def measure_steps(
         losses=tuple(losses),
         seconds_by_step=tuple(w.seconds for w in windows for _ in range(w.steps)),
         warmup=warmup,
+        noise=noise,
         beaten=steps == BEATEN,
     )
 
@@ -204,6 +215,7 @@ def next_window(
     incumbent: Estimate | None,
     floor_seconds: float,
     window_seconds: float,
+    noise: Noise,
 ) -> int:
     """Returns the number of steps of the next window, or STOP, or BEATEN."""
     compiling, regular = _split_by_compilation(windows)
@@ -211,12 +223,11 @@ def next_window(
     done = sum(window.steps for window in windows)
     spent = sum(window.seconds * window.steps for window in regular)
     steady = timed[warmup_length([window.seconds for window in timed]) :]
-    if incumbent is not None and regular and _is_beaten(steady, incumbent):
+    if incumbent is not None and regular and _is_beaten(steady, incumbent, noise):
         return BEATEN
-    if len(steady) >= objective.min_steps and spent >= floor_seconds:
-        seconds, steps = zip(*((window.seconds, window.steps) for window in steady), strict=True)
-        if is_series_precise(seconds, steps, objective.interval):
-            return STOP
+    enough = len(steady) >= objective.min_steps and spent >= floor_seconds
+    if enough and is_series_precise(*_columns(steady), objective.interval, noise):
+        return STOP
     # a plan too slow for min_steps within max_seconds still gets a second window
     if done >= objective.max_steps or (spent >= objective.max_seconds and len(timed) > 1):
         return STOP
@@ -224,17 +235,19 @@ def next_window(
     return max(1, min(math.ceil(window_seconds / typical), objective.max_steps - done))
 
 
-def _is_beaten(steady: Sequence[Window], incumbent: Estimate) -> bool:
+def _is_beaten(steady: Sequence[Window], incumbent: Estimate, noise: Noise) -> bool:
     fastest = min(window.seconds for window in steady)
-    if len(steady) >= _MIN_WINDOWS and _mean_estimate(steady).low > incumbent.high:
+    if len(steady) >= _MIN_WINDOWS and _mean_estimate(steady, noise).low > incumbent.high:
         return True
     return len(steady) >= _EARLY_WINDOWS and fastest > _EARLY_FACTOR * incumbent.high
 
 
-def _mean_estimate(windows: Sequence[Window]) -> Estimate:
-    return mean_estimate(
-        [window.seconds for window in windows], [window.steps for window in windows]
-    )
+def _mean_estimate(windows: Sequence[Window], noise: Noise) -> Estimate:
+    return mean_estimate(*_columns(windows), noise)
+
+
+def _columns(windows: Sequence[Window]) -> tuple[list[float], list[int]]:
+    return [window.seconds for window in windows], [window.steps for window in windows]
 
 
 def _split_by_compilation(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:

@@ -55,6 +55,8 @@ from orchestrator.core.reasons import (
     Retry,
     TrialReason,
 )
+from orchestrator.core.records import learned_noise
+from search_spaces.hardware.noise import noise_prior
 from search_spaces.plan import Plan
 from search_spaces.trial import Cancelled, DriverDied, NodesLost, Outcome, WorkersFailed
 from tests.orchestrator.core.driven import (
@@ -73,6 +75,26 @@ from tests.orchestrator.core.driven import (
 )
 from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
+
+
+def test_a_trial_gets_the_noise_that_earlier_ones_tell_of_its_device() -> None:
+    """The first trial of a driver that resumes gets the same."""
+    driven = searching(spec=budget_of(4))
+    driven.report("group-1", 0, make_measured(16.0, stall_seconds=0.5))  # 12 steps of 1 s
+    driven.report("group-2", 1, make_measured(8.0, stall_seconds=None))  # not known
+    instructions = driven.begin(PAIRS[1])
+    resumed = Driven.by(driver(spec=budget_of(4), records=driven.state.sweep.records))
+    resumed.show(*nodes("a", "b"))
+
+    for log in (instructions, resumed.begin(PAIRS[1])):
+        (noise,) = (one.request.noise for one in log if isinstance(one, Run))
+        assert noise == replace(noise_prior("cpu"), seconds=12.0, stall_seconds=0.5)
+    records = driven.state.sweep.records
+    quiet = replace(records[0], outcome=make_measured(16.0, stall_seconds=0.0))
+    last = learned_noise([records[0], *[quiet] * 20], CPU_FINGERPRINT)
+    assert last == replace(noise_prior("cpu"), seconds=20 * 12.0)
+    other = replace(CPU_FINGERPRINT, device_name="NVIDIA H200", device="cuda")
+    assert learned_noise(records, other) == noise_prior("cuda")
 
 
 def test_a_sweep_from_its_start_to_its_end() -> None:

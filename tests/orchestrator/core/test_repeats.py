@@ -19,7 +19,7 @@ from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured, Outcome
 from tests.orchestrator.core.values import numbers, state_after
-from tests.outcomes import make_measured, make_oom
+from tests.outcomes import CPU_FINGERPRINT, make_measured, make_oom
 
 ON = {"enabled": True, "repeats": 10}
 
@@ -83,9 +83,13 @@ def test_the_deviation_between_trials_is_pooled_over_plans() -> None:
     squares = (math.log(1.2) ** 2 + math.log(1.4) ** 2) / 2
     assert speeds.degrees == 2
     # and the usual one percent, which counts as one observation more
-    assert speeds.deviation == pytest.approx(math.sqrt((squares + 0.01**2) / 3))
+    assert speeds.deviation == pytest.approx(math.sqrt((squares + 0.01**2) / 3), rel=1e-9)
     first, _, third = plans(state, 0, 1, 2)
     assert math.exp(speeds.by_plan[first].mean) == pytest.approx(math.sqrt(10 * 12))
+    gpu = replace(CPU_FINGERPRINT, device="cuda")  # where usual is a fifth of that
+    on_gpu = [replace(record, fingerprint=gpu) for record in state.records]
+    deviation = Speeds.of(on_gpu, (), Objective.of(state.spec)).deviation
+    assert deviation == pytest.approx(math.sqrt((squares + 0.002**2) / 3), rel=1e-9)
     quantile = stats.t.ppf(0.975, 3)
     assert speeds.half_width(third) == pytest.approx(quantile * speeds.deviation, rel=1e-3)
     assert speeds.half_width(first) == pytest.approx(speeds.half_width(third) / math.sqrt(2))

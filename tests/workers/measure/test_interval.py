@@ -17,6 +17,7 @@ from workers.measure.interval import (
     is_series_precise,
     mean_bounds,
     mean_estimate,
+    stall_seconds,
 )
 
 SECONDS = st.lists(st.floats(0.01, 100), min_size=1, max_size=60)
@@ -113,3 +114,11 @@ def test_halves_that_differ_need_more_windows() -> None:
 def test_no_window_has_no_mean() -> None:
     with pytest.raises(ValueError, match="at least one"):
         mean_estimate([])
+
+
+def test_a_stall_is_slower_than_all_noise() -> None:
+    noisy = [1.0, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97]
+
+    assert stall_seconds(noisy, [2] * 7) == 0
+    assert stall_seconds([*noisy, 1.5], [*[2] * 7, 3]) == pytest.approx(3 * (1.5 - 1.005))
+    assert stall_seconds([0.25], [1]) == 0

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import _dynamo
 
+from search_spaces.hardware.noise import noise_prior
 from search_spaces.settings.render import render_torch
 from search_spaces.spec.sections import ObjectiveSpec
 from search_spaces.trial import Diverged, Estimate, Measured, Phases
@@ -219,6 +220,7 @@ def test_a_stall_counts_in_the_mean_and_not_in_the_median() -> None:
 
     assert len(series.steady) == 100
     assert series.step_seconds.value == pytest.approx(0.3)
+    assert series.stall_seconds == pytest.approx(10 * 1.0)
     assert series.median_step_seconds == pytest.approx(0.2)
 
 
@@ -328,10 +330,14 @@ def test_what_is_reported_of_a_trial_is_consistent(pair: Group) -> None:
     spec = a_spec(
         data={"lengths": {48: 1}}, objective={"interval": 0.9, "max_steps": 60, "max_seconds": 2}
     )
-    outcome = pair.run(a_request(spec))
+    quiet = replace(noise_prior("cuda"), seconds=1e9)
+    outcome = pair.run(replace(a_request(spec), noise=quiet))
 
     assert isinstance(outcome, Measured)
     step = outcome.step_seconds
+    assert step.low * step.high == pytest.approx(step.value**2)  # nothing is added for stalls
+    assert outcome.stall_seconds is not None
+    assert 0 <= outcome.stall_seconds < step.value * outcome.measured_steps
     assert outcome.warmup_steps + outcome.measured_steps == 1 + len(outcome.losses)
     assert outcome.warmup_steps >= 1  # the step on the longest samples
     assert outcome.samples_per_second.value * step.value == pytest.approx(GLOBAL_BATCH)
