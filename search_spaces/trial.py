@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from search_spaces.facts import LossDependence
-from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.hardware.noise import Noise
+from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 
@@ -166,13 +166,12 @@ class Measured:
     `beaten` is True if the trial ended early because it was clearly slower than the incumbent; its
     interval is then wider. `seconds_by_step` is the wall-clock time of each step in `losses`; steps
     that were timed together have their mean. It is empty in old records. `perturbed` is that of the
-    request: the initial weights were rounded otherwise.
+    request: the initial weights were rounded otherwise. `stall_seconds` is what stalled windows
+    took beyond the others, summed over the measured steps; None in old records.
 
     `attention_backends` are those that torch's scaled_dot_product_attention chose for the longest
     samples on rank 0, such as `cudnn_attention`. It is empty without any, for a compiled plan, and
     in old records.
-    request: the initial weights were rounded otherwise. `stall_seconds` is what stalled windows
-    took beyond the others, summed over the measured steps; None in old records.
     """
 
     kind: Literal["measured"] = "measured"

@@ -132,8 +132,8 @@ def evaluate(tables: Tables, without: ForecasterWithout) -> Results:
 def _run_result(run: Run, told: RunForecasts, row: int) -> RunResult:
     return RunResult(
         run=run,
-        speed_error=_error(told.samples_per_second[row], speed_of(run)),
-        memory_error=_error(told.memory_bytes[row], memory_of(run)),
+        speed_error=float(abs(told.samples_per_second[row] / speed_of(run) - 1)),
+        memory_error=float(abs(told.memory_bytes[row] / memory_of(run) - 1)),
         p_fits=float(told.p_fits[row]) if run.fit_usable else _UNKNOWN,
     )
 
@@ -146,10 +146,6 @@ def speed_of(run: Run) -> float:
 def memory_of(run: Run) -> float:
     """Measured peak in bytes, nan where it is not judged."""
     return run.peak_memory_bytes or _UNKNOWN if run.memory_usable else _UNKNOWN
-
-
-def _error(told: float, truth: float) -> float:
-    return float(abs(told / truth - 1))
 
 
 def _set_result(
