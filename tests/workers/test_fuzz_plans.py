@@ -40,7 +40,7 @@ def test_legal_plans_train_and_train_the_same(groups: Groups, ranks: int, count:
 @pytest.mark.thorough
 def test_values_that_few_plans_have_are_run_too() -> None:
     rng, coverage = random.Random(SEED), Coverage()
-    picked = [coverage.pick(draw("llama", 4, rng) for _ in range(16)) for _ in range(25)]
+    picked = [coverage.pick(draw("llama", 4, rng) for _ in range(16)) for _ in range(40)]
 
     for knob, rare in (("reshard_ranks", 2), ("ddp_static_graph", True), ("replicas", 2)):
         assert rare in {getattr(plan, knob) for plan in picked}, knob
