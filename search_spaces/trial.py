@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from search_spaces.costs.model_work import Ceiling
 from search_spaces.facts import LossDependence
 from search_spaces.hardware.noise import Noise
 from search_spaces.hardware.properties import DeviceProperties
@@ -179,8 +180,8 @@ class Measured:
     tokens_per_second: float  # without padding
     step_seconds: Estimate
     phases: Phases
-    mfu: float | None  # model FLOPs over the device's peak, 0 to 1; None if the peak is unknown
-    flops_per_step: float | None  # counted over all ranks, without recomputation
+    mfu: float | None  # model FLOPs per second over the ceiling, 0 to 1; None if unknown
+    flops_per_step: float | None  # model FLOPs over all ranks: see `costs.model_work`
     memory: MemoryReading
     conditions: Conditions
     warmup_steps: int
@@ -194,6 +195,8 @@ class Measured:
     perturbed: bool = False
     attention_backends: tuple[str, ...] = ()
     stall_seconds: float | None = None
+    ceiling: Ceiling | None = None  # of a rank
+    paper_mfu: float | None = None  # of the data sheet, by 6 N + 12 L d T, for comparisons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from search_spaces.costs.model_work import Ceiling
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import (
     Anatomy,
@@ -88,6 +89,8 @@ def make_measured(rate: float = 40.0, share: float = 0.6, **changes: Any) -> Mea
             data=step * 0.02, forward=step * 0.3, backward=step * 0.6, optimizer=step * 0.08
         ),
         "mfu": 0.31,
+        "ceiling": Ceiling(flops_per_second=1.3e11, measured=True),
+        "paper_mfu": 0.26,
         "flops_per_step": 1.4e10,
         "memory": memory,
         "conditions": make_conditions(),

@@ -25,10 +25,10 @@ from search_spaces.trial import (
 )
 from workers.engines.build import load_engines
 from workers.engines.stopwatch import Stopwatch
-from workers.measure.flops import training_flops_per_token
 from workers.memory.oom import FailedAllocation, failed_allocation
 from workers.outcomes import crash_cause, merge_outcomes
 from workers.prepare import prepare
+from workers.tracing.model_work import count_work
 from workers.trial import train_and_measure, train_one_step
 from workers.worker import Worker
 
@@ -102,7 +102,7 @@ def warm_up(spec: SweepSpec, worker: Worker) -> None:
     with contextlib.suppress(Exception, SystemExit):
         prepare(spec)
         load_engines(spec, worker.device)
-        training_flops_per_token(spec)
+        count_work(spec)
         if worker.device.type == "cpu":
             train_one_step(spec, worker)
     gc.collect()

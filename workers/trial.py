@@ -12,7 +12,11 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from search_spaces.costs.model_work import utilization
+from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
+from search_spaces.hardware.catalogue import find_device
+from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan, Precision
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import ObjectiveSpec
@@ -33,7 +37,6 @@ from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
 from workers.engines.stopwatch import Stopwatch
-from workers.measure import flops
 from workers.measure.attention import AttentionBackends
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
@@ -44,6 +47,7 @@ from workers.parallel.compile import compile_seconds
 from workers.plain_torch.data_parallel import share_first_rank
 from workers.prepare import prepare
 from workers.process_groups import Mesh, sum_over_ranks
+from workers.tracing.model_work import count_work
 from workers.worker import Worker
 
 # By how much a precision rounds at most, relative to the value: 2 to minus its significant bits
@@ -230,7 +234,7 @@ def train_and_measure(
         compile_seconds=compiled,
     )
     memory = _reading(worker, peak, states, series.allocator_retries)
-    measured = _measured(request, series, group, worker.device, memory, conditions, costs)
+    measured = _measured(request, facts, series, worker.device, memory, conditions, costs)
     return replace(measured, validation=validation, attention_backends=attention)
 
 
@@ -275,8 +279,8 @@ def _build(
 
 def _measured(
     request: TrialRequest,
+    facts: ModelFacts,
     series: Series,
-    group: dist.ProcessGroup | None,
     device: torch.device,
     memory: MemoryReading,
     conditions: Conditions,
@@ -284,17 +288,20 @@ def _measured(
 ) -> Measured:
     plan, spec = request.plan, request.spec
     step = series.step_seconds
-    per_token = flops.training_flops_per_token(spec)
-    flops_per_step = per_token and per_token * series.tokens
-    peak_flops = flops.peak_flops(device, plan.precision, group)
+    work, tokens_per_second = count_work(spec), series.tokens / step.value
+    used = utilization(
+        work, facts, _device(device), plan.precision, tokens_per_second / plan.world_size
+    )
     return Measured(
         samples_per_second=_per_second(plan.global_batch, series),
-        tokens_per_second=series.tokens / step.value,
+        tokens_per_second=tokens_per_second,
         step_seconds=step,
         median_step_seconds=series.median_step_seconds,
         phases=series.phases,
-        mfu=_mfu(flops_per_step, step.value, plan.world_size, peak_flops),
-        flops_per_step=flops_per_step,
+        mfu=used.mfu,
+        flops_per_step=None if work is None else work.flops_per_token * series.tokens,
+        ceiling=used.ceiling,
+        paper_mfu=used.paper_mfu,
         memory=memory,
         conditions=conditions,
         warmup_steps=1 + sum(window.steps for window in series.windows[: series.warmup]),
@@ -344,13 +351,12 @@ def train_one_step(spec: SweepSpec, worker: Worker) -> None:
         training.step(samples.batches, samples.targets, Stopwatch(worker.runtime))
 
 
-def _mfu(
-    flops_per_step: float | None, seconds: float, ranks: int, peak: float | None
-) -> float | None:
-
-    if flops_per_step is None or not peak:
-        return None
-    return flops_per_step / seconds / (peak * ranks)
+def _device(device: torch.device) -> Device | None:
+    """Returns the device as it was probed on this machine, else as in the catalogue."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    with contextlib.suppress(UserError):
+        return find_device(name)
+    return None
 
 
 def _per_second(samples: int, series: Series) -> Estimate:

@@ -31,10 +31,14 @@ from benchmarks.published.metrics import (
     percentage_errors,
 )
 from search_spaces.costs.calibration import shipped_calibration
+from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import Forecasts, forecast
 from search_spaces.costs.memory import CATEGORIES
+from search_spaces.costs.model_work import utilization
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.workload import Workload, workload_of
+from search_spaces.facts import ModelFacts
+from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.spec.schema import GIB
@@ -52,6 +56,9 @@ class Forecast:
 
     model: str
     rows: tuple[Mapping[str, str], ...]
+    facts: ModelFacts
+    device: Device
+    footprint: Footprint
     work: Workload
     said: Forecasts
 
@@ -79,11 +86,20 @@ def forecasts(
         spec = spec_of(case, tiny=tiny)
         table = PlanTable.of(Plan.from_dict(json.loads(row["plan"])) for row in own)
         footprint = trace(spec, variants_of(table), device="cpu" if tiny else "cuda")
-        features = plan_features(table, describe(spec.model, spec.train), footprint)
+        facts = describe(spec.model, spec.train)
+        features = plan_features(table, facts, footprint)
         work = workload_of(footprint, device, features)
         limit = float(np.nanmax([*(number(row, "limit_bytes") for row in own), 0.0]))
         said = forecast(work, shipped_calibration(), limit or float(device.memory_bytes))
-        yield Forecast(model=case.name, rows=tuple(own), work=work, said=said)
+        yield Forecast(
+            model=case.name,
+            rows=tuple(own),
+            facts=facts,
+            device=device,
+            footprint=footprint,
+            work=work,
+            said=said,
+        )
 
 
 def _has_ended(row: Mapping[str, str]) -> bool:
@@ -136,7 +152,27 @@ def _rows(model: Forecast, *, cuda: bool) -> Iterator[dict[str, Any]]:
             "device_error": _off(said[at], whole[at]),
             "speed_error": _off(model.said.step_seconds[at], seconds[at]),
             "limited_by": model.said.limited_by(at),
+            **_utilization(model, row),
         }
+
+
+def _utilization(model: Forecast, row: Mapping[str, str]) -> dict[str, float | None]:
+    """Model FLOP/s of a measured plan, and its shares of the device's rates."""
+    work, rate = model.footprint.work, number(row, "samples_per_second")
+    if work is None or not np.isfinite(rate):
+        return {}
+    precision = Plan.from_dict(json.loads(row["plan"])).precision
+    tokens_per_second = rate * model.footprint.mean_tokens
+    used = utilization(work, model.facts, model.device, precision, tokens_per_second)
+    flops = work.flops_per_token * tokens_per_second
+    fastest = max((p[-1] for p in model.device.matmul_points if p[0] == precision), default=None)
+    return {
+        "tera_flops_per_second": flops / 1e12,
+        "mfu": used.mfu,
+        "mfu_of_fastest_matmul": fastest and flops / fastest,
+        "mfu_of_data_sheet": flops / model.device.peak_flops_per_second(precision),
+        "paper_mfu": used.paper_mfu,
+    }
 
 
 def _off(said: float, truth: float) -> float | None:

@@ -162,7 +162,8 @@ class Speeds:
                 samples_per_second=_around(rate, half),
                 step_seconds=_around(outcome.step_seconds.value / factor, half),
                 tokens_per_second=outcome.tokens_per_second * factor,
-                mfu=None if outcome.mfu is None else outcome.mfu * factor,
+                mfu=outcome.mfu and outcome.mfu * factor,
+                paper_mfu=outcome.paper_mfu and outcome.paper_mfu * factor,
             ),
         )
 

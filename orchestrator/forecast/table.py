@@ -14,10 +14,13 @@ from orchestrator.forecast.request import (
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import Forecasts, forecast, plan_forecast
+from search_spaces.costs.model_work import Ceiling, utilization
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.errors import UserError
+from search_spaces.facts import ModelFacts
+from search_spaces.hardware.device import Device
 from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -92,7 +95,9 @@ class ForecastRow:
     world_size: int
     forecast: PlanForecast
     tokens_per_second_per_device: float
-    mfu: float
+    mfu: float | None  # None if the work could not be counted, or the device lacks the precision
+    ceiling: Ceiling | None
+    paper_mfu: float | None
     keeps_headroom: bool  # True if it can be recommended: see `ForecastTable`
     stage: str | None
     seconds: tuple[tuple[str, float], ...]
@@ -115,6 +120,8 @@ class ForecastTable:
     """
 
     spec: SweepSpec
+    model: ModelFacts
+    device: Device
     ranks: int
     limit_bytes: int
     line_bytes: float
@@ -134,13 +141,17 @@ class ForecastTable:
     def row(self, row: int) -> ForecastRow:
         """Returns the plan in a row with its forecast."""
         forecasts, plan = self.forecasts, self.plan(row)
+        speed = float(forecasts.tokens_per_second_per_device[row])
+        used = utilization(self.footprint.work, self.model, self.device, plan.precision, speed)
         return ForecastRow(
             key=plan.key,
             plan=plan,
             world_size=plan.world_size,
             forecast=plan_forecast(self.work, row, forecasts),
-            tokens_per_second_per_device=float(forecasts.tokens_per_second_per_device[row]),
-            mfu=float(forecasts.mfu[row]),
+            tokens_per_second_per_device=speed,
+            mfu=used.mfu,
+            ceiling=used.ceiling,
+            paper_mfu=used.paper_mfu,
             keeps_headroom=bool(self.keeps_headroom[row]),
             stage=forecasts.fullest_stage(row) if plan.pipeline > 1 else None,
             seconds=tuple(forecasts.by_term(row).items()),
@@ -194,6 +205,8 @@ def _table_of(
     hosted = host <= request.host_limit_bytes
     return ForecastTable(
         spec=request.spec,
+        model=request.model,
+        device=request.device,
         ranks=ranks,
         limit_bytes=request.limit_bytes,
         line_bytes=request.line_bytes,

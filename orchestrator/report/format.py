@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from search_spaces.costs.model_work import Ceiling
 from search_spaces.hardware.device import Device, DriveAccess
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Estimate
@@ -95,6 +96,25 @@ def si_scaled(value: float, smallest: float = 1e3) -> tuple[float, str]:
         if abs(value) >= factor >= smallest:
             return value / factor, prefix
     return value, ""
+
+
+def mfu_words(mfu: float | None) -> str:
+    """Formats an MFU as a percentage; "-" if it is unknown."""
+    return "-" if mfu is None else f"{100 * mfu:.0f} %"
+
+
+def mfu_sentence(mfu: float | None, ceiling: Ceiling | None, paper_mfu: float | None) -> str:
+    """States the ceiling that an MFU is a share of, and the MFU as papers count; may be empty."""
+    if mfu is None or ceiling is None:
+        return ""
+    origin = (
+        "measured in matmuls of the model's shapes" if ceiling.measured else "by its data sheet"
+    )
+    rate = f"{_scaled(ceiling.flops_per_second)}FLOP/s"
+    sentence = f"MFU: {mfu_words(mfu)} of the device's {rate}, {origin}"
+    if paper_mfu is None:
+        return sentence
+    return f"{sentence}; {mfu_words(paper_mfu)} of its data sheet as papers count (6 N + 12 L d T)"
 
 
 def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ from orchestrator.report.charts import (
     part_of_bars,
     stacked,
 )
-from orchestrator.report.format import gib
+from orchestrator.report.format import gib, mfu_words
 from orchestrator.report.html import Tile, render_page
 from orchestrator.report.plan_tables import counts_table, plans_table
 from orchestrator.report.plan_text import (
@@ -204,7 +204,7 @@ def _tiles(report: PlanningReport, best: ForecastRow) -> Iterator[Tile]:
     usable = f"usable: {gib(report.line_bytes)} of {gib(report.limit_bytes)}"
     yield Tile(name="samples/s", value=significant(rate.value), detail=interval(rate))
     yield Tile(name="tokens/s/device", value=f"{best.tokens_per_second_per_device:,.0f}")
-    yield Tile(name="MFU", value=percent(best.mfu))
+    yield Tile(name="MFU", value=mfu_words(best.mfu))
     yield Tile(name="peak memory, GiB", value=gib(forecast.peak_bytes.value), detail=usable)
     yield Tile(name="fits", value=percent(forecast.fits))
     yield Tile(name="limited by", value=term_words(forecast.limited_by))

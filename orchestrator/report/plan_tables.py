@@ -12,7 +12,7 @@ from rich.text import Text
 from orchestrator.forecast.breakdown import Breakdown, Quantity, Term
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow
-from orchestrator.report.format import gib, si_scaled
+from orchestrator.report.format import gib, mfu_sentence, mfu_words, si_scaled
 from orchestrator.report.html import ColumnKind, Table
 from orchestrator.report.plan_text import (
     QUANTITY_WORDS,
@@ -57,7 +57,7 @@ def _plan_cells(number: int, row: ForecastRow, omit: Collection[str]) -> tuple[s
         expected_words(row, omit=omit) + more,
         _speed(row),
         f"{row.tokens_per_second_per_device:,.0f}",
-        percent(row.mfu),
+        mfu_words(row.mfu),
         gib(row.forecast.peak_bytes.value),
         percent(row.forecast.fits),
         term_words(row.forecast.limited_by),
@@ -181,6 +181,8 @@ def _plans(report: PlanningReport) -> Iterator[RenderableType]:
         Text(f"usable memory: {usable} of {limit} GiB per device"),
         Text("fits: probability that the peak stays below the limit"),
     ]
+    if mfu := mfu_sentence(best[0].mfu, best[0].ceiling, best[0].paper_mfu):
+        parts.append(Text(mfu))
     yield from section("Best plans", *parts)
     title = "Pareto front: no other plan is faster with less memory"
     yield from section(title, rendered(plans_table(report.front)))
@@ -201,7 +203,7 @@ def render_breakdown(breakdown: Breakdown) -> RenderableType:
         Rule(Text(expected_words(row)), align="left"),
         Text(
             f"{significant(forecast.samples_per_second.value)} samples/s"
-            f" ({interval(forecast.samples_per_second)}), MFU {percent(row.mfu)};"
+            f" ({interval(forecast.samples_per_second)}), MFU {mfu_words(row.mfu)};"
             f" peak {gib(forecast.peak_bytes.value)} GiB ({gib(forecast.peak_bytes.low)} to"
             f" {gib(forecast.peak_bytes.high)}){stage}; {percent(forecast.fits)} likely to fit",
             "bold",

@@ -8,7 +8,7 @@ from orchestrator.core.objective import memory_of
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.effects import KnobEffect
-from orchestrator.report.format import duration, gib, number, plural, spread
+from orchestrator.report.format import duration, gib, mfu_words, number, plural, spread
 from orchestrator.report.html import Table, Tile, render_page
 from orchestrator.report.labels import (
     KIND_WORDS,
@@ -104,12 +104,11 @@ def _tiles(best: Record) -> Iterator[Tile]:
     assert isinstance(outcome, Measured)
     rate, step, memory = outcome.samples_per_second, outcome.step_seconds, outcome.memory
     interval = f"{number(rate.low)} to {number(rate.high)}"
-    mfu = "-" if outcome.mfu is None else f"{100 * outcome.mfu:.0f} %"
     samples = plural(best.plan.global_batch, "sample")
     yield Tile(name="samples/s", value=number(rate.value), detail=interval)
     tokens = f"{outcome.tokens_per_second:,.0f}"
     yield Tile(name="tokens/s", value=tokens, detail="without padding")
-    yield Tile(name="MFU", value=mfu)
+    yield Tile(name="MFU", value=mfu_words(outcome.mfu))
     yield Tile(name="seconds per step", value=number(step.value), detail=samples)
     limit = f"of {gib(memory.limit_bytes)}"
     yield Tile(name="peak, GiB", value=gib(memory.peak_bytes), detail=limit)

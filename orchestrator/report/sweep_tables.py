@@ -20,7 +20,7 @@ from orchestrator.core.objective import ranked, record_of, thrashes, within_head
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import gib, number, rate, spread
+from orchestrator.report.format import gib, mfu_words, number, rate, spread
 from orchestrator.report.labels import (
     KIND_WORDS,
     fixed_knobs,
@@ -249,7 +249,7 @@ def _figures(record: Record, outcome: Measured) -> tuple[str, ...]:
     return (
         f"{spread(outcome.samples_per_second)}{speed}",
         f"{outcome.tokens_per_second:,.0f}",
-        "-" if outcome.mfu is None else f"{100 * outcome.mfu:.0f} %",
+        mfu_words(outcome.mfu),
         number(outcome.step_seconds.value),
         f"{gib(memory.peak_bytes)} {100 * memory.share:3.0f} %{peak}",
     )

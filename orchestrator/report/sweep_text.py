@@ -24,7 +24,7 @@ from orchestrator.core.objective import (
 from orchestrator.core.records import Record, forecast_errors
 from orchestrator.core.repeats import infeasible_plans
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import duration, gib, plural, spread, times_words
+from orchestrator.report.format import duration, gib, mfu_sentence, plural, spread, times_words
 from orchestrator.report.labels import (
     METRIC_WORDS,
     failure_words,
@@ -453,10 +453,13 @@ def evidence_sentences(state: SweepState) -> Iterator[str]:
     """Yields the evidence for the best plan; nothing without one."""
     if state.best is None:
         return
+    outcome = state.best.outcome
+    assert isinstance(outcome, Measured)
     sentences = (
         repeats_sentence(state),
         *validation_sentences(state),
         speedup_sentence(state),
+        mfu_sentence(outcome.mfu, outcome.ceiling, outcome.paper_mfu),
         drift_sentence(state),
         lossy_sentence(state),
         contention_sentence(state),

@@ -168,12 +168,16 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
 
 def _measured(outcome: Measured) -> Mapping[str, float | None]:
     rate, step, phases = outcome.samples_per_second, outcome.step_seconds, outcome.phases
+    ceiling = outcome.ceiling
     return {
         "samples_per_second": rate.value,
         "samples_per_second_low": rate.low,
         "samples_per_second_high": rate.high,
         "tokens_per_second": outcome.tokens_per_second,
         "mfu": outcome.mfu,
+        "paper_mfu": outcome.paper_mfu,
+        "ceiling_tera_flops": None if ceiling is None else ceiling.flops_per_second / 1e12,
+        "ceiling_measured": None if ceiling is None else float(ceiling.measured),
         "step_seconds": step.value,
         "step_seconds_low": step.low,
         "step_seconds_high": step.high,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from search_spaces.costs.model_work import ModelWork
 from search_spaces.plan import Attention
 
 Compute = Literal["fp32", "autocast", "cast"]
@@ -171,6 +172,7 @@ class Footprint:
     lengths: tuple[int, ...] = ()  # ascending, at evenly spaced quantiles; empty if unknown
     row_tokens: int = 0  # maximum tokens of a row of packed samples
     variants: tuple[Variant, ...]
+    work: ModelWork | None = None  # that any plan has to do; None if it could not be counted
 
     @property
     def mean_tokens(self) -> float:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.costs.calibration import Z_95, Calibration, probability_below
-from search_spaces.costs.columns import PASSES
 from search_spaces.costs.memory import CATEGORIES, STAGES, peak_bytes
 from search_spaces.costs.plan_features import STACKS, Counts, Numbers
 from search_spaces.costs.time import TERMS, step_terms
@@ -48,7 +47,6 @@ class Forecasts:
     step_deviation: Numbers
     samples_per_second: Numbers
     tokens_per_second_per_device: Numbers
-    mfu: Numbers  # model FLOPs without recomputation, over the devices' peak
     terms: Numbers  # seconds of a step, of shape (plans, TERMS)
     recomputed: Numbers  # share of the computing terms that recomputation takes
     hidden_seconds: Numbers  # of communication behind computation
@@ -129,7 +127,6 @@ def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> F
         step_deviation=calibration.time_scales.deviation(step.seconds),
         samples_per_second=rate,
         tokens_per_second_per_device=rate * rows.tokens / devices,
-        mfu=model_flops(work) / (seconds * rows.peak_flops * devices),
         terms=terms,
         recomputed=step.recomputed,
         hidden_seconds=step.hidden,
@@ -183,24 +180,6 @@ def memory_deviation_factor(work: Workload, calibration: Calibration) -> Numbers
     traced = work.executions.stack == STACKS.index("torch")
     own, other = calibration.own_deviation_factor, calibration.memory_scales.deviation_factor
     return np.where(traced, own, other)
-
-
-def model_flops(work: Workload) -> Numbers:
-    """Returns the model FLOPs of a step of each plan, over all devices, without recomputation."""
-    sums = np.bincount(  # its type stubs do not say that these are floats
-        work.kernels.slot,
-        work.kernels.flops,
-        minlength=len(work.cases.tensor) * len(PASSES),
-    ).astype(np.float64)
-    sums = sums.reshape(-1, len(PASSES))
-    at: dict[str, Numbers] = {name: sums[:, index] for index, name in enumerate(PASSES)}
-    ends = at["embedding_forward"] + at["embedding_backward"] + at["head_forward"]
-    ends = ends + at["head_backward"]
-    block = at["block_forward"] + at["block_backward"]
-    features, rows = work.executions, work.rows
-    micro = ends[rows.case] + rows.depth * block[rows.case]
-    flops: Numbers = micro * features.tensor * features.accumulation * features.data
-    return flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,6 @@ from search_spaces.hardware.device import Device
 from search_spaces.hardware.files import read_devices
 from search_spaces.hardware.mig import instances_of
 from search_spaces.hardware.names import DeviceError, unknown_device, words_of
-from search_spaces.plan import Precision
 from search_spaces.spec.yaml_reader import yaml_text
 
 # in this order: a device may be based on one in an earlier file
@@ -61,14 +60,6 @@ def load_device_file(path: Path) -> tuple[Device, ...]:
     """
     text = yaml_text(path, kind="a device file", command="plimsoll doctor --probe")
     return read_devices(text, source=str(path), lookup=known_device)
-
-
-def dense_peak_flops(device_name: str, precision: Precision) -> float | None:
-    """Returns the data sheet's dense peak in FLOP/s; None if the device or its peak is unknown."""
-    device = _matching(device_name, catalogue())
-    if device is None or device.name == "cpu":
-        return None
-    return device.peak_flops_per_second(precision) or None
 
 
 @cache

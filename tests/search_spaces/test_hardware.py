@@ -10,7 +10,6 @@ import pytest
 from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import (
     catalogue,
-    dense_peak_flops,
     find_device,
     known_device,
     load_device_file,
@@ -72,19 +71,22 @@ def source_of(device: Device, field: str) -> str | None:
 def test_a_devices_peak_is_that_of_its_data_sheet(
     name: str, precision: Precision, tera: float
 ) -> None:
-    assert dense_peak_flops(name, precision) == pytest.approx(tera * 1e12, rel=1e-3)
+    assert known_device(name).peak_flops_per_second(precision) == pytest.approx(
+        tera * 1e12, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "precision"),
+    "name",
     [
-        *(("", "bf16"), ("NVIDIA L42", "bf16"), ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", "bf16")),
-        *(("NVIDIA A100-SXM4-40GB MIG 1g.20gb", "bf16"), ("NVIDIA H100 PCIe MIG 1g.10gb", "bf16")),
-        *(("Tesla T4", "bf16"), ("cpu", "fp32")),  # has none; each is another
+        *("", "NVIDIA L42", "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"),
+        *("NVIDIA A100-SXM4-40GB MIG 1g.20gb", "NVIDIA H100 PCIe MIG 1g.10gb"),
     ],
 )
-def test_nothing_is_guessed_of_a_device_that_is_not_known(name: str, precision: Precision) -> None:
-    assert dense_peak_flops(name, precision) is None
+def test_nothing_is_guessed_of_a_device_that_is_not_known(name: str) -> None:
+    with pytest.raises(DeviceError):
+        known_device(name)
+    assert known_device("Tesla T4").peak_flops_per_second("bf16") == 0.0
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -271,7 +273,6 @@ def test_the_users_devices_come_before_the_catalogues(tmp_path: Path) -> None:
 
     assert find_device("NVIDIA A100-SXM4-80GB", folder=tmp_path) == mine
     assert known_device("A100") != mine
-    assert dense_peak_flops("A100", "bf16") == 312e12
 
 
 def test_a_fault_in_the_users_folder_names_the_file(tmp_path: Path) -> None:

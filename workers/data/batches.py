@@ -291,10 +291,11 @@ def batch_source(model: BuiltModel, spec: SweepSpec) -> BatchSource:
 
 def batch_source_of(module: nn.Module, batch_maker: BatchMaker) -> FunctionSource:
     """Returns the source of batches for a module of the user's."""
-    return FunctionSource(batch_maker=batch_maker, shifts_labels=_is_causal_lm(module))
+    return FunctionSource(batch_maker=batch_maker, shifts_labels=is_causal_lm(module))
 
 
-def _is_causal_lm(module: nn.Module) -> bool:
+def is_causal_lm(module: nn.Module) -> bool:
+    """Returns True for a causal language model of transformers."""
     if not hasattr(module, "config"):
         return False
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

@@ -311,7 +311,7 @@ def _check(module: nn.Module, name: str, part: nn.Module, style: Style) -> None:
 
 def _refuse_numbers_of_heads(module: nn.Module, splits: Mapping[str, Style]) -> None:
     """Refuses a weight with one number per head beside split projections, as Doge has."""
-    config = _text_config(module)
+    config = text_config(module)
     heads = {getattr(config, field, None) for _, field in _HEADS} - {None, 1}
     columns = (name for name, style in splits.items() if style in COLUMN_STYLES)
     for parent in dict.fromkeys(name.rpartition(".")[0] for name in columns):
@@ -325,7 +325,7 @@ def _refuse_numbers_of_heads(module: nn.Module, splits: Mapping[str, Style]) -> 
 
 def _divisors(module: nn.Module, plan: TensorPlan) -> Iterator[tuple[str, int]]:
     """Yields counts that a degree must divide; those that follow from others are left out."""
-    config = _text_config(module)
+    config = text_config(module)
     labels: dict[int, str] = {}
     if any(style in ("colwise", "qkv_colwise") for _, style in plan.splits):
         for label, field in _HEADS:
@@ -357,7 +357,8 @@ def _sequence_refusal(module: nn.Module, plan: TensorPlan) -> str | None:
     return None
 
 
-def _text_config(module: nn.Module) -> Any:
+def text_config(module: nn.Module) -> Any:
+    """Returns the configuration of a transformers model's text part; None of other modules."""
     config: Any = getattr(module, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 

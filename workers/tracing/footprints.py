@@ -25,6 +25,7 @@ from workers.models.config import one_sentence
 from workers.models.fake_memory import FakeMemory
 from workers.models.tensor_plan import tensor_facts
 from workers.parallel.tensor import split_blocks
+from workers.tracing.model_work import count_work
 from workers.tracing.pass_costs import Grid, part_costs, tied_parameters
 from workers.tracing.step import StepFailedError, TracedStep, trace_step
 from workers.tracing.traced_model import (
@@ -161,6 +162,7 @@ def make_footprint(
         lengths=lengths,
         row_tokens=spec.train.sequence_length if lengths else 0,
         variants=tuple(variants),
+        work=count_work(spec),
     )
 
 

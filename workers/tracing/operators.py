@@ -60,7 +60,9 @@ class FusedCall:
     queries: int
     keys: int
     head_size: int
+    value_size: int  # of a head's values
     causal: bool
+    masked: bool  # by a tensor
     element_bytes: int
 
     @property
@@ -147,8 +149,10 @@ def _attention(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fu
     named = _named(operator, args, kwargs)
     query = named.get("query", named.get("q"))
     key = named.get("key", named.get("k"))
+    value = named.get("value", named.get("v"))
     assert query is not None
     assert key is not None
+    assert value is not None
     # flash-attn's own layout is (samples, tokens, heads, head size)
     tokens, heads = (2, 1) if operator.namespace == "aten" else (1, 2)
     return FusedCall(
@@ -156,7 +160,9 @@ def _attention(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fu
         queries=query.shape[tokens],
         keys=key.shape[tokens],
         head_size=query.shape[3],
+        value_size=value.shape[3],
         causal=bool(named.get("is_causal", named.get("causal", False))),
+        masked=named.get("attn_bias", named.get("attn_mask")) is not None,
         element_bytes=query.element_size(),
     )
 

@@ -70,6 +70,8 @@ def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     rate = _figure(told, "matmul", "rate")
     seconds = next(term.amount for term in told.time if term.name == "matmul")
     assert rate * seconds == pytest.approx(_figure(told, "matmul", "work"))
+    step = told.expected.forecast.step_seconds.value
+    assert told.expected.mfu == pytest.approx(_figure(told, "matmul", "work") / step / 989e12)
 
 
 def _figure(told: Breakdown, term: str, name: str) -> float:

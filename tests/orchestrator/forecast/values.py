@@ -10,6 +10,7 @@ from search_spaces.costs.calibration import Calibration, Scales
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Matmul, Part, Pass, Variant
 from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients
+from search_spaces.costs.model_work import ModelWork
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.costs.time import TERMS
 from search_spaces.facts import ModelFacts, TensorFacts
@@ -86,6 +87,12 @@ def a_footprint(wanted: tuple[VariantKey, ...]) -> Footprint:
         depth=DEPTH,
         tied_parameters=0,
         variants=tuple(variants),
+        work=ModelWork(
+            matmul_flops=6.0 * (DEPTH * BLOCK + VOCABULARY * HIDDEN),
+            attention_flops=0.0,
+            full_attention_flops=None,
+            layers=(),
+        ),
     )
 
 

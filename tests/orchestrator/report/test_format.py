@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.report.format import device_rows, duration, number, spread
+from orchestrator.report.format import device_rows, duration, mfu_sentence, number, spread
 from orchestrator.report.labels import outcome_words
+from search_spaces.costs.model_work import Ceiling
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import DriveAccess
 from search_spaces.trial import Estimate
@@ -31,6 +32,20 @@ def test_a_throttled_measurement_is_labelled() -> None:
     outcome = make_measured(conditions=make_conditions(("power cap",)))
 
     assert outcome_words(outcome).endswith("(throttled: power cap)")
+
+
+def test_an_mfu_names_its_ceiling_and_the_convention_of_papers() -> None:
+    ceiling = Ceiling(flops_per_second=705e12, measured=True)
+    sheet = Ceiling(flops_per_second=989e12, measured=False)
+
+    assert mfu_sentence(0.694, ceiling, 0.52) == (
+        "MFU: 69 % of the device's 705 TFLOP/s, measured in matmuls of the model's shapes;"
+        " 52 % of its data sheet as papers count (6 N + 12 L d T)"
+    )
+    assert (
+        mfu_sentence(0.5, sheet, None) == "MFU: 50 % of the device's 989 TFLOP/s, by its data sheet"
+    )
+    assert mfu_sentence(None, None, None) == ""
 
 
 def test_durations_and_numbers_are_short() -> None:

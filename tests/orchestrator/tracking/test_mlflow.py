@@ -148,6 +148,8 @@ def test_a_measured_trial_has_names_with_units(everything: Logged, folder: Path)
     assert metrics["peak_memory_gib"] == pytest.approx(0.4, abs=1e-4)
     assert metrics["activations_gib"] > metrics["weights_gib"] > 0
     assert metrics["forward_seconds"] < metrics["backward_seconds"] < metrics["step_seconds"]
+    assert (metrics["mfu"], metrics["paper_mfu"]) == (0.31, 0.26)
+    assert (metrics["ceiling_tera_flops"], metrics["ceiling_measured"]) == (0.13, 1.0)
     assert metrics["host_cpu_percent"] == 96.5
     assert "device_power_watts" not in metrics  # nobody knew
     assert run.data.tags["feasible"] == "true"

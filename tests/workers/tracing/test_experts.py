@@ -14,9 +14,9 @@ from search_spaces.spec.schema import SweepSpec
 from tests.workers.tracing.experts import EXPERTS, allocations, without_gradients
 from tests.workers.tracing.footprint_check import check, flops, peak_bytes, saved_bytes
 from workers.data.collate import MicroBatch
-from workers.measure.flops import training_flops_per_token
 from workers.models.built import BuiltModel
 from workers.models.load import build_whole, describe
+from workers.tracing.model_work import count_work
 from workers.tracing.trace import trace
 from workers.tracing.variants import batch_of, pass_plan
 
@@ -116,17 +116,17 @@ def test_sharded_it_is_as_torch_tracks_it(name: str, compute: Compute, tmp_path:
 
 
 @ALL
-def test_a_step_is_said_to_take_the_flops_that_were_traced(
-    model: dict[str, Any], tmp_path: Path
-) -> None:
-    """The count that MFU uses has no fused attention kernel."""
+def test_model_flops_are_those_that_were_traced(model: dict[str, Any], tmp_path: Path) -> None:
+    """Traced attention is eager, and computes the pairs that its mask hides."""
     spec = spec_of(model)
     footprint = trace(spec, [("eager", "fp32", "none")], device="cpu", cache=tmp_path)
 
-    counted = training_flops_per_token(spec)
+    work = footprint.work
 
-    assert counted is not None
-    assert counted * TOKENS == pytest.approx(flops(footprint.variants[0], 1), rel=0.001)
+    assert work == count_work(spec)
+    assert work is not None
+    everything = work.matmul_flops + (work.full_attention_flops or 0.0)
+    assert everything * TOKENS == pytest.approx(flops(footprint.variants[0], 1), rel=0.001)
 
 
 # weights that one token is multiplied with, in 1e9: published active parameters (Jiang et al.

@@ -26,7 +26,14 @@ def test_attention_counts_heads_of_all_samples() -> None:
     found = work(aten._scaled_dot_product_flash_attention_for_cpu.default, query, key, key)
 
     assert found.attention == FusedCall(
-        heads=8, queries=8, keys=6, head_size=16, causal=False, element_bytes=4
+        heads=8,
+        queries=8,
+        keys=6,
+        head_size=16,
+        value_size=16,
+        causal=False,
+        masked=False,
+        element_bytes=4,
     )
 
 
