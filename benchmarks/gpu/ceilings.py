@@ -41,6 +41,7 @@ def effort_for(task: Task) -> ProbeConfig:
             threads=1,
             shapes=((64, 64, 64), (128, 64, 64), (128, 256, 64)),
             point_seconds=0.01,
+            matmul_seconds=0.01,
             copy_bytes=4 * MIB,
             file_bytes=MIB,
             file_seconds=0.5,
@@ -51,6 +52,7 @@ def effort_for(task: Task) -> ProbeConfig:
         usual,
         ranks=1,
         shapes=tuple(dict.fromkeys((*usual.shapes, *shapes_of_models()))),
+        precisions=("fp32", "bf16", "fp16"),  # those of plans
         point_seconds=usual.point_seconds / 2,
         timeout_seconds=480.0,
     )
@@ -79,6 +81,7 @@ def found_in(device: Device, findings: ProbeResult, effort: ProbeConfig) -> Figu
         "name": device.name,
         "memory_bytes": device.memory_bytes,
         "matmul_flops_per_second": {name: findings.matmul_peak(name) for name in effort.precisions},
+        "matmul_throttles": findings.matmul_throttles,
         "data_sheet_bf16_flops_per_second": data_sheet(device.name),
         "copy_bytes_per_second": findings.bandwidth_bytes_per_second,
         "host_copy_bytes_per_second": findings.host_bandwidth_bytes_per_second,

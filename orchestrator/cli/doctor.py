@@ -117,7 +117,9 @@ def _probe(out: Path | None, drive: Path) -> Result:
             style="yellow",
         )
     config = default_config()
-    print_line(f"measuring with {config.ranks} ranks on {config.device_type}; takes up to a minute")
+    print_line(
+        f"measuring with {config.ranks} ranks on {config.device_type}; takes one or two minutes"
+    )
     device = describe(
         probe_ranks(config, drive=drive), config, when=datetime.date.today().isoformat()
     )

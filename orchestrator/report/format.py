@@ -122,10 +122,16 @@ def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
 
     Of the points measured for a precision the fastest is listed, of a collective the largest.
     """
+    lowered = ", ".join(device.matmul_throttles)
+    state = f", clocks lowered: {lowered}" if lowered else ""
     for precision in dict.fromkeys(point[0] for point in device.matmul_points):
         points = [point for point in device.matmul_points if point[0] == precision]
         _, rows, columns, inner, flops = max(points, key=lambda point: point[-1])
-        yield f"matmul {precision}", f"{_scaled(flops)}FLOP/s", f"{rows} x {inner} x {columns}"
+        yield (
+            f"matmul {precision}",
+            f"{_scaled(flops)}FLOP/s",
+            f"{rows} x {inner} x {columns}{state}",
+        )
     yield "memory copy", _rate(device.bandwidth_bytes_per_second), "reads and writes"
     if device.link_kind != "memory":
         yield "host-device link", _rate(device.pcie_bytes_per_second), "pinned, slower direction"

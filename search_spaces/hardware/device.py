@@ -92,6 +92,9 @@ class Device:
     cpu_adam_elements_per_second: Quantity | None = None
     """Parameters per second that Adam updates on the host; None if it was not measured."""
     matmul_points: tuple[MatmulPoint, ...] = ()
+    """Sustained for a second or more each."""
+    matmul_throttles: tuple[Text, ...] = ()
+    """Reasons for which the device lowered its clocks while matmuls were measured."""
     collective_points: tuple[CollectivePoint, ...] = ()
     """Measured between processes of one node."""
     measured: Annotated[bool, Field(strict=True)] = False

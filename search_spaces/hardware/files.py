@@ -72,7 +72,7 @@ def device_to_yaml(device: Device) -> str:
         if field.name in REQUIRED or value not in (None, (), False):
             tree[field.name] = value
     tree["sources"] = {source: list(fields) for source, fields in device.sources}
-    for name in ("aliases", "matmul_points", "collective_points"):
+    for name in ("aliases", "matmul_points", "matmul_throttles", "collective_points"):
         if name in tree:
             tree[name] = [list(row) if isinstance(row, tuple) else row for row in tree[name]]
     return yaml.dump(

@@ -31,8 +31,9 @@ class ProbeConfig:
 
     All ranks measure at the same time, as they train at the same time, so each gets its part of
     shared resources. A point is repeated for `point_seconds`, and its fastest repeat counts.
-    Shapes are measured in order of size. If one takes far longer than `point_seconds`, the
-    larger ones are skipped.
+    Matmuls run for `matmul_seconds` each, and their mean counts, as they are what heats a device.
+    Shapes are measured in order of size. If one call takes longer than `matmul_seconds`, the larger
+    ones are skipped.
     """
 
     device_type: Literal["cpu", "cuda"]
@@ -41,6 +42,7 @@ class ProbeConfig:
     shapes: tuple[Shape, ...]
     precisions: tuple[MatmulPrecision, ...]
     point_seconds: float
+    matmul_seconds: float
     copy_bytes: int
     collective_bytes: tuple[int, ...]
     file_bytes: int
@@ -61,12 +63,13 @@ def default_config() -> ProbeConfig:
             shapes=(*((side, side, side) for side in (64, 128, 256, 512, 1024, 1536)), *_TALL),
             precisions=("fp32", "bf16", "fp16"),
             point_seconds=0.2,
+            matmul_seconds=1.0,
             copy_bytes=128 * MIB,
             collective_bytes=(64 * KIB, MIB, 8 * MIB, 64 * MIB),
             file_bytes=256 * MIB,
             file_seconds=4.0,
             adam_elements=16_000_000,
-            timeout_seconds=80.0,
+            timeout_seconds=150.0,
         )
     squares = ((side, side, side) for side in (256, 512, 1024, 2048, 4096, 8192))
     return ProbeConfig(
@@ -76,6 +79,7 @@ def default_config() -> ProbeConfig:
         shapes=(*squares, *_TALL_CUDA),
         precisions=("fp32", "tf32", "bf16", "fp16"),
         point_seconds=0.2,
+        matmul_seconds=1.0,
         copy_bytes=1024 * MIB,
         collective_bytes=(64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB),
         file_bytes=1024 * MIB,
@@ -99,6 +103,7 @@ class ProbeResult:
     context_bytes: int
     power_watts: float | None
     matmul_points: tuple[MatmulPoint, ...]
+    matmul_throttles: tuple[str, ...]  # reasons for lowered clocks meanwhile
     bandwidth_bytes_per_second: float
     host_bandwidth_bytes_per_second: float
     pinned_bytes_per_second: tuple[float, float] | None  # to the device, and back

@@ -90,6 +90,7 @@ def _measured_values(result: ProbeResult, config: ProbeConfig) -> dict[str, Any]
         "context_bytes": result.context_bytes,
         "cpu_adam_elements_per_second": result.cpu_adam_elements_per_second,
         "matmul_points": result.matmul_points,
+        "matmul_throttles": result.matmul_throttles,
         "collective_points": result.collective_points,
     }
     return {name: _rounded(value) for name, value in values.items() if value not in (None, ())}

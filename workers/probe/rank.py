@@ -21,6 +21,7 @@ from torch.multiprocessing.spawn import (
 )
 
 from search_spaces.errors import ClusterError
+from workers.measure.conditions import ConditionsSampler
 from workers.memory.device_runtime import runtime_for
 from workers.memory.nvml import nvml_device
 from workers.probe.config import ProbeConfig, ProbeResult
@@ -74,7 +75,9 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
     host = torch.device("cpu")
     context = _context_bytes(device)
     _barrier(config)
-    points = matmul_points(config, device)
+    with ConditionsSampler.running(device) as sampler:
+        sampler.begin()
+        points = matmul_points(config, device)
     _barrier(config)
     bandwidth = copy_bandwidth(config, device)
     host_bandwidth = copy_bandwidth(config, host) if is_cuda else bandwidth
@@ -94,6 +97,7 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
         context_bytes=context,
         power_watts=_power_watts(device),
         matmul_points=points,
+        matmul_throttles=sampler.read().throttled,
         bandwidth_bytes_per_second=bandwidth,
         host_bandwidth_bytes_per_second=host_bandwidth,
         pinned_bytes_per_second=pinned,

@@ -21,7 +21,8 @@ from workers.memory.device_runtime import runtime_for
 from workers.probe.config import ProbeConfig, Shape
 
 _MIN_SECONDS = 1e-3  # shorter repeats are timed together, so that the clock costs little
-_TOO_SLOW = 5  # times the budget of a point: larger shapes would take minutes
+_BATCH_SECONDS = 0.05  # of calls between two readings of the clock: no gap to cool down in
+_RAMP = 4  # the time before the clock starts, as a part of the budget
 _LAUNCHES = 2000
 
 _DTYPES: dict[MatmulPrecision, torch.dtype] = {
@@ -52,8 +53,30 @@ def best_seconds(
     return best
 
 
+def sustained_seconds(
+    action: Callable[[], object],
+    device: torch.device,
+    budget_seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Returns seconds per call, the mean over the budget under continuous load.
+
+    Before it, the load lasts for a quarter of the budget, in which clocks settle: a cool device
+    runs faster than training will.
+    """
+    action()
+    once = _seconds_of(action, device, clock, calls=1)
+    batch = min(_BATCH_SECONDS, budget_seconds / _RAMP)
+    calls = max(math.ceil(batch / max(once, 1e-9)), 1)
+    for seconds in (budget_seconds / _RAMP, budget_seconds):
+        spent, batches = 0.0, 0
+        while not batches or spent < seconds:
+            spent, batches = spent + _seconds_of(action, device, clock, calls=calls), batches + 1
+    return spent / (batches * calls)
+
+
 def matmul_points(config: ProbeConfig, device: torch.device) -> tuple[MatmulPoint, ...]:
-    """Returns FLOP/s of each shape in each precision that the device has, on random values.
+    """Returns sustained FLOP/s of each shape in each precision of the device, on random values.
 
     Source: matmuls of zeros draw less power and run faster than real ones (H. He,
     "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024).
@@ -122,7 +145,7 @@ def _points_of(
             except torch.OutOfMemoryError:  # a shape that this device has no room for
                 continue
             yield precision, rows, columns, inner, 2 * rows * columns * inner / seconds
-            if seconds > _TOO_SLOW * config.point_seconds:
+            if seconds > config.matmul_seconds:  # larger shapes would take minutes
                 return
 
 
@@ -134,7 +157,9 @@ def _matmul_seconds(
     left = torch.randn(rows, inner, device=device, dtype=dtype)
     right = torch.randn(inner, columns, device=device, dtype=dtype)
     target = torch.empty(rows, columns, device=device, dtype=dtype)
-    return best_seconds(lambda: torch.mm(left, right, out=target), device, config.point_seconds)
+    return sustained_seconds(
+        lambda: torch.mm(left, right, out=target), device, config.matmul_seconds
+    )
 
 
 def _has(precision: MatmulPrecision, device: torch.device) -> bool:

@@ -19,12 +19,14 @@ from tests.outcomes import make_conditions, make_measured
     ("access", "words"),
     [("direct_io", "direct I/O"), ("page_cache", "the page cache"), (None, "")],
 )
-def test_rates_of_a_drive_say_how_they_were_measured(
-    access: DriveAccess | None, words: str
-) -> None:
+def test_rates_say_how_they_were_measured(access: DriveAccess | None, words: str) -> None:
     device = replace(known_device("H100"), drive_access=access)
+    device = replace(
+        device, matmul_points=(("bf16", 8, 8, 8, 1e9),), matmul_throttles=("power cap",)
+    )
     conditions = {name: text for name, _, text in device_rows(device)}
 
+    assert conditions["matmul bf16"] == "8 x 8 x 8, clocks lowered: power cap"
     assert conditions["drive read"] == conditions["drive write"] == words
 
 

@@ -17,7 +17,13 @@ from tests.workers.probe.values import ON_A_GPU, TINY
 from workers.probe.config import ProbeResult
 from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
-from workers.probe.rates import CHUNK_BYTES, best_seconds, bus_bandwidth, drive_rates
+from workers.probe.rates import (
+    CHUNK_BYTES,
+    best_seconds,
+    bus_bandwidth,
+    drive_rates,
+    sustained_seconds,
+)
 
 ON_8 = dataclasses.replace(TINY, device_type="cuda", ranks=8)
 
@@ -88,7 +94,7 @@ def test_a_rank_that_fails_ends_the_probe_with_its_reason(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_probe_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     before = children()
-    endless = dataclasses.replace(TINY, point_seconds=1e6, timeout_seconds=3.0)
+    endless = dataclasses.replace(TINY, matmul_seconds=1e6, timeout_seconds=3.0)
 
     with pytest.raises(ClusterError, match="did not finish within 3 s"):
         probe_ranks(endless, drive=tmp_path)
@@ -115,6 +121,20 @@ def test_the_fastest_repeat_counts_and_not_the_first(first: float) -> None:
     assert now[0] - 100 * first >= 1.0
 
 
+def test_sustained_time_is_the_mean_after_clocks_have_settled() -> None:
+    """Calls take 1 ms while the device is cool, for 0.2 s, and then 2 and 4 ms in turn."""
+    now, calls = [0.0], [0]
+
+    def work() -> None:
+        calls[0] += 1
+        now[0] += 0.001 if now[0] < 0.2 else 0.002 * (1 + calls[0] % 2)
+
+    seconds = sustained_seconds(work, torch.device("cpu"), budget_seconds=1.0, clock=lambda: now[0])
+
+    assert seconds == pytest.approx(0.003, rel=0.01)
+    assert 1.25 <= now[0] < 1.5
+
+
 def test_the_bus_bandwidth_is_that_of_the_largest_all_reduce() -> None:
     # each of 8 ranks sends and receives 2 * 7/8 of 8 GB in 0.04 s
     assert bus_bandwidth(ON_A_GPU.collective_points) == pytest.approx(350e9)
@@ -128,6 +148,8 @@ def test_a_known_gpu_keeps_the_peaks_of_its_data_sheet() -> None:
     assert device.bf16_flops_per_second == sheet.bf16_flops_per_second
     assert device.network_bytes_per_second == sheet.network_bytes_per_second
     assert device.matmul_points[0] == ("bf16", 8192, 8192, 8192, 7.123e14)
+    assert device.matmul_throttles == ("power cap",)
+    assert "doctor --probe" in (source_of(device, "matmul_throttles") or "")
     assert device.power_watts == 650.0
     assert device.bandwidth_bytes_per_second == 3.0e12
     assert device.pcie_bytes_per_second == 5.2e10
