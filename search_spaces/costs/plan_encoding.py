@@ -55,16 +55,15 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     """
     deepspeed = table.is_value("engine", "deepspeed")
     zero = table.column("zero_stage")
-    data = table.column("data").astype(np.int64)
+    data, half = table.column("data").astype(np.int64), ~table.is_value("precision", "fp32")
     sharded = np.where(deepspeed, zero >= 1, zero >= 2) & (data > 1)
     fsdp = ~deepspeed & (zero >= 2)
-    sixteen_bits = ~table.is_value("precision", "fp32")
     whole_shards = sharded & (fsdp | (zero == 3))
     shards = np.where(sharded, data // table.column("replicas"), 1)
     first, middle, last = _blocks(table, model, footprint.depth)
-    sent = _mapped(table, "compression", _SENT_BYTES)
     ddp, averaged = _replicated(table)
-    buffers = _buffers(table, model, ddp, averaged, deepspeed)
+    buffers = _buffers(table, model, ddp, averaged, deepspeed) + _gathered_ahead(table, model)
+    sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
@@ -89,14 +88,14 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         precision=_mapped(table, "precision", _PRECISION_CODES).astype(np.int64),
         compiled=table.column("compile").astype(bool),
         fused=np.zeros(len(table), dtype=bool),
-        weight_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
-        gathered_bytes=np.where(fsdp | whole_shards, np.where(sixteen_bits, 2.0, 4.0), 0.0),
-        gradient_bytes=np.where(deepspeed & sixteen_bits & (zero > 0), 2.0, 4.0),
+        weight_bytes=np.where(deepspeed & half, 2.0, 4.0),
+        gathered_bytes=np.where(fsdp | whole_shards, np.where(half, 2.0, 4.0), 0.0),
+        gradient_bytes=np.where(deepspeed & half & (zero > 0), 2.0, 4.0),
         state_bytes=_mapped(table, "optimizer", _MOMENT_BYTES)
-        + np.where(deepspeed & sixteen_bits, 4.0, 0.0),
-        reduced_bytes=np.where(deepspeed & sixteen_bits, 2.0, np.where(ddp, sent, 4.0)),
-        frozen_bytes=np.where(deepspeed & sixteen_bits, 2.0, 4.0),
-        buffer_bytes=buffers + _gathered_ahead(table, model),
+        + np.where(deepspeed & half, 4.0, 0.0),
+        reduced_bytes=np.where(deepspeed & half, 2.0, sent),
+        frozen_bytes=np.where(deepspeed & half, 2.0, 4.0),
+        buffer_bytes=buffers,
         update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
