@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from search_spaces.costs.model_work import Ceiling
 from search_spaces.facts import LossDependence
 from search_spaces.hardware.noise import Noise
 from search_spaces.hardware.properties import DeviceProperties
@@ -155,6 +154,14 @@ class ValidationRun:
     checkpoint_bytes: int  # written by all ranks
     draws: bool  # training draws random numbers (dropout), so losses of two plans differ
     dependences: tuple[LossDependence, ...] = ()  # what the probe of the model found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """Rate that a device could reach, in FLOP/s: measured in matmuls, or else of its data sheet."""
+
+    flops_per_second: float
+    measured: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.costs.model_work import Ceiling
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import (
     Anatomy,
     Cancelled,
+    Ceiling,
     Conditions,
     Costs,
     Crashed,

@@ -14,7 +14,7 @@ from orchestrator.forecast.request import (
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import Forecasts, forecast, plan_forecast
-from search_spaces.costs.model_work import Ceiling, utilization
+from search_spaces.costs.model_work import utilization
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.workload import Workload, workload_of
@@ -27,7 +27,7 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.rules.registry import refusal
 from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import PlanForecast
+from search_spaces.trial import Ceiling, PlanForecast
 
 _GRADIENT_BYTES = 4.0  # an optimizer on the host keeps gradients in fp32
 _DIGITS = 9  # forecasts that agree in these are equal

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from search_spaces.costs.model_work import Ceiling
 from search_spaces.hardware.device import Device, DriveAccess
 from search_spaces.spec.schema import GIB
-from search_spaces.trial import Estimate
+from search_spaces.trial import Ceiling, Estimate
 
 _SIGNIFICANT_DIGITS = 4
 _ACCESS_WORDS: Mapping[DriveAccess, str] = MappingProxyType(

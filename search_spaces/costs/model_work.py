@@ -14,6 +14,7 @@ import numpy as np
 from search_spaces.costs.matmul_rates import matmul_rates
 from search_spaces.facts import ModelFacts
 from search_spaces.hardware.device import Device, MatmulPrecision
+from search_spaces.trial import Ceiling
 
 CEILING_TOKENS = 8192
 """Tokens of the micro-batch whose matmuls make the ceiling: enough to fill a device, and the same
@@ -72,14 +73,6 @@ class ModelWork:
         tied = max(parts - facts.parameters, 0)
         looked_up = max(facts.embedding_parameters - tied, 0)
         return 6 * ((facts.active or facts.parameters) - looked_up) + self.full_attention_flops
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
-    """Rate that a device could reach, in FLOP/s: measured in matmuls, or else of its data sheet."""
-
-    flops_per_second: float
-    measured: bool
 
 
 def ceiling(device: Device, precision: MatmulPrecision, work: ModelWork) -> Ceiling | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # records hold noise, and what reads records does without arrays
+    import numpy as np
+    from numpy.typing import NDArray
 
 # If no window of n stalled, at most 3 / n of all do, with 95 % confidence
 _RULE_OF_THREE = 3.0
@@ -44,6 +46,8 @@ class Noise:
             Rule of three: Hanley and Lippman-Hand, "If nothing goes wrong, is everything all
             right?", JAMA 249(13), 1983.
         """
+        import numpy as np
+
         unseen = _RULE_OF_THREE * self.slowdown * window_seconds
         watched = max(windows, _RULE_OF_THREE) * window_seconds
         share = (unseen + self.stall_seconds) / (watched + self.seconds)

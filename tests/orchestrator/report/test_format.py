@@ -8,10 +8,9 @@ import pytest
 
 from orchestrator.report.format import device_rows, duration, mfu_sentence, number, spread
 from orchestrator.report.labels import outcome_words
-from search_spaces.costs.model_work import Ceiling
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import DriveAccess
-from search_spaces.trial import Estimate
+from search_spaces.trial import Ceiling, Estimate
 from tests.outcomes import make_conditions, make_measured
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.costs.model_work import Ceiling, LayerMatmul, ModelWork, ceiling, utilization
+from search_spaces.costs.model_work import LayerMatmul, ModelWork, ceiling, utilization
 from search_spaces.hardware.catalogue import known_device
+from search_spaces.trial import Ceiling
 from tests.search_spaces.costs.test_matmul_rates import H200
 from tests.search_spaces.costs.values import FACTS
 
