@@ -5,13 +5,14 @@ An expected failure, such as out of memory, is an outcome and not an exception.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
 from search_spaces.facts import LossDependence
+from search_spaces.hardware.device import BlockLaunches
 from search_spaces.hardware.noise import Noise
 from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
@@ -463,3 +464,4 @@ class Fingerprint:
     versions: tuple[tuple[str, str], ...]  # package, version; sorted
     environment: tuple[tuple[str, str], ...] = ()  # name, value; sorted
     properties: DeviceProperties | None = None
+    launches: BlockLaunches | None = field(default=None, compare=False)  # measured at the start

@@ -6,10 +6,12 @@ import contextlib
 import gc
 import json
 import os
+import platform
 import time
 import traceback
 from dataclasses import replace
 
+from search_spaces.hardware.device import BlockLaunches
 from search_spaces.spec.redaction import secret_values, without_secrets
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import (
@@ -28,6 +30,7 @@ from workers.engines.stopwatch import Stopwatch
 from workers.memory.oom import FailedAllocation, failed_allocation
 from workers.outcomes import crash_cause, merge_outcomes
 from workers.prepare import prepare
+from workers.probe.block import cached_block_launches
 from workers.tracing.model_work import count_work
 from workers.trial import train_and_measure, train_one_step
 from workers.worker import Worker
@@ -108,6 +111,20 @@ def warm_up(spec: SweepSpec, worker: Worker) -> None:
     gc.collect()
     gc.freeze()  # the libraries stay: traversing them would dominate each trial's collection
     worker.meter.open()
+
+
+def measure_launches(spec: SweepSpec, worker: Worker) -> BlockLaunches | None:
+    """Measures what the host takes to launch a block's operators; None if the model has no block.
+
+    The result of an earlier start on this machine is used again. On a CPU, which launches and
+    computes in turn, forecasts do without it, and nothing is measured.
+    """
+    if worker.device.type == "cpu":
+        return None
+    hardware = {"device": worker.device_name, "host": platform.node()}
+    with contextlib.suppress(Exception, SystemExit):
+        return cached_block_launches(spec.model, spec.train, worker.device, hardware)
+    return None
 
 
 def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:

@@ -126,7 +126,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     gc.disable()  # imported modules stay: collections would take a tenth of the start
     from ray.train import get_context
 
-    from workers.entry import run_trial, warm_up
+    from workers.entry import measure_launches, run_trial, warm_up
     from workers.measure.environment import device_properties, environment_of
     from workers.models.trust import ALL_MODULES, trust_modules
     from workers.worker import Worker
@@ -154,6 +154,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     with step(Step.RANK_REGISTER):
         ray.get(channel.register.remote(process))
     worker = Worker.start(config["spec"], announce)
+    launches = measure_launches(config["spec"], worker)
     warm_up(config["spec"], worker)
     gc.enable()
     fingerprint = Fingerprint(
@@ -165,6 +166,7 @@ def worker_loop(config: dict[str, Any]) -> None:
         versions=package_versions(),
         environment=environment_of(worker.device, but=config["set_by_plan"]),
         properties=device_properties(worker.device),
+        launches=launches,
     )
     with step(Step.RANK_READY):
         ray.get(channel.set_ready.remote(actor, fingerprint))

@@ -269,11 +269,12 @@ def device_of_workers(
         DeviceError: If the GPU is unknown and cannot be estimated.
         SpecError: If the user's device file has faults.
     """
-    if cluster.device == CPU:
+    if cluster.device == CPU:  # whose forecasts were fitted without measured launches
         return find_device(CPU)
     if seen is None:
         return None
     device = find_or_estimate_device(seen.device_name, seen.device_memory_bytes, seen.properties)
+    device = device.with_launches(seen.launches)
     per_node = spec.cluster.gpus_per_node
     return replace(device, node_devices=per_node) if per_node else device
 

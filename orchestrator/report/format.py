@@ -144,7 +144,14 @@ def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
     access = _ACCESS_WORDS[device.drive_access] if device.drive_access else ""
     yield "drive read", _rate(device.nvme_read_bytes_per_second), access
     yield "drive write", _rate(device.nvme_write_bytes_per_second), access
-    yield "launch", f"{device.launch_seconds * 1e6:.1f} µs", "between two operators"
+    yield "launch", f"{device.launch_seconds * 1e6:.1f} µs", "of one trivial operator"
+    for kind, launch in (
+        ("eager", device.block_launch_seconds),
+        ("selectively recomputed", device.recomputed_launch_seconds),
+        ("compiled", device.compiled_launch_seconds),
+    ):
+        if launch is not None:
+            yield "", f"{launch * 1e6:.1f} µs", f"of each in a block, {kind}"
     if device.cpu_adam_elements_per_second is not None:
         adam = f"{_scaled(device.cpu_adam_elements_per_second)}elements/s"
         yield "Adam on the host", adam, "fp32, per rank"

@@ -38,6 +38,7 @@ class CaseColumns:
     bandwidth: Numbers  # bytes per second
     multiprocessors: Numbers
     launch_seconds: Numbers
+    block_launch_seconds: Numbers  # measured, of shape (cases, 3): as in `BlockLaunches`; or nan
     architecture: Counts  # index into ARCHITECTURES
     tensor: Numbers
     tensor_link: Numbers  # bytes per second between tensor ranks
@@ -339,6 +340,11 @@ def case_columns(device: Device, cases: PlanFeatures) -> CaseColumns:
     tensor = cases.tensor.astype(float)
     inside = tensor <= device.node_devices
     local = np.minimum(tensor, device.node_devices)
+    launches = (
+        device.block_launch_seconds,
+        device.recomputed_launch_seconds,
+        device.compiled_launch_seconds,
+    )
     across = np.minimum(device.link_bytes_per_second, device.network_bytes_per_second * local)
     return CaseColumns(
         peak_flops=_peaks(device)[cases.precision],
@@ -346,6 +352,7 @@ def case_columns(device: Device, cases: PlanFeatures) -> CaseColumns:
         bandwidth=np.full(count, device.bandwidth_bytes_per_second),
         multiprocessors=np.full(count, float(device.multiprocessors)),
         launch_seconds=np.full(count, device.launch_seconds),
+        block_launch_seconds=np.tile(np.array(launches, dtype=np.float64), (count, 1)),
         architecture=np.full(count, ARCHITECTURES.index(device.architecture)),
         tensor=tensor,
         tensor_link=np.where(inside, device.link_bytes_per_second, across),

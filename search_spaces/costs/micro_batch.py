@@ -27,10 +27,7 @@ def piece_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
     share = np.where(cases.on_cpu > 0, coefficients.host_operators, device_share)
     rate = share * cases.bandwidth / traffic
     operators = sums.traffic_bytes / rate[:, None]
-    launch = np.where(cases.on_cpu > 0, coefficients.host_launch, coefficients.launch)
-    launch = launch * cases.launch_seconds
-    launch = launch * np.where(compiled > 0, coefficients.compiled_launch, 1.0)
-    launching = sums.launches * launch[:, None]
+    launching = sums.launches * _launch_seconds(work, coefficients)
     busy = matmul + attention + operators
     # a GPU waits only if it works faster than the host launches; a CPU launches and works in turn
     waiting = np.maximum(launching - busy, coefficients.gap * launching)
@@ -57,6 +54,23 @@ def piece_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
         ],
         axis=1,
     )
+
+
+def _launch_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
+    """Returns the host's seconds per operator, of shape (cases, PASSES).
+
+    They are those of a block where they were measured, or else by the device's launch time.
+    """
+    cases = work.cases
+    eager, recomputed, compiled = cases.block_launch_seconds.T
+    launch = np.where(cases.on_cpu > 0, coefficients.host_launch, coefficients.launch)
+    eager = np.where(np.isnan(eager), launch * cases.launch_seconds, eager)
+    recomputed = np.where(np.isnan(recomputed), eager, recomputed)
+    compiled = np.where(np.isnan(compiled), coefficients.compiled_launch * eager, compiled)
+    is_recomputed = np.array([name == "block_recomputed" for name in PASSES])
+    by_pass = np.where(is_recomputed, recomputed[:, None], eager[:, None])
+    seconds: Numbers = np.where(cases.compiled[:, None] > 0, compiled[:, None], by_pass)
+    return seconds
 
 
 def reached_share(share: Numbers | float, measured: Numbers) -> Numbers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -32,12 +33,25 @@ Source = tuple[Text, tuple[Text, ...]]
 """source of numbers, and the names of the fields with them."""
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-    config=ConfigDict(extra="forbid", allow_inf_nan=False),
-)
+_CHECKED = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CHECKED)
+class BlockLaunches:
+    """The host's seconds per traced operator of a Transformer block, forward and backward.
+
+    Each is None if it was not measured.
+    """
+
+    block_launch_seconds: Quantity | None = None
+    """Of an eager block."""
+    recomputed_launch_seconds: Quantity | None = None
+    """Of each operator that selective recomputation repeats, bookkeeping in forward included."""
+    compiled_launch_seconds: Quantity | None = None
+    """Of a compiled block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CHECKED)
 class Device:
     """Performance of one device, and its share of a typical node.
 
@@ -83,7 +97,11 @@ class Device:
     drive_access: DriveAccess | None = None
     """Access to the drive while its rates were measured; None if unknown or not measured."""
     launch_seconds: Quantity
-    """Time between kernels when eager PyTorch is the bottleneck."""
+    """Time between kernels when eager PyTorch is the bottleneck: of one trivial operator."""
+    block_launch_seconds: Quantity | None = None
+    """The host's time per operator of a block; see `BlockLaunches`, like the two below."""
+    recomputed_launch_seconds: Quantity | None = None
+    compiled_launch_seconds: Quantity | None = None
     context_bytes: Annotated[int, Field(ge=0, strict=True)]
     """Memory of a process outside PyTorch's allocator: CUDA context and libraries."""
     price_per_hour: Annotated[float, Field(ge=0, strict=True)] | None = None
@@ -111,3 +129,8 @@ class Device:
             "bf16": self.bf16_flops_per_second,
             "fp8": self.fp8_flops_per_second,
         }[precision]
+
+    def with_launches(self, launches: BlockLaunches | None) -> Device:
+        """Returns the device with measured launches in place of its own."""
+        measured = asdict(launches) if launches else {}
+        return replace(self, **{name: value for name, value in measured.items() if value})

@@ -8,7 +8,12 @@ from typing import Literal
 
 import torch
 
-from search_spaces.hardware.device import CollectivePoint, MatmulPoint, MatmulPrecision
+from search_spaces.hardware.device import (
+    BlockLaunches,
+    CollectivePoint,
+    MatmulPoint,
+    MatmulPrecision,
+)
 
 KIB, MIB = 2**10, 2**20
 Shape = tuple[int, int, int]
@@ -48,6 +53,7 @@ class ProbeConfig:
     file_bytes: int
     file_seconds: float  # limit for writing, and for reading
     adam_elements: int
+    compiles: bool  # measure a compiled block too, whose compilation takes half a minute
     timeout_seconds: float  # of the whole probe
 
 
@@ -69,7 +75,8 @@ def default_config() -> ProbeConfig:
             file_bytes=256 * MIB,
             file_seconds=4.0,
             adam_elements=16_000_000,
-            timeout_seconds=150.0,
+            compiles=True,
+            timeout_seconds=300.0,
         )
     squares = ((side, side, side) for side in (256, 512, 1024, 2048, 4096, 8192))
     return ProbeConfig(
@@ -85,6 +92,7 @@ def default_config() -> ProbeConfig:
         file_bytes=1024 * MIB,
         file_seconds=5.0,
         adam_elements=32_000_000,
+        compiles=True,
         timeout_seconds=300.0,
     )
 
@@ -109,6 +117,7 @@ class ProbeResult:
     pinned_bytes_per_second: tuple[float, float] | None  # to the device, and back
     pageable_bytes_per_second: tuple[float, float] | None
     launch_seconds: float
+    block_launches: BlockLaunches
     collective_points: tuple[CollectivePoint, ...]
     nvme_write_bytes_per_second: float
     nvme_read_bytes_per_second: float

@@ -87,6 +87,7 @@ def _measured_values(result: ProbeResult, config: ProbeConfig) -> dict[str, Any]
         "nvme_read_bytes_per_second": result.nvme_read_bytes_per_second,
         "nvme_write_bytes_per_second": result.nvme_write_bytes_per_second,
         "launch_seconds": result.launch_seconds,
+        **dataclasses.asdict(result.block_launches),
         "context_bytes": result.context_bytes,
         "cpu_adam_elements_per_second": result.cpu_adam_elements_per_second,
         "matmul_points": result.matmul_points,

@@ -21,9 +21,11 @@ from torch.multiprocessing.spawn import (
 )
 
 from search_spaces.errors import ClusterError
+from search_spaces.spec.sections import TrainSpec
 from workers.measure.conditions import ConditionsSampler
 from workers.memory.device_runtime import runtime_for
 from workers.memory.nvml import nvml_device
+from workers.probe.block import STAND_IN, block_launches
 from workers.probe.config import ProbeConfig, ProbeResult
 from workers.probe.rates import (
     adam_rate,
@@ -35,6 +37,7 @@ from workers.probe.rates import (
     transfer_rates,
 )
 
+_TRAIN = TrainSpec(global_batch=1, sequence_length=1, precision="bf16")
 FINDINGS = TypeAdapter(ProbeResult)
 _POLL_SECONDS = 1.0
 
@@ -85,6 +88,9 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
     pinned = transfer_rates(config, device, pinned=True) if is_cuda else None
     pageable = transfer_rates(config, device, pinned=False) if is_cuda else None
     launch = launch_seconds(config, device)
+    blocks = block_launches(
+        STAND_IN, _TRAIN, device, seconds=config.point_seconds, compiles=config.compiles
+    )
     _barrier(config)
     adam = adam_rate(config)
     collectives = collective_points(config, device)
@@ -103,6 +109,7 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
         pinned_bytes_per_second=pinned,
         pageable_bytes_per_second=pageable,
         launch_seconds=launch,
+        block_launches=blocks,
         collective_points=collectives,
         nvme_write_bytes_per_second=rates.write_bytes_per_second,
         nvme_read_bytes_per_second=rates.read_bytes_per_second,

@@ -207,6 +207,19 @@ def test_measured_rates_are_taken_as_they_are() -> None:
     assert sheet.seconds[0, at] == pytest.approx(2 * measured.seconds[0, at])
 
 
+def test_a_block_that_was_measured_says_what_launches_take() -> None:
+    """Ten operators forward and twenty backward in each part; the host limits every step."""
+    device = replace(DEVICE, block_launch_seconds=1.0, compiled_launch_seconds=0.25)
+    eager, compiled, unmeasured = (
+        step_terms(work(a_plan(compile=choice), device=of), IDEAL).seconds.sum()
+        for choice, of in ((False, device), (True, device), (False, DEVICE))
+    )
+
+    assert eager == pytest.approx(4 * 30 * (BLOCKS + 2) * 1.0, rel=0.01)
+    assert compiled == pytest.approx(eager / 4, rel=0.01)
+    assert unmeasured < eager / 100
+
+
 def test_a_cpu_launches_and_works_in_turn() -> None:
     cpu = known_device("cpu")
     by = replace(IDEAL, host_launch=1.0)

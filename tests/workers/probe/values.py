@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.hardware.device import BlockLaunches
 from workers.probe.config import ProbeConfig, ProbeResult
 
 TINY = ProbeConfig(
@@ -17,6 +18,7 @@ TINY = ProbeConfig(
     file_bytes=2**23,
     file_seconds=1.0,
     adam_elements=1000,
+    compiles=False,
     timeout_seconds=1200.0,
 )
 
@@ -33,6 +35,7 @@ ON_A_GPU = ProbeResult(
     pinned_bytes_per_second=(5.5e10, 5.2e10),
     pageable_bytes_per_second=(8e9, 6e9),
     launch_seconds=4e-6,
+    block_launches=BlockLaunches(block_launch_seconds=2e-5, compiled_launch_seconds=8e-6),
     collective_points=(("all_reduce", 8, 800, 1e-6), ("all_reduce", 8, 8_000_000_000, 0.04)),
     nvme_write_bytes_per_second=2e9,
     nvme_read_bytes_per_second=5e9,
