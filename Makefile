@@ -129,7 +129,7 @@ bench: developers ## Measure what a trial costs, what it does to the next, and h
 	@$(BIN)/python -m benchmarks.planner
 
 gpu: developers ## Measure plans and forecasts on this machine's GPU, half an hour
-	@$(BIN)/python -m benchmarks.gpu
+	@$(BIN)/python -m benchmarks.gpu.half_hour
 
 chaos: developers ## Run 60 sweeps under 400 injected faults, for hours; goes on from plimsoll-runs/chaos.json
 	@mkdir -p plimsoll-runs

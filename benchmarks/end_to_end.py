@@ -78,20 +78,26 @@ def tuned(file: Path, spec: SweepSpec, minutes: float) -> tuple[Ending, ...]:
     """The trials of `plimsoll tune`."""
     started = time.time()
     typed = ["tune", str(file), "--plain", "--minutes", f"{minutes:g}"]
-    _run([sys.executable, "-c", "from orchestrator.cli import main; main()", *typed], minutes)
-    url = f"sqlite:///{Path(spec.study.folder, NAME, 'study.db')}"
-    if not Path(spec.study.folder, NAME, "study.db").is_file():
-        return ()
-    study = optuna.load_study(study_name=NAME, storage=url)
+    run_sweep([sys.executable, "-m", "plimsoll", *typed], minutes)
     return tuple(
         Ending(
             seconds=trial.datetime_complete.timestamp() - started,
             rate=trial.value or 0.0 if trial.values else 0.0,
             kind=trial.user_attrs["record"]["outcome"]["kind"],
         )
-        for trial in study.get_trials(deepcopy=False)
-        if trial.datetime_complete is not None and "record" in trial.user_attrs
+        for trial in trials_of(spec)
+        if trial.datetime_complete is not None
     )
+
+
+def trials_of(spec: SweepSpec) -> list[optuna.trial.FrozenTrial]:
+    """The trials in a sweep's study that have a record; none without a study."""
+    name = str(spec.study.name)
+    file = Path(spec.study.folder, name, "study.db")
+    if not file.is_file():
+        return []
+    trials = optuna.load_study(study_name=name, storage=f"sqlite:///{file}").get_trials()
+    return [trial for trial in trials if "record" in trial.user_attrs]
 
 
 def plain(file: Path, spec: SweepSpec, minutes: float) -> tuple[Ending, ...]:
@@ -99,7 +105,7 @@ def plain(file: Path, spec: SweepSpec, minutes: float) -> tuple[Ending, ...]:
     out = Path(spec.study.folder, "plain.jsonl")
     started = time.time()
     typed = [str(file), "--minutes", f"{minutes:g}", "--out", str(out)]
-    _run([sys.executable, "-m", "benchmarks.plain_ray_tune", *typed], minutes)
+    run_sweep([sys.executable, "-m", "benchmarks.plain_ray_tune", *typed], minutes)
     lines = out.read_text("utf-8").splitlines() if out.is_file() else []
     return tuple(
         Ending(seconds=told["at"] - started, rate=told["rate"], kind=told["kind"])
@@ -107,7 +113,7 @@ def plain(file: Path, spec: SweepSpec, minutes: float) -> tuple[Ending, ...]:
     )
 
 
-def _run(command: Sequence[str], minutes: float) -> None:
+def run_sweep(command: Sequence[str], minutes: float) -> None:
     """Runs a sweep; what it says goes to standard error, and one that hangs is ended."""
     with subprocess.Popen(command, stdout=sys.stderr) as running:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import subprocess
@@ -22,7 +23,7 @@ def circumstances() -> dict[str, Any]:
     facts = system_facts()
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit(),
         "command": _command(),
         "cpu": facts["cpu"],
         "cores": facts.get("cores_logical"),
@@ -30,7 +31,8 @@ def circumstances() -> dict[str, Any]:
     }
 
 
-def _commit() -> str | None:
+@functools.cache
+def commit() -> str | None:
     """The checkout's commit, with a + if files differ from it; None outside of a checkout."""
     try:
         hashed, changed = (

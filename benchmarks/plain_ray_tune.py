@@ -20,36 +20,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.space import space_of
 from benchmarks.trial_overhead import run_cold
-from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
-from search_spaces.rules.base import RuleContext
-from search_spaces.space import Space, build_space
+from search_spaces.space import Space
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import outcome_to_json
 
 WORTHLESS = 0.0  # samples per second of what did not run
 _WAITING = 1  # slots of a trial's driver, which only waits for its workers: beyond those there are
 _FOLLOWS = "accumulation"  # from the other knobs
 LEAN = {"env_vars": {"MALLOC_ARENA_MAX": "1", "RAY_worker_niceness": "0"}}
-
-
-def space_of(spec: SweepSpec) -> Space:
-    """The legal plans on this machine's CPU."""
-    from workers.models.load import describe
-    from workers.probe.doctor import lacks
-
-    ranks = spec.cluster.workers
-    if ranks == "auto":
-        raise ValueError("the benchmark needs cluster.workers to be a number")
-    cluster = ClusterFacts(
-        device="cpu",
-        slots=ranks,
-        memory_limit_bytes=spec.memory_limit_bytes,
-        lacks=lacks("cpu"),
-    )
-    around = RuleContext(spec=spec, model=describe(spec.model, spec.train), cluster=cluster)
-    return build_space(around, ranks)
 
 
 def choices(space: Space) -> dict[str, tuple[Any, ...]]:
@@ -84,6 +66,7 @@ def sweep(spec: SweepSpec, minutes: float, out: Path) -> None:
                 _, outcome = run_cold(spec, plan, folder, LEAN)
                 rate = getattr(outcome, "samples_per_second", None)
                 told = {"kind": outcome.kind, "rate": rate.value if rate else WORTHLESS}
+                told["outcome"] = outcome_to_json(outcome)
             except TrainingFailedError as error:
                 told = {"kind": f"failed: {type(error).__name__}", "rate": WORTHLESS}
         _note(out, told, plan)

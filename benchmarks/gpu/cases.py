@@ -8,22 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.facts import ClusterFacts
+from benchmarks.space import space_of
+from orchestrator.host import system_facts
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
-from search_spaces.rules.base import RuleContext
-from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from workers.prepare import prepare
 
 TINY_GIB = 0.075  # of a rank: room for the tiny models, and not for their largest micro-batch
 TINY_TOKENS = 64
+Work = tuple[SweepSpec, Plan]
 _GLOBAL_BATCH = 16
-_MICRO_BATCHES = (1, 2, 4, 8, 16)
+_LONGEST_SECONDS = 90.0  # of a trial that is begun; a longer one ends by its deadline
+# three windows of a second: a half-width below a few percent takes more than there is time for
+_OBJECTIVE = {"min_steps": 6, "max_steps": 60, "max_seconds": 3.0, "interval": 0.01}
+_TINY_OBJECTIVE = {"min_steps": 6, "max_steps": 6, "max_seconds": 0.3, "interval": 0.1}
 _SEARCHED: Mapping[str, Any] = {  # every knob that one GPU has, but the allocator's settings
     "engine": ["torch", "deepspeed"],
     "zero_stage": [0, 2, 3],
-    "micro_batch": list(_MICRO_BATCHES),
+    "micro_batch": [1, 2, 4, 8, 16],
     "checkpoint_ratio": [0.0, 0.5, 1.0],
     "checkpoint_mode": ["full", "selective"],
     "checkpoint_offload": [False, True],
@@ -43,15 +45,10 @@ _TINY_SEARCHED: Mapping[str, Any] = {
     "attention": ["sdpa", "eager"],
     "optimizer": ["adamw_fused", "adamw_foreach"],
 }
-_LLAMA_TINY = {
-    "hidden_size": 64,
-    "intermediate_size": 192,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 8192,
-}
+_LLAMA_TINY = (
+    *(("hidden_size", 64), ("intermediate_size", 192), ("num_hidden_layers", 2), ("head_dim", 16)),
+    *(("num_attention_heads", 4), ("num_key_value_heads", 2), ("vocab_size", 8192)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,33 +65,50 @@ class Case:
         *,
         tiny: bool,
         space: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        memory_gib: float = TINY_GIB,
         **sections: Mapping[str, Any],
     ) -> SweepSpec:
-        """The specification of this case.
+        """The specification of this case; a trial is as short as a GPU allows, in whole windows.
 
         Args:
             tiny: Whether the model is cut down, and trained on a CPU.
-            space: What is searched; Plimsoll's own choice if None.
+            space: What is searched; every knob of one GPU if None.
+            config: Fields of the model's config that differ.
+            memory_gib: The memory of a tiny run's rank; of a GPU, there is no limit.
             sections: Others of the specification, such as objective or budget.
         """
         length = TINY_TOKENS if tiny else self.sequence_length
-        config: dict[str, Any] = dict(self.tiny) if tiny else {}
+        changed: dict[str, Any] = (dict(self.tiny) if tiny else {}) | dict(config or {})
         if self.positions is not None:
-            config[self.positions] = length
-        cluster = {"device": "cpu", "memory_gib": TINY_GIB} if tiny else {"device": "cuda"}
+            changed[self.positions] = length
+        cluster = {"device": "cpu", "memory_gib": memory_gib} if tiny else {"device": "cuda"}
+        usual: Mapping[str, Any] = {
+            "objective": _TINY_OBJECTIVE if tiny else _OBJECTIVE,
+            "budget": {"trial_seconds": _LONGEST_SECONDS},
+        }
         return SweepSpec.model_validate(
             {
-                "model": {"name": self.name, "config": config},
+                "model": {"name": self.name, "config": changed},
                 "cluster": {**cluster, "workers": 1},
                 "train": {
                     "global_batch": _GLOBAL_BATCH,
                     "sequence_length": length,
                     "precision": "fp32" if tiny else "bf16",
                 },
-                "space": dict(space or {}),
+                "space": searched(tiny=tiny) if space is None else space,
+                **usual,
                 **sections,
             }
         )
+
+    def one_plan(self, knobs: Mapping[str, Any], *, tiny: bool, **sections: Any) -> Work:
+        """The plan with these knobs, and plain torch's choice for all others."""
+        usual = {"engine": "torch", "attention": "sdpa", "optimizer": "adamw_fused"}
+        chosen = usual | {"compile": False, "checkpoint_ratio": 0.0} | dict(knobs)
+        space = {name: [value] for name, value in chosen.items()}
+        spec = self.spec(tiny=tiny, space=space, **{"memory_gib": 2.0} | sections)
+        return spec, space_of(spec).table.plan(0)
 
 
 def searched(*, tiny: bool) -> Mapping[str, Any]:
@@ -108,28 +122,29 @@ GPT2_XL = Case(
     positions="n_positions",
     tiny=(("n_embd", 64), ("n_head", 4), ("n_layer", 2), ("vocab_size", 8192)),
 )
-LLAMA_1B = Case(
-    name="llama-3.2-1b",
-    sequence_length=2048,
-    tiny=tuple(_LLAMA_TINY.items()),
-)
+LLAMA_1B = Case(name="llama-3.2-1b", sequence_length=2048, tiny=_LLAMA_TINY)
 LLAMA_3B = Case(
-    name="llama-3.2-3b",
-    sequence_length=2048,
-    tiny=tuple((_LLAMA_TINY | {"num_hidden_layers": 3}).items()),
+    name="llama-3.2-3b", sequence_length=2048, tiny=(*_LLAMA_TINY, ("num_hidden_layers", 3))
 )
 CASES = (GPT2_XL, LLAMA_1B, LLAMA_3B)
-MEASURED = (GPT2_XL, LLAMA_1B)  # in half an hour; all are judged
+BASELINE = {"micro_batch": 1}
+_LARGE_GIB = 120.0  # what the winner below wants
+
+
+def winner(*, tiny: bool) -> dict[str, Any]:
+    """The knobs of the fastest plan of Llama-3.2 1B on this machine's GPU."""
+    gpus = [] if tiny else system_facts()["gpus"]
+    is_large = any((gpu["memory_gib"] or 0) > _LARGE_GIB for gpu in gpus)
+    return {"micro_batch": 2 if tiny else 16 if is_large else 8, "compile": True}
+
+
+def reference(*, tiny: bool) -> dict[str, Any]:
+    """The knobs of a plan of Llama-3.2 1B that the device limits, and that leaves room."""
+    return {"micro_batch": 2 if tiny else 8, "compile": not tiny}
 
 
 _JITTER = 1e-3  # decides between plans that are as good
 _FOLLOWS = "accumulation"  # from the other knobs
-
-
-def space_of(spec: SweepSpec, here: ClusterFacts) -> Space:
-    """The legal plans of one rank on this machine."""
-    around = RuleContext(spec=spec, model=prepare(spec), cluster=here)
-    return build_space(around, 1)
 
 
 def balanced(table: PlanTable, count: int, seed: int) -> tuple[Plan, ...]:

@@ -1,8 +1,7 @@
-"""Ceilings of the GPU: matmuls by shape in bf16, copies, the bus to the host, launches.
+"""Ceilings of the GPU: matmuls by shape, copies, the bus, attention, the host's launches.
 
-Measured as `plimsoll doctor --probe` does, with the shapes of the models that all parts train, and
-written as a device file, `device.yaml`, from which all other parts forecast and on which they
-quote their figures.
+Rates of `plimsoll doctor --probe`, with the shapes of the models that all steps train, are written
+as a device file, `device.yaml`, from which all other steps forecast.
 """
 
 from __future__ import annotations
@@ -12,14 +11,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from benchmarks.gpu.task import Figures, Task
+import torch
+
+from benchmarks.gpu import kernels
+from benchmarks.gpu.cases import LLAMA_1B
+from benchmarks.gpu.run import Run, apart
 from search_spaces.hardware.catalogue import known_device, load_device_file
-from search_spaces.hardware.device import Device, MatmulPoint
+from search_spaces.hardware.device import BlockLaunches, Device
 from search_spaces.hardware.files import device_to_yaml
-from search_spaces.hardware.names import DeviceError
-from workers.probe.config import MIB, ProbeConfig, ProbeResult, Shape, default_config
+from workers.probe.block import block_launches
+from workers.probe.config import MIB, ProbeConfig, Shape, default_config
 from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
 
@@ -30,31 +32,25 @@ _LAYERS = (  # columns and inner dimension of what the models multiply most
     (2048, 2048), (8192, 2048), (2048, 8192), (128256, 2048),
     (3072, 3072), (8192, 3072), (3072, 8192), (128256, 3072),
 )  # fmt: skip
+_TINY_SHAPES: tuple[Shape, ...] = ((64, 64, 64), (128, 64, 64), (128, 256, 64))
 
 
-def effort_for(task: Task) -> ProbeConfig:
-    """Returns what the probe measures on one rank: the shapes of all models and the usual ones."""
-    if task.tiny:
-        return dataclasses.replace(
-            default_config(),
-            ranks=1,
-            threads=1,
-            shapes=((64, 64, 64), (128, 64, 64), (128, 256, 64)),
-            point_seconds=0.01,
-            matmul_seconds=0.01,
-            copy_bytes=4 * MIB,
-            file_bytes=MIB,
-            file_seconds=0.5,
-            adam_elements=100_000,
-        )
-    usual = default_config()
+def effort_for(*, tiny: bool) -> ProbeConfig:
+    """Returns what the probe measures on one rank: the models' shapes, in what sweeps search."""
+    shapes = ((8192, 8192, 8192), *shapes_of_models())
+    effort = dataclasses.replace(default_config(), ranks=1, shapes=shapes, file_seconds=1.0)
+    if not tiny:
+        return dataclasses.replace(effort, precisions=("fp32", "bf16"), point_seconds=0.1)
     return dataclasses.replace(
-        usual,
-        ranks=1,
-        shapes=tuple(dict.fromkeys((*usual.shapes, *shapes_of_models()))),
-        precisions=("fp32", "bf16", "fp16"),  # those of plans
-        point_seconds=usual.point_seconds / 2,
-        timeout_seconds=480.0,
+        effort,
+        threads=1,
+        shapes=_TINY_SHAPES,
+        point_seconds=0.01,
+        matmul_seconds=0.01,
+        compiles=False,
+        copy_bytes=4 * MIB,
+        file_bytes=MIB,
+        adam_elements=100_000,
     )
 
 
@@ -63,57 +59,33 @@ def shapes_of_models() -> Iterator[Shape]:
     return ((_TOKENS, *layer) for layer in _LAYERS)
 
 
-def measure(task: Task) -> Figures:
-    """Probes the device, and writes its file."""
-    effort = effort_for(task)
-    with TemporaryDirectory(dir=task.out) as drive:
-        findings = probe_ranks(effort, drive=Path(drive))
-    device = describe(findings, effort, when=time.strftime("%Y-%m-%d"))
-    (task.out / FILE).write_text(device_to_yaml(device), "utf-8")
-    return found_in(device, findings, effort)
+def measure(run: Run) -> None:
+    """Measures the host's time per launch, the device, and what it sustains."""
+    for name, arenas in (("usual arenas", None), ("one arena", "1")):
+        item = f"launches, {name}"
+        if not run.has(item):
+            launches = apart(launches_of, run.tiny, environment={"MALLOC_ARENA_MAX": arenas})
+            run.write(item, dataclasses.asdict(launches))
+    if not run.has("device"):
+        _probe(run)
+    kernels.measure(run, _TINY_SHAPES if run.tiny else tuple(shapes_of_models()))
 
 
-def found_in(device: Device, findings: ProbeResult, effort: ProbeConfig) -> Figures:
-    """The rates of one probe."""
-    rows = [_row(point) for point in device.matmul_points]
-    rows.sort(key=lambda row: -row["tflops_per_second"])
-    return {
-        "name": device.name,
-        "memory_bytes": device.memory_bytes,
-        "matmul_flops_per_second": {name: findings.matmul_peak(name) for name in effort.precisions},
-        "matmul_throttles": findings.matmul_throttles,
-        "data_sheet_bf16_flops_per_second": data_sheet(device.name),
-        "copy_bytes_per_second": findings.bandwidth_bytes_per_second,
-        "host_copy_bytes_per_second": findings.host_bandwidth_bytes_per_second,
-        "to_device_and_back_bytes_per_second": {
-            "pinned": findings.pinned_bytes_per_second,
-            "pageable": findings.pageable_bytes_per_second,
-        },
-        "launch_seconds": findings.launch_seconds,
-        "context_bytes": findings.context_bytes,
-        "power_watts": findings.power_watts,
-        "rows": rows,
-    }
+def launches_of(tiny: bool) -> BlockLaunches:
+    """The host's seconds per operator of a block of Llama, in this process."""
+    spec = LLAMA_1B.spec(tiny=tiny)
+    device = torch.device(spec.cluster.device)
+    seconds = 0.05 if tiny else 2.0
+    return block_launches(spec.model, spec.train, device, seconds=seconds, compiles=False)
 
 
-def _row(point: MatmulPoint) -> dict[str, Any]:
-    precision, rows, columns, inner, rate = point
-    return {
-        "precision": precision,
-        "rows": rows,
-        "columns": columns,
-        "inner": inner,
-        "tflops_per_second": rate / 1e12,
-        "seconds": 2 * rows * columns * inner / rate,
-    }
-
-
-def data_sheet(name: str) -> float | None:
-    """The dense bf16 peak that the maker states, in FLOP/s; None of a device that nobody knows."""
-    try:
-        return known_device(name).bf16_flops_per_second if name != "cpu" else None
-    except DeviceError:
-        return None
+def _probe(run: Run) -> None:
+    effort = effort_for(tiny=run.tiny)
+    with TemporaryDirectory(dir=run.out) as drive:
+        result = probe_ranks(effort, drive=Path(drive))
+    device = describe(result, effort, when=time.strftime("%Y-%m-%d"))
+    (run.out / FILE).write_text(device_to_yaml(device), "utf-8")
+    run.write("device", dataclasses.asdict(result))
 
 
 def device_of(out: Path, name: str) -> Device:

@@ -1,4 +1,4 @@
-"""Forecasts of speed and memory against the measured plans of `plans.csv`; needs no GPU.
+"""Forecasts of speed and memory against the measured plans of a folder; needs no GPU.
 
     python -m benchmarks.gpu.judge DIR
 
@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.ceilings import device_of
-from benchmarks.gpu.plans import FILE, number, read, spec_of
-from benchmarks.gpu.task import Figures, Task
+from benchmarks.gpu.results import Results, number, plan_rows
 from benchmarks.published.metrics import (
     RULED_OUT_BELOW,
     kendall_tau,
@@ -41,7 +40,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.spec.schema import GIB
+from search_spaces.spec.schema import GIB, SweepSpec
 from workers.models.load import describe
 from workers.tracing.trace import trace
 
@@ -67,13 +66,6 @@ class Forecast:
         return np.array([number(row, name) for row in self.rows])
 
 
-def measure(task: Task) -> Figures:
-    """Judges all plans that were measured."""
-    rows = read(task.out / FILE)
-    models = tuple(forecasts(task.out, rows, tiny=task.tiny))
-    return judged(models, cuda=task.device == "cuda")
-
-
 def forecasts(
     out: Path, rows: Sequence[Mapping[str, str]], *, tiny: bool = False
 ) -> Iterator[Forecast]:
@@ -83,12 +75,9 @@ def forecasts(
         if not own:
             continue
         device = device_of(out, "cpu" if tiny else own[0]["device"])
-        spec = spec_of(case, tiny=tiny)
-        table = PlanTable.of(Plan.from_dict(json.loads(row["plan"])) for row in own)
-        footprint = trace(spec, variants_of(table), device="cpu" if tiny else "cuda")
-        facts = describe(spec.model, spec.train)
-        features = plan_features(table, facts, footprint)
-        work = workload_of(footprint, device, features)
+        plans = [Plan.from_dict(json.loads(row["plan"])) for row in own]
+        spec = case.spec(tiny=tiny)
+        facts, footprint, work = workload(spec, plans, device)
         limit = float(np.nanmax([*(number(row, "limit_bytes") for row in own), 0.0]))
         said = forecast(work, shipped_calibration(), limit or float(device.memory_bytes))
         yield Forecast(
@@ -102,11 +91,21 @@ def forecasts(
         )
 
 
+def workload(
+    spec: SweepSpec, plans: Iterable[Plan], device: Device
+) -> tuple[ModelFacts, Footprint, Workload]:
+    """A model, its traced step, and the work of plans on a device."""
+    table = PlanTable.of(plans)
+    facts = describe(spec.model, spec.train)
+    footprint = trace(spec, variants_of(table), device=spec.cluster.device)
+    return facts, footprint, workload_of(footprint, device, plan_features(table, facts, footprint))
+
+
 def _has_ended(row: Mapping[str, str]) -> bool:
     return row["outcome"] in ("measured", "out_of_memory")
 
 
-def judged(models: Sequence[Forecast], *, cuda: bool) -> Figures:
+def judged(models: Sequence[Forecast], *, cuda: bool) -> dict[str, Any]:
     """Errors of all plans together, of each model, and of each plan, the worst first."""
     rows = [row for model in models for row in _rows(model, cuda=cuda)]
     fitting = [row for row in rows if row["outcome"] == "measured"]
@@ -212,5 +211,6 @@ def _judge(
 
 if __name__ == "__main__":
     where = Path(sys.argv[1])
-    told = judged(tuple(forecasts(where, read(where / FILE))), cuda=True)
-    print(json.dumps(told, indent=2))
+    tiny = any(row["tiny"] for row in Results(folder=where).rows)
+    models = tuple(forecasts(where, plan_rows(where), tiny=tiny))
+    print(json.dumps(judged(models, cuda=not tiny), indent=2))

@@ -1,6 +1,7 @@
 """An exported script without Plimsoll, run as any user runs it: its lines say how fast it was.
 
 The two functions under "yours" are written anew, with transformers alone and random tokens.
+Nothing of the script depends on what a trial measured, so it is written before any.
 """
 
 from __future__ import annotations
@@ -11,28 +12,44 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.outcomes import measured
+from orchestrator.core.reasons import IsBaseline
+from orchestrator.core.records import Record
+from orchestrator.export.bundle import write_bundle
+from orchestrator.export.formats import export_bundle
 from orchestrator.export.scripts import SCRIPT
+from orchestrator.export.source import ExportSource
 from orchestrator.export.verify import UNSTEADY_STEPS
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.presets.catalogue import preset_config
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.trial import Fingerprint
 from workers.measure.interval import mean_estimate
 from workers.measure.steady import warmup_length
-from workers.models.load import describe
+from workers.prepare import prepare
 
 _TAIL_LETTERS = 2000
+_STEPS, _TINY_STEPS = 20, 8  # six and three of them are warm-up
+_SECONDS, _TINY_SECONDS = 90.0, 600.0  # of a script
 _FUNCTIONS = '''
 def make_model() -> tuple[torch.nn.Module, list[torch.nn.Module]]:
     """The model of transformers, and its repeated blocks."""
-    from transformers import AutoConfig, {auto}
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     told = {config!r}
     config = AutoConfig.for_model(told.pop("model_type"), **told)
-    model = {auto}.from_config(config, attn_implementation={attention!r})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation={attention!r})
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
-    return model, list(next(stack for stack in stacks if len(stack) == {blocks}))
+    blocks = list(next(stack for stack in stacks if len(stack) == {blocks}))
+    return switched(model), blocks
+
+
+def switched(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with what this script has and the plan does not."""
+{switch}
+    return model
 
 
 def make_steps(rank: int) -> Iterator[list[tuple[dict[str, torch.Tensor], float]]]:
@@ -51,64 +68,101 @@ def missing() -> str | None:
 
 
 '''
-_YOURS, _PLAN = "yours\n", "plan\n"
-_AUTO = {"causal-lm": "AutoModelForCausalLM", "masked-lm": "AutoModelForMaskedLM"}
+_YOURS = "yours\n"
 
 
-def write_plain(exported: Path, folder: Path, spec: SweepSpec, plan: Plan) -> Path:
-    """Writes an exported script again, with functions that need no Plimsoll; returns the file.
+def write_plain(folder: Path, spec: SweepSpec, plan: Plan, switch: str = "") -> ExportManifest:
+    """Writes the exported script of a plan, with functions that need no Plimsoll.
+
+    Args:
+        folder: Where the script is written, as `train.py`.
+        spec: What is trained.
+        plan: The plan.
+        switch: Indented statements that change `model`.
 
     Raises:
         UserError: If the script is not one that this knows how to change, or Plimsoll is still in
             it afterwards.
     """
-    text = (exported / SCRIPT).read_text("utf-8")
-    head, _, rest = text.partition(_YOURS)
+    source = source_of(spec, plan)
+    write_bundle(export_bundle(source, "torchrun"), source, folder)
+    file = folder / SCRIPT
+    head, _, rest = file.read_text("utf-8").partition(_YOURS)
     _, _, tail = rest.partition("\n# ---")
-    facts = describe(spec.model, spec.train)
+    facts = source.model
     config = preset_config(spec.model.name) | spec.model.config | {"use_cache": False}
     config.pop("architectures")
     functions = _FUNCTIONS.format(
-        auto=_AUTO[spec.model.task],
         config=config,
         attention=plan.attention,
         blocks=facts.blocks,
         vocabulary=facts.vocab_size,
         length=spec.train.sequence_length,
+        switch=switch,
     )
     changed = f"{head}{_YOURS}\n{functions}# ---{tail}"
     if not tail or "workers." in changed or "search_spaces" in changed:
-        raise UserError(f"{exported / SCRIPT}: its functions were not found to be replaced")
-    folder.mkdir()
-    file = folder / SCRIPT
+        raise UserError(f"{file}: its functions were not found to be replaced")
     file.write_text(changed, "utf-8")
-    return file
+    return ExportManifest.read(folder)
 
 
-def plain_rate(script: Path, exported: ExportManifest, *, steps: int, seconds: float) -> float:
-    """Samples per second by the median of a script's steady steps.
+def source_of(spec: SweepSpec, plan: Plan) -> ExportSource:
+    """The plan as a trial that nobody ran."""
+    batch, tokens = spec.train.global_batch, spec.train.sequence_length
+    outcome = measured(1.0, batch=batch, tokens=tokens, half_width=0.0, peak_bytes=0, limit_bytes=1)
+    device = spec.cluster.device
+    fingerprint = Fingerprint(
+        device=device, device_name=device, device_memory_bytes=1, hosts=1, python="", versions=()
+    )
+    record = Record(
+        number=0,
+        plan=plan,
+        outcome=outcome,
+        reason=IsBaseline(),
+        started_at=0.0,
+        ended_at=0.0,
+        fingerprint=fingerprint,
+    )
+    return ExportSource(
+        study="plain",
+        spec=spec,
+        model=prepare(spec),
+        record=record,
+        outcome=outcome,
+        validation=None,
+        device=device,
+        hosts=1,
+        loss_tolerance=0.0,
+    )
 
-    Plimsoll is not on the path of its process, and its own clock is what counts.
+
+def plain_rate(folder: Path, exported: ExportManifest, *, tiny: bool) -> float:
+    """Samples per second by the mean of a script's steady steps, by its own clock.
+
+    Plimsoll is not on the path of its process.
 
     Raises:
-        UserError: If it fails, or takes longer than `seconds`.
+        UserError: If it fails, or takes longer than a GPU or a busy CPU can.
     """
-    command = [sys.executable, "-P", str(script), "--steps", str(steps)]
-    environment = {name: v for name, v in os.environ.items() if name != "PYTHONPATH"}
+    steps, seconds = (_TINY_STEPS, _TINY_SECONDS) if tiny else (_STEPS, _SECONDS)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [path for path in paths if path and not Path(path, "search_spaces").is_dir()]
+    file = folder / SCRIPT
     try:
         ended = subprocess.run(
-            command,
-            cwd=script.parent,
-            env=environment | dict(exported.environment),
+            [sys.executable, "-P", str(file), "--steps", str(steps)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(others), **dict(exported.environment)},
             capture_output=True,
             text=True,
             timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(f"{script}: took longer than {seconds:.0f} s") from None
+        raise UserError(f"{file}: took longer than {seconds:.0f} s") from None
     if ended.returncode:
-        raise UserError(f"{script}: ended with {ended.returncode}: {ended.stderr[-_TAIL_LETTERS:]}")
+        raise UserError(f"{file}: ended with {ended.returncode}: {ended.stderr[-_TAIL_LETTERS:]}")
     return rate_of(ended.stdout, exported.plan.global_batch)
 
 

@@ -1,150 +1,73 @@
-"""Plans of all models, measured once: a table that grows, over several commands if need be."""
+"""Forecasts of all plans that later steps run, written first; and plans of two more models."""
 
 from __future__ import annotations
 
-import csv
-import json
-import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-from benchmarks.gpu.cases import MEASURED, Case, balanced, searched, space_of
-from benchmarks.gpu.task import Figures, Task
-from benchmarks.gpu.worker import Trial
-from orchestrator.report.labels import outcome_words, plan_words
+from benchmarks.gpu.cases import (
+    BASELINE,
+    GPT2_XL,
+    LLAMA_1B,
+    LLAMA_3B,
+    Case,
+    balanced,
+    reference,
+    winner,
+)
+from benchmarks.gpu.ceilings import device_of
+from benchmarks.gpu.judge import workload
+from benchmarks.gpu.run import Run
+from benchmarks.space import space_of
+from orchestrator.report.labels import plan_words
+from search_spaces.costs.calibration import shipped_calibration
+from search_spaces.costs.forecast import forecast
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured, OutOfMemory
 
-FILE = "plans.csv"
-COLUMNS = (
-    *("model", "key", "words", "outcome", "samples_per_second", "step_seconds"),
-    *("step_seconds_low", "step_seconds_high", "reserved_bytes", "held_bytes", "allocated_bytes"),
-    *("outside_bytes", "device_bytes", "limit_bytes", "wanted_bytes", "residual_bytes", "phase"),
-    *("build_seconds", "steps_seconds", "compile_seconds", "total_seconds", "throttled", "detail"),
-    *("device", "date", "plan"),
-)
-PLANS, TINY_PLANS = 6, 10  # of each model; some are meant to run out of memory
-_FIRST = 3  # of each model, before any model has more
-LONGEST_SECONDS = 120.0  # of a trial that is begun; a longer one ends by its deadline
-_OBJECTIVE = {"min_steps": 6, "max_steps": 60, "max_seconds": 8.0, "interval": 0.01}
-_TINY_OBJECTIVE = {"min_steps": 6, "max_steps": 6, "max_seconds": 0.3, "interval": 0.1}
+PLANS, TINY_PLANS = 8, 4  # of each model; some are meant to run out of memory
+_OTHERS = (GPT2_XL, LLAMA_3B)
 
 
-def spec_of(case: Case, *, tiny: bool) -> SweepSpec:
-    """A model with all knobs of one GPU."""
-    return case.spec(
-        tiny=tiny,
-        space=searched(tiny=tiny),
-        objective=_TINY_OBJECTIVE if tiny else _OBJECTIVE,
-        budget={"trial_seconds": LONGEST_SECONDS},
-    )
+def chosen(case: Case, *, tiny: bool) -> tuple[SweepSpec, tuple[Plan, ...]]:
+    """The plans of a model to measure, in which every value of every knob has its share."""
+    spec = case.spec(tiny=tiny)
+    seed = _OTHERS.index(case)
+    return spec, balanced(space_of(spec).table, TINY_PLANS if tiny else PLANS, seed)
 
 
-def measure(task: Task) -> Figures:
-    """Measures what is missing while there is time."""
-    wanted = TINY_PLANS if task.tiny else PLANS
-    for count in (min(_FIRST, wanted), wanted):
-        lacking = sum(_measure_up_to(task, case, count, seed) for seed, case in enumerate(MEASURED))
-    return {"measured": len(read(task.out / FILE)), "lacking": lacking}
+def later(*, tiny: bool) -> Iterator[tuple[SweepSpec, tuple[Plan, ...]]]:
+    """The plans of all later steps, by model."""
+    known = (winner(tiny=tiny), reference(tiny=tiny), BASELINE)
+    pairs = [LLAMA_1B.one_plan(knobs, tiny=tiny) for knobs in known]
+    yield pairs[0][0], tuple(dict.fromkeys(plan for _, plan in pairs))
+    for case in _OTHERS:
+        yield chosen(case, tiny=tiny)
 
 
-def _measure_up_to(task: Task, case: Case, wanted: int, seed: int) -> int:
-    """Measures plans of a model up to a number; returns how many time was too short for."""
-    file = task.out / FILE
-    done = {row["key"] for row in read(file) if row["model"] == case.name}
-    if len(done) >= wanted or not task.has(LONGEST_SECONDS):
-        return max(wanted - len(done), 0)
-    spec = spec_of(case, tiny=task.tiny)
-    table = space_of(spec, task.worker.here(spec)).table
-    missing = [plan for plan in balanced(table, wanted, seed) if plan.key not in done]
-    for number, plan in enumerate(missing):
-        if not task.has(LONGEST_SECONDS):
-            return len(missing) - number
-        trial = task.worker.measure(spec, plan)
-        print(f"{case.name}: {plan_words(plan)}: {outcome_words(trial.outcome)}", flush=True)
-        append(file, row_of(case.name, plan, trial))
-    return 0
-
-
-def row_of(model: str, plan: Plan, trial: Trial) -> dict[str, Any]:
-    """A trial as a row; what nobody knows has no cell. Bytes and seconds, as columns say."""
-    outcome = trial.outcome
-    told: dict[str, Any] = {
-        "model": model,
-        "key": plan.key,
-        "words": plan_words(plan),
-        "outcome": outcome.kind,
-        "device": trial.fingerprint.device_name,
-        "date": time.strftime("%Y-%m-%d"),
-        "plan": json.dumps(plan.as_dict(), separators=(",", ":")),
-    }
-    match outcome:
-        case Measured():
-            told |= _measured_cells(outcome)
-        case OutOfMemory():
-            told |= {
-                "wanted_bytes": outcome.wanted_bytes,
-                "limit_bytes": outcome.limit_bytes,
-                "phase": outcome.phase,
-                "detail": outcome.detail,
+def forecasts(run: Run) -> None:
+    """Writes what the shipped calibration expects of each plan on the device just measured."""
+    device = device_of(run.out, run.device)
+    for spec, plans in later(tiny=run.tiny):
+        limit = spec.memory_limit_bytes or device.memory_bytes
+        said = forecast(workload(spec, plans, device), shipped_calibration(), float(limit))
+        for at, plan in enumerate(plans):
+            if run.has(item := f"{spec.model.name} {plan.key}"):
+                continue
+            figures = {
+                "words": plan_words(plan),
+                "plan": plan.as_dict(),
+                "step_seconds": float(said.step_seconds[at]),
+                "peak_bytes": float(said.peak_bytes[at]),
+                "fits": float(said.fits[at]),
+                "limited_by": said.limited_by(at),
             }
-        case _:
-            told["detail"] = outcome_words(outcome)
-    if (costs := getattr(outcome, "costs", None)) is not None:
-        told |= {
-            "build_seconds": costs.build_seconds,
-            "steps_seconds": costs.steps_seconds,
-            "compile_seconds": costs.compile_seconds,
-            "total_seconds": costs.total_seconds,
-            "residual_bytes": costs.residual_bytes,
-        }
-    return told
+            run.write(item, figures)
 
 
-def _measured_cells(outcome: Measured) -> Mapping[str, Any]:
-    memory, step = outcome.memory, outcome.step_seconds
-    return {
-        "samples_per_second": outcome.samples_per_second.value,
-        "step_seconds": step.value,
-        "step_seconds_low": step.low,
-        "step_seconds_high": step.high,
-        "reserved_bytes": memory.reserved_bytes,
-        "held_bytes": memory.peak_bytes,
-        "allocated_bytes": memory.allocated_bytes,
-        "outside_bytes": memory.anatomy.outside,
-        "device_bytes": outcome.conditions.device_memory_bytes,
-        "limit_bytes": memory.limit_bytes,
-        "throttled": " ".join(outcome.conditions.throttled),
-    }
-
-
-def read(file: Path) -> list[dict[str, str]]:
-    """The rows of a table; a last one that was cut short when it was written is left out."""
-    if not file.exists():
-        return []
-    text = file.read_text("utf-8")
-    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
-
-
-def append(file: Path, row: Mapping[str, Any]) -> None:
-    """Adds a row, which is on disk when this returns."""
-    text = file.read_text("utf-8") if file.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:  # what a command that was killed left of a row
-        file.write_text(whole, "utf-8")
-    with file.open("a", encoding="utf-8", newline="") as opened:
-        writer = csv.DictWriter(opened, COLUMNS, restval="", lineterminator="\n")
-        if not whole:
-            writer.writeheader()
-        writer.writerow({name: "" if v is None else _cell(v) for name, v in row.items()})
-
-
-def number(row: Mapping[str, str], name: str) -> float:
-    """A cell as a number; nan where there is none."""
-    return float(row.get(name) or "nan")
-
-
-def _cell(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def measure(run: Run) -> None:
+    """Measures each plan that has no result yet, model after model."""
+    for case in _OTHERS:  # a worker serves one model
+        spec, plans = chosen(case, tiny=run.tiny)
+        for plan in plans:
+            if not run.has(item := f"{case.name} {plan.key}"):
+                run.trial(item, spec, plan, way=case.name)

@@ -1,4 +1,4 @@
-"""Trace of some steps of the baseline: seconds of a step by kind of work.
+"""Trace of some steps of two plans, the fastest and micro-batch 1: seconds by kind of work.
 
 On a GPU kernels are counted, and what lies between them is "idle"; on a CPU
 operators are.
@@ -10,13 +10,12 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.cases import LLAMA_1B, space_of
-from benchmarks.gpu.task import Figures, Task
-from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from benchmarks.gpu.cases import BASELINE, LLAMA_1B, winner
+from benchmarks.gpu.run import Run, apart
 from search_spaces.trial import TrialRequest
 from workers.data.batches import batch_source
 from workers.engines.build import build_training, load_engine
@@ -27,13 +26,16 @@ from workers.worker import Worker
 
 WARMUP, STEPS = 3, 3
 IDLE, OTHER = "idle", "elementwise and other"
+ATTENTION = "attention"
+_LONGEST = 40  # kernels that are written by name
 COMPILED = "compiled elementwise"
 # the first that a name holds decides; names of cuBLAS, CUTLASS, cuDNN, flash attention and torch
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("matmul", ("triton_tem", "triton_mm", "triton_bmm")),
     (COMPILED, ("triton_",)),  # their names list all operators that were fused
     ("norms and loss", ("cunn_softmax", "cunn_spatialsoftmax", "log_softmax", "logsoftmax")),
-    ("attention", ("flash", "fmha", "attention", "softmax")),
+    # cuDNN generates its own: cudnn_generated_fort_native_sdpa_sm90_...
+    (ATTENTION, ("flash", "fmha", "attention", "sdpa", "softmax")),
     ("optimizer", ("adam", "multi_tensor_apply", "foreach")),
     ("matmul", ("gemm", "nvjet", "cutlass", "xmma", "aten::mm", "aten::addmm", "aten::bmm")),
     ("copies", ("memcpy", "memset", "copy", "aten::_to_copy", "fill")),
@@ -90,8 +92,9 @@ def recorded(
     return named, wall_seconds
 
 
-def traced(spec: SweepSpec, plan: Plan) -> dict[str, float]:
-    """Seconds of one optimizer step by kind of work, the mean of some."""
+def traced(knobs: dict[str, Any], tiny: bool) -> dict[str, Any]:
+    """Seconds of one optimizer step by kind of work and by kernel, the mean of some."""
+    spec, plan = LLAMA_1B.one_plan(knobs, tiny=tiny)
     worker = Worker.start(spec)
     device = worker.device
     facts = prepare(spec)
@@ -117,12 +120,19 @@ def traced(spec: SweepSpec, plan: Plan) -> dict[str, float]:
         steps(WARMUP)
         activity = ProfilerActivity.CUDA if device.type == "cuda" else ProfilerActivity.CPU
         named, wall_seconds = recorded(lambda: steps(STEPS), activity)
-    return by_kind(((name, seconds / STEPS) for name, seconds in named), wall_seconds / STEPS)
+    each = [(name, seconds / STEPS) for name, seconds in named]
+    wall_seconds /= STEPS
+    return {
+        "plan": plan.as_dict(),
+        "rate": spec.train.global_batch / wall_seconds,
+        "seconds": by_kind(each, wall_seconds),
+        "kernels": dict(sorted(each, key=lambda one: -one[1])[:_LONGEST]),
+        "attention": [name for name, _ in each if kind_of(name) == ATTENTION],
+    }
 
 
-def measure(task: Task) -> Figures:
-    """Traces the baseline of Llama-3.2 1B, in this process."""
-    spec = LLAMA_1B.spec(tiny=task.tiny)
-    plan = space_of(spec, task.worker.here(spec)).baseline
-    task.worker.stop()
-    return {"plan": plan.as_dict(), "seconds": traced(spec, plan)}
+def measure(run: Run) -> None:
+    """Traces both plans, each in a process of its own."""
+    for name, knobs in (("winner", winner(tiny=run.tiny)), ("micro-batch 1", BASELINE)):
+        if not run.has(name):
+            run.write(name, {"way": name} | apart(traced, knobs, run.tiny))

@@ -1,7 +1,4 @@
-"""Hugging Face's Trainer with its defaults and `auto_find_batch_size`: its trials and its speed.
-
-python -m benchmarks.gpu.trainer_defaults [--out DIR] [--tiny]
-"""
+"""Hugging Face's Trainer with its defaults and `auto_find_batch_size`: its trials and its speed."""
 
 from __future__ import annotations
 
@@ -22,36 +19,21 @@ from transformers import (
 )
 
 from benchmarks.gpu.cases import LLAMA_1B
-from benchmarks.gpu.task import Figures, Task
+from benchmarks.gpu.run import Run
 from search_spaces.presets.catalogue import preset_config
 
+WAY = "auto_find_batch_size"
 DEFAULT_BATCH = 8  # of TrainingArguments.per_device_train_batch_size
 _WARMUP = 3  # optimizer steps
-_ENDLESS = 1_000_000
-
-
-@final
-class RandomRows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Rows of random tokens, the same each time."""
-
-    def __init__(self, vocabulary: int, length: int) -> None:
-        self._vocabulary, self._length = vocabulary, length
-
-    def __len__(self) -> int:
-        return _ENDLESS
-
-    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        drawn = torch.Generator().manual_seed(row)
-        ids = torch.randint(self._vocabulary, (self._length,), generator=drawn)
-        return {"input_ids": ids, "labels": ids}
+_ROWS, _ENDLESS = 64, 1_000_000
 
 
 @final
 class Clock(TrainerCallback):  # type: ignore[misc]  # of a package whose types are not read
     """Times steps behind some of warm-up, and ends the training when there are enough."""
 
-    def __init__(self, steps: int, seconds: float) -> None:
-        self.rows: list[dict[str, Any]] = []  # an attempt each
+    def __init__(self, run: Run, steps: int, seconds: float) -> None:
+        self._run = run
         self._steps, self._seconds = steps, seconds
         self._tried: int | None = None  # the batch size that is being tried
         self._started, self._began = time.time(), 0.0
@@ -88,32 +70,32 @@ class Clock(TrainerCallback):  # type: ignore[misc]  # of a package whose types 
 
     def _tell(self, outcome: str, batch: int, rate: float) -> None:
         seconds = time.time() - self._started
-        self.rows.append(
-            {"seconds": seconds, "outcome": outcome, "batch": batch, "samples_per_second": rate}
-        )
+        figures = {"way": WAY, "seconds": seconds, "outcome": outcome, "rate": rate}
+        self._run.write(f"batch {batch}", figures)
 
 
-def measure(task: Task) -> Figures:
-    """Trains Llama-3.2 1B until the speed is known."""
+def measure(run: Run) -> None:
+    """Trains Llama-3.2 1B until the speed is known, in samples per second."""
     transformers.logging.set_verbosity_error()
-    spec = LLAMA_1B.spec(tiny=task.tiny)
+    spec = LLAMA_1B.spec(tiny=run.tiny)
     given = preset_config(spec.model.name) | spec.model.config
     given.pop("architectures")
     config = AutoConfig.for_model(given.pop("model_type"), **given)
-    clock = Clock(2 if task.tiny else 20, 1.0 if task.tiny else 60.0)
+    clock = Clock(run, 2 if run.tiny else 20, 1.0 if run.tiny else 60.0)
     with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
         arguments = TrainingArguments(
             output_dir=folder,
             auto_find_batch_size=True,
             gradient_accumulation_steps=max(spec.train.global_batch // DEFAULT_BATCH, 1),
             bf16=spec.train.precision == "bf16",
-            use_cpu=task.tiny,
+            use_cpu=run.tiny,
             max_steps=_ENDLESS,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
         )
-        rows = RandomRows(config.vocab_size, spec.train.sequence_length)
+        shape = (_ROWS, spec.train.sequence_length)
+        drawn = torch.randint(config.vocab_size, shape, generator=torch.Generator())
+        rows = [{"input_ids": ids, "labels": ids} for ids in drawn] * (_ENDLESS // _ROWS)
         model = AutoModelForCausalLM.from_config(config)
         Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[clock]).train()
-    return {"model": LLAMA_1B.name, "rows": clock.rows}

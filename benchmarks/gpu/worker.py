@@ -18,7 +18,6 @@ from orchestrator.cluster.runtime import WORKER_ENVIRONMENT
 from orchestrator.core.failures import GroupFailure, failure_decision, outcome_of_group_failure
 from orchestrator.host import package_versions
 from search_spaces.errors import ClusterError
-from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.render import Environment, render_environment
 from search_spaces.spec.schema import SweepSpec
@@ -43,10 +42,6 @@ class LoneWorker:
     def __init__(self) -> None:
         """Starts without a process."""
         self._child: _Child | None = None
-
-    def here(self, spec: SweepSpec) -> ClusterFacts:
-        """Facts of this machine, as the worker of a specification tells."""
-        return self._child_for(spec, ()).here
 
     def measure(self, spec: SweepSpec, plan: Plan) -> Trial:
         """Runs one plan as a trial of the specification, on the device that it names.
@@ -98,8 +93,7 @@ class _Child:
         theirs.close()  # else the end of the process would not be seen
         with contextlib.suppress(EOFError, ConnectionResetError):
             if self._pipe.poll(_START_SECONDS):
-                told: tuple[Fingerprint, ClusterFacts] = self._pipe.recv()
-                self.fingerprint, self.here = told
+                self.fingerprint: Fingerprint = self._pipe.recv()
                 return
         self.end()
         code = self._process.exitcode
@@ -137,7 +131,6 @@ def _serve(spec: SweepSpec, pipe: Connection, environment: dict[str, str]) -> No
     os.environ.update(environment)
     from workers.entry import run_trial, warm_up
     from workers.measure.environment import device_properties, environment_of
-    from workers.probe.doctor import lacks
     from workers.worker import Worker
 
     worker = Worker.start(spec)
@@ -153,10 +146,7 @@ def _serve(spec: SweepSpec, pipe: Connection, environment: dict[str, str]) -> No
         environment=environment_of(worker.device),
         properties=device_properties(worker.device),
     )
-    here = ClusterFacts(
-        device=kind, slots=1, memory_limit_bytes=spec.memory_limit_bytes, lacks=lacks(kind)
-    )
     with contextlib.suppress(EOFError, BrokenPipeError):
-        pipe.send((fingerprint, here))
+        pipe.send(fingerprint)
         while (request := pipe.recv()) is not None:
             pipe.send(run_trial(request, worker))

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.gpu.cases import CASES, LLAMA_1B, Case, balanced, searched, space_of
+from benchmarks.gpu.cases import CASES, LLAMA_1B, Case, balanced, searched
+from benchmarks.space import space_of
 from search_spaces.facts import ClusterFacts
 
 GPU = ClusterFacts(device="cuda", slots=1, memory_limit_bytes=None)

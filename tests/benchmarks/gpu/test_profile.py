@@ -17,6 +17,7 @@ from benchmarks.gpu.profile import COMPILED, OTHER, by_kind, kind_of, recorded
         ("aten::_log_softmax", "norms and loss"),
         ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128>>", "attention"),
         ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80", "attention"),
+        ("cudnn_generated_fort_native_sdpa_sm90_knob_7", "attention"),
         ("triton_poi_fused__to_copy_add_silu_3", COMPILED),
         ("triton_red_fused__log_softmax_nll_loss_7", COMPILED),
         ("triton_tem_fused_mm_12", "matmul"),

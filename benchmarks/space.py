@@ -1,0 +1,33 @@
+"""The legal plans of a specification on this machine."""
+
+from __future__ import annotations
+
+from search_spaces.facts import ClusterFacts
+from search_spaces.rules.base import RuleContext
+from search_spaces.space import Space, build_space
+from search_spaces.spec.schema import SweepSpec
+
+
+def space_of(spec: SweepSpec, here: ClusterFacts | None = None) -> Space:
+    """Returns the space of a specification that names its device and its number of ranks.
+
+    Args:
+        spec: The specification.
+        here: Facts of another machine than this one.
+
+    Raises:
+        ValueError: If the number of ranks is not named.
+    """
+    from workers.prepare import prepare
+    from workers.probe.doctor import lacks
+
+    ranks, device = spec.cluster.workers, spec.cluster.device
+    if ranks == "auto":
+        raise ValueError("the benchmark needs cluster.workers to be a number")
+    here = here or ClusterFacts(
+        device=device,
+        slots=ranks,
+        memory_limit_bytes=spec.memory_limit_bytes,
+        lacks=lacks(device),
+    )
+    return build_space(RuleContext(spec=spec, model=prepare(spec), cluster=here), ranks)
