@@ -21,7 +21,7 @@ UV_INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint cons
 .DEFAULT_GOAL := help
 # each of the hundreds of processes that tests start would compile all our modules
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup developers demo test test-pure test-thorough fuzz-plans parity lint type arch pins audit sbom lock check bench gpu chaos image push digests format clean
+.PHONY: help setup developers demo test test-pure test-thorough fuzz-plans parity lint type arch pins audit sbom lock check bench gpu gpu-kit chaos image push digests format clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -130,6 +130,9 @@ bench: developers ## Measure what a trial costs, what it does to the next, and h
 
 gpu: developers ## Measure plans and forecasts on this machine's GPU, half an hour
 	@$(BIN)/python -m benchmarks.gpu.half_hour
+
+gpu-kit: developers ## Pack what a GPU machine without a network lacks for it, into .gpu-kit (Python 3.12)
+	@$(BIN)/python -m benchmarks.gpu.kit
 
 chaos: developers ## Run 60 sweeps under 400 injected faults, for hours; goes on from plimsoll-runs/chaos.json
 	@mkdir -p plimsoll-runs
