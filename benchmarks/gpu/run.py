@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a step gets.
+    """Everything that a step gets.
 
     Attributes:
         step: Name of the step.
