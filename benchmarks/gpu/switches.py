@@ -67,11 +67,11 @@ _WHOLE = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A variant of a script; `package` is what it imports, beyond torch and transformers."""
+    """A variant of a script; `packages` are those that it imports beyond torch and transformers."""
 
     way: str
     code: str = ""
-    package: str | None = None
+    packages: tuple[str, ...] = ()
     case: Case = LLAMA_1B
     config: Mapping[str, Any] = field(default_factory=dict)
     knobs: Mapping[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def switches(*, tiny: bool) -> tuple[Switch, ...]:
         Switch(
             way="cut cross entropy",
             code=_HEAD.format(loss=_CUT_LOSS),
-            package="cut_cross_entropy",
+            packages=("cut_cross_entropy", "triton"),
         ),
         *(
             Switch(
@@ -97,13 +97,15 @@ def switches(*, tiny: bool) -> tuple[Switch, ...]:
             )
             for size in vocabularies
         ),
-        Switch(way="float8", code=_FLOAT8, package="torchao"),
+        Switch(way="float8", code=_FLOAT8, packages=("torchao",)),
         Switch(way="whole model compiled", code=_WHOLE, knobs={"compile": False}),
         *(
             Switch(way=f"attention by {kernel}", code=_ATTENTION.format(kernel=kernel))
             for kernel in ("cudnn", "flash", "mem_efficient")
         ),
-        Switch(way="Liger", code=_HEAD.format(loss=_LIGER_LOSS), package="liger_kernel"),
+        Switch(
+            way="Liger", code=_HEAD.format(loss=_LIGER_LOSS), packages=("liger_kernel", "triton")
+        ),
     )
 
 
@@ -116,8 +118,8 @@ def measure(run: Run) -> None:
 
 def _variant(run: Run, switch: Switch) -> dict[str, Any]:
     """Samples per second of a variant, or why there are none."""
-    if switch.package and importlib.util.find_spec(switch.package) is None:
-        return {"rate": None, "missing": switch.package}
+    if missing := [name for name in switch.packages if importlib.util.find_spec(name) is None]:
+        return {"rate": None, "missing": " ".join(missing)}
     knobs = winner(tiny=run.tiny) | dict(switch.knobs)
     spec, plan = switch.case.one_plan(knobs, tiny=run.tiny, config=switch.config)
     with TemporaryDirectory(prefix="plimsoll-gpu-") as kept:
