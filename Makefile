@@ -75,7 +75,7 @@ test-thorough: developers ## Run longer tests: PART=workers, sweeps, faults or e
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest $(IN_PARALLEL) $(if $(PART),--part=$(PART)) \
 		$(AT_LENGTH) --until $$until -m '(thorough or property) and not alone' && \
 	{ $(BIN)/python -m pytest $(AT_LENGTH) $(if $(PART),--part=$(PART)) --until $$until -m alone \
-		|| test $$? = 5; } # no part but exports has any
+		|| test $$? = 5; } # faults and exports have some
 
 fuzz-plans: developers ## Run 200 legal plans drawn over all knobs; none may crash
 	@$(BIN)/python -m tests.workers.fuzz
