@@ -123,9 +123,8 @@ check: ## Check style, types, architecture and packages
 	@$(MAKE) --no-print-directory developers
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target type lint arch pins
 
-bench: developers ## Measure what a trial costs, what it does to the next, and how fast plans are forecast
+bench: developers ## Measure what a trial costs, and how fast plans are forecast
 	@$(BIN)/python -m benchmarks.trial_overhead
-	@$(BIN)/python -m benchmarks.engines_in_turn
 	@$(BIN)/python -m benchmarks.planner
 
 gpu: developers ## Measure plans and forecasts on this machine's GPU, half an hour

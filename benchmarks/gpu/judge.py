@@ -2,16 +2,18 @@
 
     python -m benchmarks.gpu.judge DIR
 
-The forecasts are those before any trial; those of speed also after five trials, drawn several
-times, which are not judged. Beside the reserved peak of torch's allocator stands what the whole
-device held, context and libraries included, as its driver tells.
+The forecasts are those before any trial. Those of speed also after the baseline's trial, after each
+five plans and after all plans but one; what was measured is never judged. Beside the reserved peak
+of torch's allocator stands what the whole device held, context and libraries included, as its
+driver tells.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ from workers.tracing.trace import trace
 
 Numbers = NDArray[np.float64]
 TARGETS = {"speed": 0.10, "speed_after": 0.04, "tau": 0.9, "memory": 0.03, "memory_worst": 0.10}
-RECORDS, DRAWS, NOISE = 5, 20, 0.03
+RECORDS, NOISE = 5, 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,14 +117,15 @@ def judged(models: Sequence[Forecast], *, cuda: bool) -> dict[str, Any]:
     return {
         "targets": TARGETS,
         "plans": {"measured": len(fitting), "out_of_memory": sum(out)},
-        "speed": median([error for one in speed.values() for error in one["errors"]]),
-        "speed_after": median([error for one in speed.values() for error in one["after"]]),
+        **{
+            name: median([error for one in speed.values() for error in one[name]])
+            for name in ("speed", "speed_after", "leave_one_out")
+        },
         "reserved": _errors(fitting, "reserved_error"),
         "device": _errors(fitting, "device_error"),
         "by_model": {
             name: {
-                "speed": median(one["errors"]),
-                "speed_after": median(one["after"]),
+                **{name: median(errors) for name, errors in one.items() if name != "tau"},
                 "tau": one["tau"],
                 "device": _errors([r for r in fitting if r["model"] == name], "device_error"),
             }
@@ -185,28 +188,54 @@ def _errors(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float | None
 
 
 def _speed(model: Forecast) -> dict[str, Any]:
-    """Errors without trials and after some; nothing after them where there are too few plans."""
-    fitted = np.flatnonzero(np.isfinite(model.column("step_seconds")))
-    errors, tau = _judge(model, fitted, fitted[:0])
-    after: list[float] = []
-    rng = np.random.default_rng(0)
-    for _ in range(DRAWS if len(fitted) > RECORDS + 1 else 0):
-        after += _judge(model, fitted, rng.permutation(fitted)[:RECORDS])[0].tolist()
-    return {"errors": errors.tolist(), "after": after, "tau": tau}
+    """Errors of speed, by what was measured before; repeats of a plan are one plan."""
+    seconds = model.column("step_seconds")
+    fitted = np.flatnonzero(np.isfinite(seconds))
+    plans = [
+        fitted[[model.rows[row]["key"] == key for row in fitted]]
+        for key in dict.fromkeys(model.rows[row]["key"] for row in fitted)
+    ]
+    baseline = [rows for rows in plans if model.work.executions.micro_batch[rows[0]] == 1]
+    others = np.setdiff1d(fitted, np.concatenate([*baseline[:1], fitted[:0]]))
+    each = range(len(plans))
+    fives = itertools.combinations(each, RECORDS) if len(plans) > RECORDS else ()
+    errors = _judge(model, fitted[:0], fitted)
+    return {
+        "speed": errors.tolist(),
+        "others": _judge(model, fitted[:0], others).tolist() if baseline else [],
+        "after_baseline": _judge(model, baseline[0], others).tolist() if baseline else [],
+        "speed_after": _after(model, plans, fives),
+        "leave_one_out": _after(model, plans, ([*each[:at], *each[at + 1 :]] for at in each)),
+        "tau": kendall_tau(
+            1 / _seconds(model, fitted[:0], fitted), 1 / seconds[fitted], noise=NOISE
+        ),
+    }
 
 
-def _judge(
-    model: Forecast, fitted: NDArray[np.intp], records: NDArray[np.intp]
-) -> tuple[Numbers, float | None]:
-    """Errors of speed and Kendall's tau, of what was no record."""
+def _after(
+    model: Forecast, plans: Sequence[NDArray[np.intp]], choices: Iterable[Sequence[int]]
+) -> list[float]:
+    """Errors of all other plans after each choice of plans that were measured."""
+    errors: list[float] = []
+    for chosen in choices:
+        rest = [rows for at, rows in enumerate(plans) if at not in chosen]
+        if chosen and rest:
+            records = np.concatenate([plans[at] for at in chosen])
+            errors += _judge(model, records, np.concatenate(rest)).tolist()
+    return errors
+
+
+def _judge(model: Forecast, records: NDArray[np.intp], rest: NDArray[np.intp]) -> Numbers:
+    return percentage_errors(_seconds(model, records, rest), model.column("step_seconds")[rest])
+
+
+def _seconds(model: Forecast, records: NDArray[np.intp], rest: NDArray[np.intp]) -> Numbers:
+    """Forecast seconds of a step after some records."""
     seconds, held = model.column("step_seconds"), model.column("held_bytes")
     calibration = shipped_calibration().learned(
         model.work.take(records), seconds[records], held[records]
     )
-    rest = np.setdiff1d(fitted, records)
-    said = forecast(model.work.take(rest), calibration, 1.0).step_seconds
-    tau = kendall_tau(1 / said, 1 / seconds[rest], noise=NOISE)
-    return percentage_errors(said, seconds[rest]), tau
+    return forecast(model.work.take(rest), calibration, 1.0).step_seconds
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def forecasts(run: Run) -> None:
     device = device_of(run.out, run.device)
     for spec, plans in later(tiny=run.tiny):
         limit = spec.memory_limit_bytes or device.memory_bytes
-        said = forecast(workload(spec, plans, device), shipped_calibration(), float(limit))
+        said = forecast(workload(spec, plans, device)[2], shipped_calibration(), float(limit))
         for at, plan in enumerate(plans):
             if run.has(item := f"{spec.model.name} {plan.key}"):
                 continue
