@@ -44,11 +44,11 @@ class BlockLaunches:
     """
 
     block_launch_seconds: Quantity | None = None
-    """Of an eager block."""
+    """Eager block: seconds per operator."""
     recomputed_launch_seconds: Quantity | None = None
-    """Of each operator that selective recomputation repeats, bookkeeping in forward included."""
+    """Operator repeated by selective recomputation, with the bookkeeping of forward."""
     compiled_launch_seconds: Quantity | None = None
-    """Of a compiled block."""
+    """Compiled block: seconds per operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CHECKED)
