@@ -39,7 +39,7 @@ $(SETUP): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (half a minute to a few, by the network) ..."
 	@$(PIP_INSTALL) torch
 	@$(PIP_INSTALL) uv || echo "uv cannot be installed: pip installs the rest, which takes longer"
-	@$(call install,.[ray$(comma)mlflow])
+	@$(call install,.[ray$(comma)mlflow$(comma)accelerate])
 	@touch $@
 
 developers: $(DEVELOPERS) ## Add all extras and the developers' tools to .venv

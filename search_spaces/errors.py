@@ -154,6 +154,12 @@ OPTIONAL_PACKAGES = (
     OptionalPackage(
         module="bitsandbytes", title="bitsandbytes", extra="8bit", serves="optimizer adamw_8bit"
     ),
+    OptionalPackage(
+        module="accelerate",
+        title="Accelerate",
+        extra="accelerate",
+        serves="export --format accelerate",
+    ),
     OptionalPackage(module="boto3", title="boto3", extra="s3", serves="MLflow's artifacts in S3"),
 )
 _BY_MODULE = {package.module: package for package in OPTIONAL_PACKAGES}

@@ -21,7 +21,7 @@ from orchestrator.export.scripts import (
 )
 from orchestrator.export.source import ExportSource
 from orchestrator.export.torchrun import torch_words
-from search_spaces.errors import UserError
+from search_spaces.errors import UserError, require
 from search_spaces.plan import Plan
 from search_spaces.settings.render import render_environment
 
@@ -90,7 +90,12 @@ def _command(source: ExportSource) -> str:
 
 
 def configuration(source: ExportSource) -> dict[str, Any]:
-    """Renders the configuration with Accelerate's own `ClusterConfig`, which checks its fields."""
+    """Renders the configuration with Accelerate's own `ClusterConfig`, which checks its fields.
+
+    Raises:
+        MissingExtraError: If Accelerate is not installed.
+    """
+    require("accelerate")
     from accelerate.commands.config.config_args import ClusterConfig  # takes seconds
 
     return dict(ClusterConfig(**_fields(source)).to_dict())

@@ -14,6 +14,10 @@ from tests.absent import OPTIONAL, environment_without
 # what is done in one process without the module; in this order, since a package that could be
 # imported stays so
 STATEMENTS = {
+    "accelerate": """
+from orchestrator.export.accelerate import configuration
+configuration(None)
+""",
     "optuna": "import orchestrator.study",
     "sqlalchemy": "import orchestrator.study",
     "psycopg": """
@@ -57,6 +61,7 @@ SENTENCES = {
     "ray": "Ray is not installed; run `pip install 'plimsoll-tune[ray]'`",
     "peft": "PEFT is not installed; run `pip install 'plimsoll-tune[lora]'`",
     "deepspeed": "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
+    "accelerate": "Accelerate is not installed; run `pip install 'plimsoll-tune[accelerate]'`",
     "bitsandbytes": "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
 }
 SCRIPT = f"""
