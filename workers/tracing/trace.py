@@ -38,14 +38,15 @@ def digest_of(spec: SweepSpec, device: str) -> str:
     Raises:
         ModelError: If there is no such model.
     """
-    train = spec.train
+    train, data = spec.train, spec.data
+    files = (*data.files, data.tokenizer) if data.tokenizer else data.files
     return content_digest(
         {
             "device": device,
             "model": spec.model.model_dump(mode="json"),
             "source": model_source(spec.model),
-            "data": spec.data.model_dump(mode="json"),
-            "files": [file_stamp(file) for file in (*spec.data.files, spec.data.tokenizer or "")],
+            "data": data.model_dump(mode="json"),
+            "files": [file_stamp(file) for file in files],
             "sequence_length": train.sequence_length,
             "lora": train.lora.model_dump(mode="json") if train.method == "lora" else None,
         }
