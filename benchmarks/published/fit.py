@@ -1,16 +1,18 @@
 """Fits the coefficients of forecasts to published measurements.
 
-    python -m benchmarks.published.fit DIR
+    python -m benchmarks.published.fit DIR [--keep-coefficients]
 
 Writes what Plimsoll ships (`search_spaces/costs/prior.json`), and for each source the same
 fitted without it (`benchmarks/published/priors`), by which that source is judged. Each coefficient
 has a prior: what is known of hardware and software in general; so has its spread. Residuals are
 logarithms; large ones count by their size and not by its square. Sources count by the square root
-of their rows, so that none drowns the others.
+of their rows, so that none drowns the others. With --keep-coefficients only the uncertainty of time
+is fitted; a source without a file takes the coefficients that ship, which it took no part in.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,11 +29,17 @@ from benchmarks.published.product import PRIORS, Laid, lay, measured, traced
 from benchmarks.published.reader import read
 from benchmarks.published.values import Run
 from search_spaces.costs import calibration as shipped
-from search_spaces.costs.calibration import Calibration, Scales, calibration_to_json
+from search_spaces.costs.calibration import (
+    Calibration,
+    Scales,
+    calibration_from_json,
+    calibration_to_json,
+)
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients, peak_bytes
+from search_spaces.costs.micro_batch import LAUNCH_SCALES
 from search_spaces.costs.plan_features import STACKS, Numbers
-from search_spaces.costs.time import TERMS, step_terms
+from search_spaces.costs.time import SCALES, step_terms
 
 Vector = NDArray[np.float64]
 STEPS = 60
@@ -41,19 +49,25 @@ _WIDE = 1.0  # of what may be next to nothing: waits, halves, overlaps
 _SPREADS: dict[str, float] = {
     **dict.fromkeys(
         (
-            "step_seconds",
-            "pass_seconds",
             "recompute_seconds",
             "hook_seconds",
             "node_jitter",
             "wave_half",
             "inner_half",
+            "rank_seconds",
             "sequence_half",
         ),
         _WIDE,
     ),
     "exposed": 0.4,
     "launch": 0.3,
+    "step_seconds": 0.5,  # one rank's alone: what ranks and nodes cost is theirs
+    "pass_seconds": 0.5,
+    # what no table tells: rates of cuDNN's attention and of backward's alone, and torch's own
+    # selective recomputation
+    "attention_backward": 0.1,
+    "cudnn_attention": 0.05,
+    "recomputed_launch": 0.05,
     "compiled_traffic": 0.1,  # what is compiled was measured by few, on devices of their own
     "architectures": 0.1,
     "stacks": 0.2,
@@ -69,23 +83,41 @@ _NEAR = ("fsdp", "ddp", "hf")  # whose loops are like Plimsoll's own
 _MAD = 1.4826  # of a normal distribution, its deviation over the median of what is apart
 # What a measurement teaches: spreads of the common scale and of each term's, and its noise. With
 # these, three measurements of a set forecast the rest of it best (see docs/decisions, 14).
-_TIME_SCALES = Scales.before(0.2, (0.5,) * len(TERMS), 0.03)
+# The host's launches differ by a factor of four and more from what one trivial operator takes.
+_TIME_SCALES = Scales.before(
+    0.2,
+    tuple(1.0 if name in LAUNCH_SCALES else 0.5 for name in SCALES),
+    0.03,
+    apart=tuple(SCALES.index(name) for name in LAUNCH_SCALES),
+)
 _MEMORY_SCALES = Scales.before(0.1, (0.5,) * len(CATEGORIES), 0.02)
 T = TypeVar("T")
 
 
-def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Calibration:
-    """The calibration that all rows but those of a source lead to."""
+def fit(
+    laid: Laid, runs: Sequence[Run], left_out: str | None, kept: Calibration | None = None
+) -> Calibration:
+    """The calibration that all rows but those of a source lead to.
+
+    Args:
+        laid: The runs as work.
+        runs: The runs.
+        left_out: The source that takes no part; None for all.
+        kept: A calibration whose coefficients stay; None to fit them.
+    """
     sources = np.array([run.source for run in runs])
     judged = np.array([not run.extrapolated for run in runs]) & (sources != (left_out or ""))
     seconds, held = measured(runs, laid)
     timed = np.flatnonzero(judged & np.isfinite(seconds))
     weighed = np.flatnonzero(judged & np.isfinite(held))
-    time = _fit_time(laid, timed, seconds[timed], sources[timed])
-    memory = _fit_memory(laid, weighed, held[weighed], sources[weighed])
-    terms = step_terms(laid.work.take(timed), time).seconds
-    bytes_ = peak_bytes(laid.work.take(weighed), memory).bytes * laid.counted[weighed]
     groups = np.array([f"{run.source} {run.model} {run.device} {run.gpus}" for run in runs])
+    time = kept.time if kept else _fit_time(laid, timed, seconds[timed], sources[timed])
+    slopes = step_terms(laid.work.take(timed), time).slopes
+    scales = _fit_scales(_TIME_SCALES, slopes, seconds[timed], groups[timed])
+    if kept is not None:
+        return replace(kept, time_scales=scales)
+    memory = _fit_memory(laid, weighed, held[weighed], sources[weighed])
+    bytes_ = peak_bytes(laid.work.take(weighed), memory).bytes * laid.counted[weighed]
     memory_scales = _fit_scales(_MEMORY_SCALES, bytes_, held[weighed], groups[weighed])
     like = np.array([_is_like_ours(runs[row]) for row in weighed.tolist()])
     # by eight in ten: what is far apart did what its table does not say
@@ -94,7 +126,7 @@ def fit(laid: Laid, runs: Sequence[Run], left_out: str | None) -> Calibration:
     )
     return Calibration(
         time=time,
-        time_scales=_fit_scales(_TIME_SCALES, terms, seconds[timed], groups[timed]),
+        time_scales=scales,
         memory=memory,
         memory_scales=memory_scales,
         own_deviation_factor=own.deviation_factor,
@@ -205,26 +237,6 @@ def _fit_scales(
     return replace(scales, deviation_factor=factor, misfit=misfit)
 
 
-def main(folder: Path) -> None:
-    """Fits all of it."""
-    tables = read(folder)
-    laid = lay(tables.runs, traced)
-    assert laid is not None, "no run can be forecast"
-    runs = [tables.runs[row] for row in laid.rows]
-    laid = replace(laid, rows=np.arange(len(runs)))
-    PRIORS.mkdir(exist_ok=True)
-    for source in (None, *tables.sources):
-        text = calibration_to_json(fit(laid, runs, source))
-        where = Path(shipped.__file__).with_name(shipped.PRIOR)
-        where = where if source is None else PRIORS / f"{source}.json"
-        where.write_text(text, "utf-8")
-        print(where.name, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-
-
 def to_vector(coefficients: Any) -> Numbers:
     """Returns the logarithms of a dataclass's coefficients, in the order of its fields."""
     values = [getattr(coefficients, field.name) for field in fields(coefficients)]
@@ -242,3 +254,29 @@ def from_vector(kind: type[T], vector: Numbers) -> T:
         else:
             coefficients[field.name] = next(values)
     return kind(**coefficients)
+
+
+def main(folder: Path, keep_coefficients: bool) -> None:
+    """Fits all of it, or the uncertainty of time alone."""
+    tables = read(folder)
+    laid = lay(tables.runs, traced)
+    assert laid is not None, "no run can be forecast"
+    runs = [tables.runs[row] for row in laid.rows]
+    laid = replace(laid, rows=np.arange(len(runs)))
+    PRIORS.mkdir(exist_ok=True)
+    shipped_at = Path(shipped.__file__).with_name(shipped.PRIOR)
+    before = calibration_from_json(shipped_at.read_text("utf-8"))
+    for source in (None, *tables.sources):
+        where = shipped_at if source is None else PRIORS / f"{source}.json"
+        earlier = calibration_from_json(where.read_text("utf-8")) if where.is_file() else before
+        found = fit(laid, runs, source, earlier if keep_coefficients else None)
+        where.write_text(calibration_to_json(found), "utf-8")
+        print(where.name, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of tables (.csv)")
+    parser.add_argument("--keep-coefficients", action="store_true")
+    given = parser.parse_args()
+    main(given.folder, given.keep_coefficients)

@@ -17,7 +17,9 @@ from benchmarks.published.values import Run
 from search_spaces.costs.calibration import (
     Calibration,
     calibration_from_json,
+    learned_time,
     probability_below,
+    scaled_sum,
     shipped_calibration,
 )
 from search_spaces.costs.columns import (
@@ -119,15 +121,15 @@ class Ours:
         laid = lay(runs, self.footprints)
         if laid is not None:
             calibration, work = self.calibration, laid.work
-            terms = step_terms(work, calibration.time).seconds
-            held = peak_bytes(work, calibration.memory).bytes
-            counted = held * laid.counted
-            speed[laid.rows] = laid.samples / calibration.time_scales.scaled(terms).sum(axis=1)
-            memory[laid.rows] = calibration.memory_scales.scaled(counted).sum(axis=1)
-            whole = calibration.memory_scales.scaled(held).sum(axis=1)
+            scales = calibration.time_scales
+            step = step_terms(work, calibration.time, scales.logarithms)
+            held = calibration.memory_scales.scaled(peak_bytes(work, calibration.memory).bytes)
+            speed[laid.rows] = laid.samples / step.seconds.sum(axis=1)
+            memory[laid.rows] = (held * laid.counted).sum(axis=1)
+            whole = held.sum(axis=1)
             share[laid.rows] = whole / laid.limit_bytes
             parts = (
-                _at(laid.rows, calibration.time_scales.parts(terms), len(runs)),
+                _at(laid.rows, scales.parts(step.slopes), len(runs)),
                 _at(laid.rows, calibration.memory_scales.parts(held), len(runs)),
             )
             fits[laid.rows] = probability_below(
@@ -148,13 +150,12 @@ class Ours:
         if laid is None:
             return self
         calibration, work = self.calibration, laid.work
-        terms = step_terms(work, calibration.time).seconds
         held = peak_bytes(work, calibration.memory).bytes * laid.counted
         seconds, memory = measured(records, laid)
         learned = replace(
             calibration,
-            time_scales=calibration.time_scales.learned(terms, seconds),
-            memory_scales=calibration.memory_scales.learned(held, memory),
+            time_scales=learned_time(calibration.time_scales, work, calibration.time, seconds),
+            memory_scales=calibration.memory_scales.learned(scaled_sum(held), memory),
         )
         return replace(self, calibration=learned)
 

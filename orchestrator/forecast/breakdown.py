@@ -14,7 +14,7 @@ from search_spaces.costs.columns import PASSES
 from search_spaces.costs.forecast import Forecasts
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.plan_features import PRECISIONS, Flags, Numbers
-from search_spaces.costs.time import TERMS
+from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload
 from search_spaces.hardware.device import MatmulPrecision
 
@@ -279,7 +279,8 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
     """Breaks down the forecast of the plan in a row."""
     rows = np.array([row])
     work, forecasts = sized.work.take(rows), sized.forecasts.take(rows)
-    time_scales, memory_scales = calibration.time_scales.mean, calibration.memory_scales.mean
+    uncorrected = step_terms(work, calibration.time).seconds[0]
+    memory_scales = np.exp(calibration.memory_scales.logarithms)
     time_quantities = quantities_of_time(work, forecasts)
     memory_quantities = quantities_of_memory(work)
     return Breakdown(
@@ -288,7 +289,7 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
             Term(
                 name=name,
                 amount=float(forecasts.terms[0, at]),
-                scale=float(np.exp(time_scales[0] + time_scales[at + 1])),
+                scale=_ratio(forecasts.terms[0, at], uncorrected[at]),
                 of=tuple(time_quantities.get(name, ())),
             )
             for at, name in enumerate(TERMS)
@@ -297,10 +298,14 @@ def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Break
             Term(
                 name=name,
                 amount=float(forecasts.categories[0, at]),
-                scale=float(np.exp(memory_scales[0] + memory_scales[at + 1])),
+                scale=float(memory_scales[at]),
                 of=tuple(memory_quantities.get(name, ())),
             )
             for at, name in enumerate(CATEGORIES)
         ),
         provenance=calibration.provenance,
     )
+
+
+def _ratio(corrected: float, uncorrected: float) -> float:
+    return float(corrected / uncorrected) if uncorrected > 0 else 1.0

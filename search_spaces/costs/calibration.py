@@ -1,16 +1,22 @@
 """Calibration of the cost model: coefficients, and the uncertain scales of their terms.
 
-A measured sum y of terms T (seconds by term, or bytes by category) is modelled as
+A measured sum y (seconds of a step, or bytes of a peak) is modelled as
 
-    log y = z_0 + log(sum_k exp(z_k) T_k) + e,   z ~ N(mean, covariance),   e ~ N(0, noise^2)
+    log y = log f(exp(z_0 + z_1), ..., exp(z_0 + z_n)) + e,
+    z ~ N(mean, covariance),   e ~ N(0, noise^2)
 
-so that a few measurements correct more than a common factor: a plan that mostly communicates
-corrects communication, one that mostly computes corrects computation. The linearised model has a
-closed-form posterior (Bishop 2006, Pattern Recognition and Machine Learning, section 3.3).
+where f is the forecast with its terms scaled. A scale that has nothing to do with the others, such
+as that of the host's launches, goes without the common one, z_0. So a few measurements correct more
+than a common factor: a plan that mostly communicates corrects communication, one that mostly
+computes corrects computation, and one whose operators hide behind the host's launches corrects
+launches alone. f is homogeneous of degree one, so its slopes, the derivatives by the logarithms,
+add up to f; where f is a sum of terms, they are the terms. The linearised model has a closed-form
+posterior (Bishop 2006, Pattern Recognition and Machine Learning, section 3.3).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Self
@@ -21,14 +27,19 @@ from scipy.special import stdtrit
 
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.memory import MemoryCoefficients, peak_bytes
+from search_spaces.costs.micro_batch import LAUNCH_SCALES
 from search_spaces.costs.plan_features import Numbers
-from search_spaces.costs.time import step_terms
+from search_spaces.costs.time import SCALES, step_terms
 from search_spaces.costs.workload import Workload
 from search_spaces.hardware.device import Device
 
 Z_95 = 1.96  # standard deviations on each side of a 95 % confidence interval
+Slopes = Callable[[Numbers], Numbers]
+"""Returns the slopes of each sum, of shape (sums, terms), at the logarithms of terms' scales."""
 _STEPS = 8  # of Gauss-Newton; three suffice if terms are right within a factor of two
+_STARTS = (0.0, 0.7, 1.4)  # logarithms: hidden terms as forecast, twice and four times as large
 _TINY = 1e-30
+_LAUNCHES = [SCALES.index(name) for name in LAUNCH_SCALES]
 # Student's t distribution with three degrees of freedom, scaled to 95 % within `Z_95` deviations
 _FREEDOM = 3.0
 _UNIT = Z_95 / float(stdtrit(_FREEDOM, 0.975))
@@ -47,6 +58,8 @@ class Scales:
         deviation_factor: Factor from the covariance's deviation to the real one of forecasts, since
             the model is only approximate.
         misfit: Additional deviation of forecasts, which measurements of other plans cannot reduce.
+        apart: Indices of the terms that the common scale is not common to; they may be hidden
+            behind others, where nothing tells how large they are.
     """
 
     mean: tuple[float, ...]
@@ -54,75 +67,96 @@ class Scales:
     noise: float
     deviation_factor: float = 1.0
     misfit: float = 0.0
+    apart: tuple[int, ...] = ()
 
     @classmethod
-    def before(cls, common: float, spread: tuple[float, ...], noise: float) -> Self:
+    def before(
+        cls, common: float, spread: tuple[float, ...], noise: float, apart: tuple[int, ...] = ()
+    ) -> Self:
         """Returns the prior, before any measurement.
 
         Args:
             common: Deviation of the common scale.
             spread: Deviation of each term's scale.
             noise: Deviation of a measurement.
+            apart: Indices of the terms without the common scale.
         """
         deviations = np.array([common, *spread])
         return cls(
             mean=(0.0,) * len(deviations),
             covariance=tuple(map(tuple, np.diag(deviations**2).tolist())),
             noise=noise,
+            apart=apart,
         )
 
-    def learned(self, terms: Numbers, measured: Numbers, weight: Numbers | None = None) -> Self:
+    def learned(self, slopes: Slopes, measured: Numbers, weight: Numbers | None = None) -> Self:
         """Returns the posterior after measurements.
 
         Args:
-            terms: Forecast terms, of shape (measurements, terms).
+            slopes: Forecast of the measured sums.
             measured: Measured sums; those that are not positive are ignored.
             weight: Weight of each measurement; 1 for a full one.
         """
-        valid = np.isfinite(measured) & (measured > 0) & (terms.sum(axis=1) > 0)
+        valid = np.isfinite(measured) & (measured > 0) & (slopes(self.logarithms).sum(axis=1) > 0)
         if not valid.any():
             return self
-        terms, target = terms[valid], np.log(measured[valid])
-        noise = self.noise**2 / (np.ones(len(target)) if weight is None else weight[valid])
-        prior, start = np.array(self.covariance), np.array(self.mean)
-        guess = start
-        for _ in range(_STEPS):
-            expected, slope = _linear(terms, guess)
-            gain = prior @ slope.T @ np.linalg.inv(slope @ prior @ slope.T + np.diag(noise))
-            guess = start + gain @ (target - expected + slope @ (guess - start))
-        _, slope = _linear(terms, guess)
-        gain = prior @ slope.T @ np.linalg.inv(slope @ prior @ slope.T + np.diag(noise))
-        covariance = prior - gain @ slope @ prior
+        problem = _Problem(
+            slopes=lambda logarithms: slopes(logarithms)[valid],
+            target=np.log(measured[valid]),
+            noise=self.noise**2 / (np.ones(len(measured)) if weight is None else weight)[valid],
+            mean=np.array(self.mean),
+            covariance=np.array(self.covariance),
+            loading=self.loading,
+        )
+        # a term behind others has no slope, so the search begins with larger ones too
+        larger = np.isin(np.arange(len(self.mean)) - 1, self.apart)
+        starts = _STARTS if self.apart else (0.0,)
+        guesses = [problem.solved(problem.mean + factor * larger) for factor in starts]
+        guess = min(guesses, key=problem.misfit)
+        covariance = problem.covariance_at(guess)
         return replace(
             self,
             mean=tuple(guess.tolist()),
             covariance=tuple(map(tuple, ((covariance + covariance.T) / 2).tolist())),
         )
 
+    @property
+    def loading(self) -> Numbers:
+        """Matrix from `mean` to the logarithm of each term's whole scale."""
+        terms = len(self.mean) - 1
+        common = ~np.isin(np.arange(terms), self.apart)
+        loading: Numbers = np.hstack([common[:, None], np.eye(terms)])
+        return loading
+
+    @property
+    def logarithms(self) -> Numbers:
+        """Median of the logarithm of each term's whole scale, the common one included."""
+        logarithms: Numbers = self.loading @ np.array(self.mean)
+        return logarithms
+
     def scaled(self, terms: Numbers) -> Numbers:
-        """Returns the terms times their mean scales."""
-        mean = np.array(self.mean)
-        scaled: Numbers = (terms.T * np.exp(mean[0] + mean[1:, None])).T
+        """Returns terms of sums times their median scales."""
+        scaled: Numbers = terms * np.exp(self.logarithms)
         return scaled
 
-    def deviation(self, terms: Numbers, factor: Numbers | float | None = None) -> Numbers:
+    def deviation(self, slopes: Numbers, factor: Numbers | float | None = None) -> Numbers:
         """Returns the standard deviation of the logarithm of each sum.
 
         Args:
-            terms: Unscaled terms, of shape (sums, terms).
+            slopes: Slopes at the median scales, of shape (sums, terms).
             factor: Replaces `self.deviation_factor`.
         """
-        slope = _linear(terms, np.array(self.mean))[1].T
+        slope = (_shares(slopes) @ self.loading).T
         variance = np.maximum((np.array(self.covariance) @ slope * slope).sum(axis=0), 0.0)
         factor = self.deviation_factor if factor is None else factor
         deviation: Numbers = np.sqrt(factor**2 * variance + self.misfit**2)
         return deviation
 
-    def parts(self, terms: Numbers, factor: Numbers | float | None = None) -> Numbers:
+    def parts(self, slopes: Numbers, factor: Numbers | float | None = None) -> Numbers:
         """Returns the change of each sum's logarithm per standard deviation of independent scales.
 
         Args:
-            terms: Unscaled terms, of shape (sums, terms).
+            slopes: Slopes at the median scales, of shape (sums, terms).
             factor: Replaces `self.deviation_factor`.
 
         Returns:
@@ -131,8 +165,8 @@ class Scales:
         """
         root = np.linalg.cholesky(np.array(self.covariance) + _TINY * np.eye(len(self.mean)))
         factor = np.asarray(self.deviation_factor if factor is None else factor, dtype=float)
-        slopes = _linear(terms, np.array(self.mean))[1]
-        parts: Numbers = (slopes @ root) * (factor[:, None] if factor.ndim else factor)
+        gradients = _shares(slopes) @ self.loading
+        parts: Numbers = (gradients @ root) * (factor[:, None] if factor.ndim else factor)
         return parts
 
 
@@ -154,11 +188,53 @@ def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> 
     return below
 
 
-def _linear(terms: Numbers, scales: Numbers) -> tuple[Numbers, Numbers]:
-    # the logarithms of the sums and their gradients; terms in rows are faster to sum
-    scaled = terms.T * np.exp(scales[1:, None])
-    total = np.maximum(scaled.sum(axis=0), _TINY)
-    return scales[0] + np.log(total), np.vstack([np.ones(len(terms)), scaled / total]).T
+def _shares(slopes: Numbers) -> Numbers:
+    """Returns the derivatives of the logarithms of the sums by those of the terms' scales."""
+    shares: Numbers = (slopes.T / np.maximum(slopes.sum(axis=1), _TINY)).T
+    return shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Problem:
+    """Measured sums, and the distribution of scales before them."""
+
+    slopes: Slopes
+    target: Numbers  # logarithms of the measured sums
+    noise: Numbers  # variance of each
+    mean: Numbers
+    covariance: Numbers
+    loading: Numbers
+
+    def solved(self, guess: Numbers) -> Numbers:
+        """Returns the most probable scales near a guess, by Gauss-Newton."""
+        for _ in range(_STEPS):
+            expected, slope = self._linear(guess)
+            away = self.target - expected + slope @ (guess - self.mean)
+            guess = self.mean + self._gain(slope) @ away
+        return guess
+
+    def covariance_at(self, guess: Numbers) -> Numbers:
+        """Returns the covariance of the scales after the measurements."""
+        _, slope = self._linear(guess)
+        covariance: Numbers = self.covariance - self._gain(slope) @ slope @ self.covariance
+        return covariance
+
+    def misfit(self, guess: Numbers) -> float:
+        """Returns the negative logarithm of the posterior density, up to a constant."""
+        expected, _ = self._linear(guess)
+        moved = guess - self.mean
+        prior = moved @ np.linalg.solve(self.covariance + _TINY * np.eye(len(moved)), moved)
+        return float(prior + ((self.target - expected) ** 2 / self.noise).sum())
+
+    def _linear(self, guess: Numbers) -> tuple[Numbers, Numbers]:
+        slopes = self.slopes(self.loading @ guess)
+        expected = np.log(np.maximum(slopes.sum(axis=1), _TINY))
+        return expected, _shares(slopes) @ self.loading
+
+    def _gain(self, slope: Numbers) -> Numbers:
+        spread = slope @ self.covariance @ slope.T + np.diag(self.noise)
+        gain: Numbers = self.covariance @ slope.T @ np.linalg.inv(spread)
+        return gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,13 +281,45 @@ class Calibration:
         # cores share caches and memory, so their measurements vary more than those of GPUs
         base_weight = np.ones(len(work)) if weight is None else weight
         weight = np.where(work.rows.on_cpu > 0, HOST_WEIGHT * base_weight, base_weight)
-        terms = step_terms(work, self.time).seconds
         categories = peak_bytes(work, self.memory).bytes
         return replace(
             self,
-            time_scales=self.time_scales.learned(terms, step_seconds, weight),
-            memory_scales=self.memory_scales.learned(categories, held_bytes, weight),
+            time_scales=learned_time(self.time_scales, work, self.time, step_seconds, weight),
+            memory_scales=self.memory_scales.learned(scaled_sum(categories), held_bytes, weight),
         )
+
+
+def scaled_sum(terms: Numbers) -> Slopes:
+    """Returns the slopes of sums of terms, of shape (sums, terms): the scaled terms."""
+    return lambda logarithms: terms * np.exp(logarithms)
+
+
+def learned_time(
+    scales: Scales,
+    work: Workload,
+    coefficients: TimeCoefficients,
+    step_seconds: Numbers,
+    weight: Numbers | None = None,
+) -> Scales:
+    """Returns the scales of time after the seconds of some plans' steps."""
+    return scales.learned(
+        lambda logarithms: _attributed(work, step_terms(work, coefficients, logarithms).slopes),
+        step_seconds,
+        weight,
+    )
+
+
+def _attributed(work: Workload, slopes: Numbers) -> Numbers:
+    """Attributes a step that the host limits on a GPU to its launches alone.
+
+    What the device does meanwhile hides behind them, also where it takes longer for a while.
+    """
+    launching = slopes[:, _LAUNCHES]
+    total, launches = slopes.sum(axis=1), launching.sum(axis=1)
+    limited = (launches > total / 2) & (work.rows.on_cpu == 0)
+    alone = np.zeros_like(slopes)
+    alone[:, _LAUNCHES] = (launching.T * total / np.maximum(launches, _TINY)).T
+    return np.where(limited[:, None], alone, slopes)
 
 
 _ADAPTER: TypeAdapter[Calibration] = TypeAdapter(Calibration)

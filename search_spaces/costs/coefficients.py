@@ -27,7 +27,8 @@ class TimeCoefficients:
     odd: float = 0.5  # factor for sizes that are not multiples of 8 elements
     eight_bit_traffic: float = 1.5  # factor for the traffic of operators around 8-bit matmuls
     attention_share: float = 0.55  # of the peak, by fused attention in forward
-    attention_backward: float = 0.75  # factor for that in backward
+    attention_backward: float = 0.8  # factor for that in backward (Dao 2023, arXiv:2307.08691)
+    cudnn_attention: float = 2.0  # factor for both with cuDNN's, torch's choice since Hopper
     sequence_half: float = 300.0  # keys
     traffic_share: float = 0.75  # of the bandwidth, by operators other than matmuls
     compiled_traffic: float = 0.5  # share of that traffic that remains in compiled blocks
@@ -35,6 +36,7 @@ class TimeCoefficients:
     launch: float = 1.0  # factor for the device's launch time
     gap: float = 0.1  # share of a launch that each operator waits even if the host is ahead
     compiled_launch: float = 0.4  # factor for launches in compiled blocks
+    recomputed_launch: float = 4.0  # factor for launches that selective recomputation repeats
     host_talk: float = 4.0  # factor for collectives on CPU, whose cores compute too
     host_offload: float = 8.0  # factor for offload on CPU
     host_launch: float = 8.0  # factor for launches on CPU, whose cores also run Python
@@ -54,8 +56,9 @@ class TimeCoefficients:
     update_share: float = 0.6  # of the bandwidth, by the optimizer
     pcie_share: float = 0.7
     host_update_share: float = 0.4  # of the host's bandwidth, by the optimizer on the host
-    step_seconds: float = 0.01  # per step
+    step_seconds: float = 0.003  # per step
     pass_seconds: float = 0.002  # per micro-batch
+    rank_seconds: float = 0.01  # per step and doubling of ranks
     node_jitter: float = 0.01  # share of a step, per doubling of nodes
     architectures: tuple[float, ...] = (1.0,) * len(ARCHITECTURES)  # factors for matmul_share
     stacks: tuple[float, ...] = (1.0,) * len(STACKS)  # factors for a step's seconds

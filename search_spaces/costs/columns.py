@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
 
 from search_spaces.costs.footprint import Footprint, FusedAttention, Matmul, Part, Pass, Variant
-from search_spaces.costs.plan_features import PRECISIONS, Counts, Numbers, PlanFeatures
+from search_spaces.costs.matmul_rates import matmul_rates
+from search_spaces.costs.plan_features import PRECISIONS, STACKS, Counts, Numbers, PlanFeatures
 from search_spaces.hardware.device import Architecture, Device
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -27,6 +28,9 @@ FORWARD_FLOPS, BACKWARD_FLOPS = 4.0, 10.0
 """FLOPs of fused attention per head, query, key and element of the head: two products in forward,
 five in backward, one of which recomputes the scores (Dao 2023, arXiv:2307.08691, section 3)."""
 TERA = 1e12
+_CUDNN_ATTENTION: tuple[Architecture, ...] = ("hopper", "blackwell")
+"""Architectures where torch's scaled dot product takes cuDNN's attention. Its backends differ by
+1.7 to 2.3 x there (transformers, issue 48163)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,6 +50,8 @@ class CaseColumns:
     watts_per_teraflops: Numbers
     tensor_latency: Numbers  # in hops; hops between nodes count double
     compiled: Numbers  # 1 or 0
+    whole_compiled: Numbers  # embedding and head too, not blocks alone
+    cudnn_attention: Numbers
     fused: Numbers
     sixteen_bits: Numbers
     measured: Numbers  # 1 if rates were measured, 0 if they are from data sheets
@@ -113,6 +119,7 @@ class Kernels:
     element_bytes: Numbers
     is_attention: Numbers  # 1 or 0
     calls: Numbers
+    measured_flops: Numbers  # FLOP/s of a matmul of this shape, from measured ones; nan if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -183,7 +190,26 @@ def kernels_of(
         element_bytes=stacked[6],
         is_attention=stacked[7],
         calls=stacked[8],
+        measured_flops=np.full(len(stacked[0]), np.nan),
     )
+
+
+def with_measured_rates(kernels: Kernels, device: Device, cases: PlanFeatures) -> Kernels:
+    """Returns the kernels with the rates that the device's measurements tell for their shapes."""
+    case, which = np.divmod(kernels.slot, len(PASSES))
+    in_block = np.array(["block" in name for name in PASSES])[which]
+    sixteen = np.minimum(cases.precision, PRECISIONS.index("bf16"))
+    # embedding and head are not computed in 8 bits
+    precision = np.where(in_block, cases.precision[case], sixteen[case])
+    rates = np.full(len(kernels.slot), np.nan)
+    for index, name in enumerate(PRECISIONS):
+        # a batch of small matmuls is another kernel
+        own = (precision == index) & (kernels.is_attention == 0) & (kernels.batch <= 1)
+        shape = (kernels.rows[own], kernels.columns[own], kernels.inner[own])
+        found = matmul_rates(device.matmul_points, name, *shape)
+        if found is not None:
+            rates[own] = found
+    return replace(kernels, measured_flops=rates)
 
 
 def pass_sums(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PassSums:
@@ -334,17 +360,20 @@ def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numb
     }
 
 
-def case_columns(device: Device, cases: PlanFeatures) -> CaseColumns:
+def case_columns(footprint: Footprint, device: Device, cases: PlanFeatures) -> CaseColumns:
     """Returns the case columns, from the features of one plan of each case."""
     count = len(cases)
     tensor = cases.tensor.astype(float)
     inside = tensor <= device.node_devices
     local = np.minimum(tensor, device.node_devices)
+    ours = cases.stack == STACKS.index("torch")  # which compiles blocks alone
+    sdpa = np.array([variant.attention == "sdpa" for variant in footprint.variants])[cases.variant]
     launches = (
         device.block_launch_seconds,
         device.recomputed_launch_seconds,
         device.compiled_launch_seconds,
     )
+    cudnn = ours & sdpa & (device.architecture in _CUDNN_ATTENTION)
     across = np.minimum(device.link_bytes_per_second, device.network_bytes_per_second * local)
     return CaseColumns(
         peak_flops=_peaks(device)[cases.precision],
@@ -363,6 +392,8 @@ def case_columns(device: Device, cases: PlanFeatures) -> CaseColumns:
         collective_seconds=np.full(count, _small_collective(device)),
         on_cpu=np.full(count, float(device.architecture == "cpu")),
         compiled=cases.compiled.astype(float),
+        whole_compiled=np.where(ours, 0.0, 1.0),
+        cudnn_attention=cudnn.astype(float),
         fused=cases.fused.astype(float),
         sixteen_bits=(cases.precision >= PRECISIONS.index("fp16")).astype(float),
     )

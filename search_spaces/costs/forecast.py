@@ -110,21 +110,22 @@ def _chunks(work: Workload) -> Iterator[Workload]:
 
 
 def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> Forecasts:
-    step = step_terms(work, calibration.time)
-    terms = calibration.time_scales.scaled(step.seconds)
+    scales = calibration.time_scales
+    step = step_terms(work, calibration.time, scales.logarithms)
+    terms = step.seconds
     seconds = terms.sum(axis=1)
     peak = peak_bytes(work, calibration.memory)
     categories = calibration.memory_scales.scaled(peak.bytes)
     total = categories.sum(axis=1)
     features, rows = work.executions, work.rows
     factor = memory_deviation_factor(work, calibration)
-    deviation = calibration.memory_scales.deviation(peak.bytes, factor)
+    deviation = calibration.memory_scales.deviation(categories, factor)
     samples = (features.micro_batch * features.accumulation * features.data).astype(float)
     devices = (features.tensor * features.pipeline * features.data).astype(float)
     rate = samples / seconds
     return Forecasts(
         step_seconds=seconds,
-        step_deviation=calibration.time_scales.deviation(step.seconds),
+        step_deviation=scales.deviation(step.slopes),
         samples_per_second=rate,
         tokens_per_second_per_device=rate * rows.tokens / devices,
         terms=terms,
@@ -213,16 +214,18 @@ def search_prior(work: Workload, calibration: Calibration, limit_bytes: float) -
         calibration: Coefficients and scales.
         limit_bytes: Memory limit per rank.
     """
-    terms = step_terms(work, calibration.time).seconds
-    categories = peak_bytes(work, calibration.memory).bytes
+    scales = calibration.time_scales
+    step = step_terms(work, calibration.time, scales.logarithms)
+    peak_terms = peak_bytes(work, calibration.memory).bytes
+    categories = calibration.memory_scales.scaled(peak_terms)
     features = work.executions
     samples = (features.micro_batch * features.accumulation * features.data).astype(float)
-    seconds = calibration.time_scales.scaled(terms).sum(axis=1)
-    peak = calibration.memory_scales.scaled(categories).sum(axis=1)
+    seconds = step.seconds.sum(axis=1)
+    peak = categories.sum(axis=1)
     factor = memory_deviation_factor(work, calibration)
     return SearchPrior(
         log_rate=np.log(samples / np.maximum(seconds, _TINY)),
-        rate_parts=calibration.time_scales.parts(terms),
+        rate_parts=scales.parts(step.slopes),
         log_share=np.log(np.maximum(peak, _TINY) / limit_bytes),
         share_parts=calibration.memory_scales.parts(categories, factor),
         step_seconds=seconds,

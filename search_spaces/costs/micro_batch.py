@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from search_spaces.costs.coefficients import TimeCoefficients
@@ -10,40 +13,86 @@ from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.workload import Workload
 
 COMPUTING = ("matmul", "attention", "operators", "launches", "tensor_collectives")
+LAUNCH_SCALES = ("eager_launches", "recomputed_launches", "compiled_launches")
+COMPUTING_SCALES = (
+    *("matmul", "attention", "eager_operators", "compiled_operators"),
+    *LAUNCH_SCALES,
+    "tensor_collectives",
+)
+"""What measurements correct: eager and compiled work, and launches under selective recomputation,
+differ from their forecast by factors of their own."""
 PIECES = ("embedding", "block", "full", "selective", "head")
+_IN_BLOCKS = np.array(["block" in name for name in PASSES])
+_RECOMPUTED = np.array([name == "block_recomputed" for name in PASSES])
+_REPEATED = [PIECES.index("full"), PIECES.index("selective")]
 TILE = 128.0  # rows and columns of the tile that one multiprocessor computes at a time
 
 
-def piece_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
-    """Forecasts the seconds of a micro-batch, of shape (cases, PIECES, COMPUTING)."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PieceSeconds:
+    """Seconds of a micro-batch in each piece of a model.
+
+    Attributes:
+        terms: Of shape (cases, PIECES, COMPUTING).
+        slopes: Derivatives by the logarithms of scales, of shape (cases, PIECES, COMPUTING_SCALES);
+            they add up to the same seconds. Work that hides behind the host's launches has none.
+    """
+
+    terms: Numbers
+    slopes: Numbers
+
+
+def piece_seconds(
+    work: Workload, coefficients: TimeCoefficients, factors: Numbers | None = None
+) -> PieceSeconds:
+    """Forecasts the seconds of a micro-batch.
+
+    Args:
+        work: The plans.
+        coefficients: Shares of peaks that are reached.
+        factors: Scale of each of `COMPUTING_SCALES`; all 1 by default.
+    """
+    factor = dict(
+        zip(COMPUTING_SCALES, np.ones(len(COMPUTING_SCALES)) if factors is None else factors,
+            strict=True)
+    )  # fmt: skip
     cases, sums = work.cases, work.sums
+    compiled = (cases.compiled[:, None] > 0) & (_IN_BLOCKS | (cases.whole_compiled[:, None] > 0))
     matmul, attention = _kernel_seconds(work, coefficients)
-    compiled, fused = cases.compiled, cases.fused
-    traffic = np.where(fused > 0, coefficients.fused_traffic, 1.0)
-    traffic = np.where(compiled > 0, coefficients.compiled_traffic, traffic)
-    eight_bit = cases.peak_flops > cases.attention_flops
-    traffic = traffic * np.where(eight_bit, coefficients.eight_bit_traffic, 1.0)
-    device_share = reached_share(coefficients.traffic_share, cases.measured)
-    share = np.where(cases.on_cpu > 0, coefficients.host_operators, device_share)
-    rate = share * cases.bandwidth / traffic
-    operators = sums.traffic_bytes / rate[:, None]
-    launching = sums.launches * _launch_seconds(work, coefficients)
+    matmul, attention = matmul * factor["matmul"], attention * factor["attention"]
+    operators = sums.traffic_bytes / _operator_rate(work, coefficients, compiled)
+    operators = operators * np.where(
+        compiled, factor["compiled_operators"], factor["eager_operators"]
+    )
+    launch, kind = _launches(work, coefficients, compiled)
+    launching = sums.launches * launch * np.array([factor[name] for name in LAUNCH_SCALES])[kind]
     busy = matmul + attention + operators
     # a GPU waits only if it works faster than the host launches; a CPU launches and works in turn
-    waiting = np.maximum(launching - busy, coefficients.gap * launching)
-    launches = np.where(cases.on_cpu[:, None] > 0, launching, waiting)
-    collective = np.where(cases.tensor > 1, 2 * (cases.tensor - 1) / np.maximum(cases.tensor, 1), 0)
-    slow_link = np.where(cases.slow_link > 0, coefficients.slow_exchange, 1.0)
-    link = reached_share(coefficients.exchange_share * slow_link, cases.measured)
-    wire = sums.exchanged_bytes * (collective / (link * cases.tensor_link))[:, None]
-    latency = np.maximum(
-        coefficients.exchange_seconds * cases.tensor_latency, cases.collective_seconds
-    )
-    latencies = sums.exchanges * np.where(cases.tensor > 1, latency, 0.0)[:, None]
-    host_factor = np.where(cases.on_cpu > 0, coefficients.host_talk, 1.0)
-    collectives = (wire + latencies) * host_factor[:, None]
-    by_pass = np.stack([matmul, attention, operators, launches, collectives], axis=2)
-    at = {name: by_pass[:, index] for index, name in enumerate(PASSES)}
+    on_cpu = cases.on_cpu[:, None] > 0
+    gaps = coefficients.gap * launching
+    hidden = ~on_cpu & (launching - busy > gaps)  # the device's work, behind the launches
+    launches = np.where(on_cpu, launching, np.where(hidden, launching - busy, gaps))
+    collectives = _collective_seconds(work, coefficients) * factor["tensor_collectives"]
+    waited = np.where(hidden, launching, launches)
+    seen = {"matmul": matmul, "attention": attention}
+    seen |= {"eager_operators": np.where(compiled, 0.0, operators)}
+    seen |= {"compiled_operators": np.where(compiled, operators, 0.0)}
+    slopes = {name: np.where(hidden, 0.0, seconds) for name, seconds in seen.items()}
+    slopes |= {name: np.where(kind == at, waited, 0.0) for at, name in enumerate(LAUNCH_SCALES)}
+    slopes |= {"tensor_collectives": collectives}
+    terms = _by_piece([matmul, attention, operators, launches, collectives])
+    slopes_by_piece = _by_piece([slopes[name] for name in COMPUTING_SCALES])
+    states = coefficients.recompute_seconds * factor["recomputed_launches"]
+    states = np.where(cases.compiled > 0, 0.0, states)[:, None]
+    terms[:, _REPEATED, COMPUTING.index("launches")] += states
+    slopes_by_piece[:, _REPEATED, COMPUTING_SCALES.index("recomputed_launches")] += states
+    return PieceSeconds(terms=terms, slopes=slopes_by_piece)
+
+
+def _by_piece(of_passes: Sequence[Numbers]) -> Numbers:
+    """Returns seconds by piece, of shape (cases, PIECES, terms), from each term's by pass."""
+    stacked = np.stack(of_passes, axis=2)
+    at = {name: stacked[:, index] for index, name in enumerate(PASSES)}
     return np.stack(
         [
             at["embedding_forward"] + at["embedding_backward"],
@@ -56,20 +105,46 @@ def piece_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
     )
 
 
-def _launch_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
-    """Returns the host's seconds per operator, of shape (cases, PASSES).
-
-    They are those of a block where they were measured, or else by the device's launch time.
-    """
+def _operator_rate(work: Workload, coefficients: TimeCoefficients, compiled: Flags) -> Numbers:
+    """Returns bytes of traced traffic per second of operators, of shape (cases, PASSES)."""
     cases = work.cases
-    eager, recomputed, compiled = cases.block_launch_seconds.T
+    traffic = np.where(cases.fused > 0, coefficients.fused_traffic, 1.0)[:, None]
+    traffic = np.where(compiled, coefficients.compiled_traffic, traffic)
+    eight_bit = cases.peak_flops > cases.attention_flops
+    traffic = traffic * np.where(eight_bit, coefficients.eight_bit_traffic, 1.0)[:, None]
+    share = np.where(cases.on_cpu > 0, coefficients.host_operators, coefficients.traffic_share)
+    rate: Numbers = (share * cases.bandwidth)[:, None] / traffic
+    return rate
+
+
+def _launches(
+    work: Workload, coefficients: TimeCoefficients, compiled: Flags
+) -> tuple[Numbers, Counts]:
+    """Returns seconds of a launch and its index in `LAUNCH_SCALES`, of shape (cases, PASSES)."""
+    cases = work.cases
     launch = np.where(cases.on_cpu > 0, coefficients.host_launch, coefficients.launch)
-    eager = np.where(np.isnan(eager), launch * cases.launch_seconds, eager)
-    recomputed = np.where(np.isnan(recomputed), eager, recomputed)
-    compiled = np.where(np.isnan(compiled), coefficients.compiled_launch * eager, compiled)
-    is_recomputed = np.array([name == "block_recomputed" for name in PASSES])
-    by_pass = np.where(is_recomputed, recomputed[:, None], eager[:, None])
-    seconds: Numbers = np.where(cases.compiled[:, None] > 0, compiled[:, None], by_pass)
+    launch = launch * cases.launch_seconds
+    dispatched = _RECOMPUTED & ~compiled & (cases.fused[:, None] == 0)
+    kind = np.where(compiled, 2, np.where(dispatched, 1, 0))
+    factors = np.array([1.0, coefficients.recomputed_launch, coefficients.compiled_launch])
+    by_kind = launch[:, None] * factors[kind]
+    measured = cases.block_launch_seconds[np.arange(len(kind))[:, None], kind]
+    return np.where(np.isnan(measured), by_kind, measured), kind
+
+
+def _collective_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbers:
+    """Forecasts the seconds of tensor ranks' collectives, of shape (cases, PASSES)."""
+    cases, sums = work.cases, work.sums
+    collective = np.where(cases.tensor > 1, 2 * (cases.tensor - 1) / np.maximum(cases.tensor, 1), 0)
+    slow_link = np.where(cases.slow_link > 0, coefficients.slow_exchange, 1.0)
+    link = reached_share(coefficients.exchange_share * slow_link, cases.measured)
+    wire = sums.exchanged_bytes * (collective / (link * cases.tensor_link))[:, None]
+    latency = np.maximum(
+        coefficients.exchange_seconds * cases.tensor_latency, cases.collective_seconds
+    )
+    latencies = sums.exchanges * np.where(cases.tensor > 1, latency, 0.0)[:, None]
+    host_factor = np.where(cases.on_cpu > 0, coefficients.host_talk, 1.0)
+    seconds: Numbers = (wire + latencies) * host_factor[:, None]
     return seconds
 
 
@@ -109,13 +184,15 @@ def _kernel_seconds(work: Workload, coefficients: TimeCoefficients) -> tuple[Num
             + kernels.rows * kernels.columns
         )
     )
-    matmul = kernels.flops / (peak * limit * filled * deep)
-    matmul = matmul / _aligned(work, coefficients, case)
+    rate = peak * limit * filled * deep * _aligned(work, coefficients, case)
+    measured = kernels.measured_flops
+    matmul = kernels.flops / np.where(np.isnan(measured), rate, measured)
     fast = bandwidth * reached_share(coefficients.traffic_share, cases.measured)[case]
     matmul = np.maximum(matmul, moved / fast)
     is_backward = np.isin(which, [PASSES.index(n) for n in PASSES if n.endswith("backward")])
     backward_share = np.where(is_backward, coefficients.attention_backward, 1.0)
-    share = coefficients.attention_share * backward_share
+    faster = np.where(cases.cudnn_attention > 0, coefficients.cudnn_attention, 1.0)[case]
+    share = coefficients.attention_share * backward_share * faster
     long = kernels.columns / (kernels.columns + coefficients.sequence_half)
     attention = kernels.flops / (cases.attention_flops[case] * offsets * share * long)
     size = len(cases.tensor) * len(PASSES)

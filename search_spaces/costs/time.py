@@ -7,14 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.costs.coefficients import TimeCoefficients
-from search_spaces.costs.micro_batch import COMPUTING, PIECES, piece_seconds, reached_share
+from search_spaces.costs.micro_batch import (
+    COMPUTING,
+    COMPUTING_SCALES,
+    PIECES,
+    PieceSeconds,
+    piece_seconds,
+    reached_share,
+)
 from search_spaces.costs.plan_features import STACKS, Counts, Flags, Numbers, PlanFeatures
 from search_spaces.costs.workload import Workload
 
 # stacks whose hooks run in Python for each weight with sharded gradients
 _PYTHON_HOOK_STACKS = [STACKS.index(name) for name in ("deepspeed", "megatron-deepspeed")]
-TERMS = (
-    *COMPUTING,
+_AROUND = (
     "data_collectives",
     "pipeline_bubble",
     "pipeline_hops",
@@ -22,7 +28,9 @@ TERMS = (
     "offload",
     "overhead",
 )
-_AT = {name: at for at, name in enumerate(TERMS)}
+TERMS = (*COMPUTING, *_AROUND)
+SCALES = (*COMPUTING_SCALES, *_AROUND)
+"""Scales that measurements correct: those of a term, or of a part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,56 +165,122 @@ def pipeline_hop_seconds(work: Workload, coefficients: TimeCoefficients) -> Numb
 class StepTerms:
     """Forecast of an optimizer step: a row for each plan."""
 
-    seconds: Numbers  # of shape (plans, TERMS)
+    seconds: Numbers  # scaled, of shape (plans, TERMS)
+    slopes: Numbers  # derivatives by the logarithms of scales, of shape (plans, SCALES)
     recomputed: Numbers  # share of the computing terms that recomputation takes
     hidden: Numbers  # seconds of communication hidden behind computation
 
 
-def step_terms(work: Workload, coefficients: TimeCoefficients) -> StepTerms:
-    """Forecasts the terms of every plan."""
-    pieces = piece_seconds(work, coefficients)[work.rows.case]  # plans, pieces, terms
+def step_terms(
+    work: Workload, coefficients: TimeCoefficients, scales: Numbers | None = None
+) -> StepTerms:
+    """Forecasts the terms of every plan.
+
+    Args:
+        work: The plans.
+        coefficients: Shares of peaks that are reached, and additional times.
+        scales: Logarithms of `SCALES`; 0 by default.
+    """
+    factors = np.ones(len(SCALES)) if scales is None else np.exp(scales)
+    pieces = piece_seconds(work, coefficients, factors[: len(COMPUTING_SCALES)])
+    split = _slowest_rank(work, pieces)
+    micro, slopes = (_of_step(work, each, split) for each in (pieces.terms, pieces.slopes))
+    features = work.executions
+    bubble = np.maximum((split.whole - split.computing) * features.bubble, 0.0)
+    parameters = stage_parameters(work, *split.numbers)
+    exposed, hidden = data_collectives(work, coefficients, parameters, split.computing)
+    on_cpu = work.rows.on_cpu > 0
+    around = {
+        "data_collectives": exposed * np.where(on_cpu, coefficients.host_talk, 1.0),
+        "pipeline_bubble": np.where(features.pipeline > 1, coefficients.bubble * bubble, 0.0),
+        "pipeline_hops": pipeline_hop_seconds(work, coefficients),
+        "optimizer": _update(work, coefficients, parameters.trained),
+        "offload": _offload(work, coefficients, parameters, split.numbers[1])
+        * np.where(on_cpu, coefficients.host_offload, 1.0),
+        "overhead": _overhead(work, coefficients),
+    }
+    others = np.stack([around[name] for name in _AROUND], axis=1) * factors[-len(_AROUND) :]
+    factor = _software_factor(work, coefficients)
+    return StepTerms(
+        seconds=np.hstack([micro, others]) * factor[:, None],
+        slopes=np.hstack([slopes, others]) * factor[:, None],
+        recomputed=split.recomputed / np.maximum(split.computing, 1e-12),
+        hidden=hidden * factor,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _SlowestRank:
+    """Pieces on a pipeline's slowest rank, and seconds of a micro-batch: a row for each plan."""
+
+    numbers: tuple[Numbers, Numbers, Numbers]  # of embeddings, blocks and heads
+    computing: Numbers
+    whole: Numbers  # on all ranks together
+    recomputed: Numbers
+
+
+def _slowest_rank(work: Workload, pieces: PieceSeconds) -> _SlowestRank:
+    seconds = pieces.terms.sum(axis=2)[work.rows.case]
+    embedding, block, full, selective, head = seconds.T
     features, rows = work.executions, work.rows
-    embedding, block, full, selective, head = (pieces[:, index] for index in range(len(PIECES)))
-    recompute = np.where(features.selective[:, None], selective, full)
-    recomputation = features.recomputed[:, None] * recompute
-    block_total = block + recomputation
-    n_embedding, n_block, n_head = _slowest(work, embedding, block_total, head)
-    micro = (
-        n_embedding[:, None] * embedding + n_block[:, None] * block_total + n_head[:, None] * head
+    repeated = features.recomputed * np.where(features.selective, selective, full)
+    block = block + repeated
+    numbers = _slowest(work, embedding, block, head)
+    return _SlowestRank(
+        numbers=numbers,
+        computing=numbers[0] * embedding + numbers[1] * block + numbers[2] * head,
+        whole=embedding + rows.depth * block + head,
+        recomputed=numbers[1] * repeated,
     )
-    count = features.accumulation.astype(float)
-    terms = np.zeros((len(TERMS), len(work)))
-    terms[: len(COMPUTING)] = micro.T * count
-    terms[_AT["launches"]] += coefficients.recompute_seconds * n_block * features.recomputed * count
-    computing = micro.sum(axis=1)
-    whole = embedding.sum(axis=1) + rows.depth * block_total.sum(axis=1) + head.sum(axis=1)
-    bubble = (whole - computing) * features.bubble
-    terms[_AT["pipeline_bubble"]] = np.where(
-        features.pipeline > 1, coefficients.bubble * np.maximum(bubble, 0.0), 0.0
+
+
+def _of_step(work: Workload, pieces: Numbers, split: _SlowestRank) -> Numbers:
+    """Returns seconds per step on the slowest rank, of shape (plans, terms), from pieces'."""
+    features = work.executions
+    n_embedding, n_block, n_head = (number[:, None] for number in split.numbers)
+    embedding, block, full, selective, head = (
+        pieces[:, index][work.rows.case] for index in range(len(PIECES))
     )
-    terms[_AT["pipeline_hops"]] = pipeline_hop_seconds(work, coefficients)
-    parameters = stage_parameters(work, n_embedding, n_block, n_head)
-    exposed, hidden = data_collectives(work, coefficients, parameters, computing)
-    terms[_AT["data_collectives"]] = exposed
-    terms[_AT["optimizer"]] = _update(work, coefficients, parameters.trained)
-    terms[_AT["offload"]] = _offload(work, coefficients, parameters, n_block)
-    on_cpu = rows.on_cpu > 0
-    terms[_AT["data_collectives"]] *= np.where(on_cpu, coefficients.host_talk, 1.0)
-    terms[_AT["offload"]] *= np.where(on_cpu, coefficients.host_offload, 1.0)
-    terms[_AT["overhead"]] = coefficients.step_seconds + coefficients.pass_seconds * count
+    repeated = np.where(features.selective[:, None], selective, full)
+    block = block + features.recomputed[:, None] * repeated
+    micro = n_embedding * embedding + n_block * block + n_head * head
+    seconds: Numbers = micro * features.accumulation[:, None]
+    return seconds
+
+
+def _overhead(work: Workload, coefficients: TimeCoefficients) -> Numbers:
+    """Forecasts what a step costs besides its work: more where ranks wait for each other."""
+    features = work.executions
+    ranks = (features.tensor * features.pipeline * features.data).astype(float)
+    seconds: Numbers = (
+        coefficients.step_seconds
+        + coefficients.pass_seconds * features.accumulation
+        + coefficients.rank_seconds * np.log2(ranks)
+    )
+    return seconds
+
+
+def _software_factor(work: Workload, coefficients: TimeCoefficients) -> Numbers:
+    """Returns the factor of a step's seconds by training software and number of nodes."""
+    features, rows = work.executions, work.rows
     nodes = np.maximum(features.tensor * features.pipeline * features.data / rows.node_devices, 1)
-    stack_factor = np.asarray(coefficients.stacks)[features.stack]
-    factor = (1 + coefficients.node_jitter * np.log2(nodes)) * stack_factor
-    share = n_block * recomputation.sum(axis=1) / np.maximum(computing, 1e-12)
-    return StepTerms(seconds=(terms * factor).T, recomputed=share, hidden=hidden * factor)
+    stack = np.asarray(coefficients.stacks)[features.stack]
+    jitter: Numbers = 1 + coefficients.node_jitter * np.log2(nodes)
+    return jitter * reached_share(stack, rows.measured)
 
 
 def _slowest(
-    work: Workload, embedding: Numbers, block: Numbers, head: Numbers
+    work: Workload, e: Numbers, b: Numbers, h: Numbers
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Returns the numbers of embeddings, blocks and heads on a pipeline's slowest rank."""
+    """Returns the numbers of embeddings, blocks and heads on a pipeline's slowest rank.
+
+    Args:
+        work: The plans.
+        e: Seconds of the embedding.
+        b: Seconds of a block.
+        h: Seconds of the head.
+    """
     features = work.executions
-    e, b, h = embedding.sum(axis=1), block.sum(axis=1), head.sum(axis=1)
     unsplit = features.pipeline == 1
     one_end = unsplit | features.v_shaped  # the first rank has the head
     first = e + features.first_blocks * b + np.where(one_end, h, 0.0)

@@ -25,6 +25,7 @@ from search_spaces.costs.columns import (
     part_bytes,
     pass_sums,
     row_columns,
+    with_measured_rates,
 )
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures
@@ -74,7 +75,7 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
     return Workload(
         executions=executions,
         rows=row_columns(footprint, device, executions, case_of_row),
-        cases=case_columns(device, cases),
+        cases=case_columns(footprint, device, cases),
         parts=_scattered(
             PartBytes,
             len(first),
@@ -91,7 +92,7 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
                 for variant, group in groups
             ],
         ),
-        kernels=joined(Kernels, kernels),
+        kernels=with_measured_rates(joined(Kernels, kernels), device, cases),
     )
 
 
@@ -106,6 +107,7 @@ def _cases(executions: PlanFeatures) -> tuple[Counts, Counts]:
         executions.precision,
         executions.compiled,
         executions.fused,
+        executions.stack,
     )
     code = np.zeros(len(executions), dtype=np.int64)
     for key in keys:

@@ -12,7 +12,7 @@ from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Matmul, 
 from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients
 from search_spaces.costs.model_work import ModelWork
 from search_spaces.costs.plan_encoding import VariantKey
-from search_spaces.costs.time import TERMS
+from search_spaces.costs.time import SCALES
 from search_spaces.facts import ModelFacts, TensorFacts
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.spec.schema import SweepSpec
@@ -144,7 +144,7 @@ def a_calibration() -> Calibration:
     """The coefficients in the code, without fitted ones."""
     return Calibration(
         time=TimeCoefficients(),
-        time_scales=Scales.before(0.15, (0.2,) * len(TERMS), 0.05),
+        time_scales=Scales.before(0.15, (0.2,) * len(SCALES), 0.05),
         memory=MemoryCoefficients(),
         memory_scales=Scales.before(0.03, (0.1,) * len(CATEGORIES), 0.03),
         own_deviation_factor=1.0,
