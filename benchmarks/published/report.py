@@ -25,7 +25,7 @@ def report(tables: Tables, judged: Results, baseline: Results) -> dict[str, Any]
 
 
 def figures_of(results: Results) -> dict[str, Any]:
-    """`overall`, `mean_over_sources` and `sources`; extrapolated runs are left out."""
+    """`overall`, `median_over_sources` and `sources`; extrapolated runs are left out."""
     measured = [result for result in results.runs if not result.run.extrapolated]
     sources = {
         name: summary(
@@ -35,12 +35,12 @@ def figures_of(results: Results) -> dict[str, Any]:
         for name in dict.fromkeys(result.run.source for result in measured)
     }
     overall = summary(measured, results.sets)
-    means: Figures = {
-        key: mean(voice[key] for voice in sources.values()) for key in overall if key != "n"
+    medians: Figures = {
+        key: median(voice[key] for voice in sources.values()) for key in overall if key != "n"
     }
     return {
         "overall": overall,
-        "mean_over_sources": {"n": len(sources), **means},
+        "median_over_sources": {"n": len(sources), **medians},
         "sources": sources,
     }
 
