@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.cluster.background_trace import BackgroundTrace
@@ -41,7 +42,14 @@ from orchestrator.workspace import save_spec, study_storage
 from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import Fault, SpecError
-from search_spaces.facts import ClusterFacts, ModelFacts, Provenance, planned_cluster
+from search_spaces.facts import (
+    ClusterFacts,
+    DataProfile,
+    ModelFacts,
+    Provenance,
+    Understanding,
+    planned_cluster,
+)
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.redaction import secret_values
@@ -106,14 +114,14 @@ def _prepare_and_run(
     calibration: Calibration | None,
     termination: Termination,
 ) -> SweepState:
-    spec, model = _prepared(spec, name)
+    spec, model, data = _prepared(spec, name)
     planned = _planned_space(spec, model)
     check_study(spec, name, print_to_stderr)
     check_tracking(spec)
     if cluster_address(spec) is None:
         compile_operators(spec, print_to_stderr)
     save_spec(spec, name)  # a different job has not replaced it: see `check_study`
-    source = provenance(spec, model, Path.cwd(), at=time.time())
+    source = provenance(data, Path.cwd(), at=time.time())
     with _resources(spec, name, termination) as (lock, connection, starting):
         facts, nodes = connection.facts, connection.nodes
         space = planned.get(facts) or sweep_space(spec, model, facts)
@@ -121,10 +129,20 @@ def _prepare_and_run(
         request, groups = capacity_request(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, earlier, lock)
-        started = study.driver_started(
-            facts, request, groups, time.time(), nodes_may_come=nodes.may_come
+        understanding = Understanding(
+            data=data,
+            model=model,
+            task=spec.model.task,
+            cluster=facts,
+            ranks=spec.cluster.ranks_of(facts.slots),
         )
-        study.keep_model(model)
+        started = replace(
+            study.driver_started(
+                facts, request, groups, time.time(), nodes_may_come=nodes.may_come
+            ),
+            understanding=understanding,
+        )
+        study.keep_understanding(understanding)
         callbacks = (*_tracking(spec, study.keep_provenance(source)), *callbacks)
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
         calibration = calibration or shipped_calibration()
@@ -177,12 +195,12 @@ def _watched_start(lock: DriverLock) -> Iterator[Watchdog]:
         watchdog.stop()
 
 
-def _prepared(spec: SweepSpec, name: str) -> tuple[SweepSpec, ModelFacts]:
-    """Returns the specification with the commit that the study keeps, and the model's facts."""
+def _prepared(spec: SweepSpec, name: str) -> tuple[SweepSpec, ModelFacts, DataProfile | None]:
+    """Returns the specification with the commit that the study keeps, and its model and data."""
     earlier = stored_job(spec, name).get("model", {})
     revision = earlier.get("revision") if earlier.get("name") == spec.model.name else None
     spec = spec.model_copy(update={"model": pinned(spec.model, revision)})
-    return spec, prepare_driver(spec)
+    return spec, *prepare_driver(spec)
 
 
 def _tracking(spec: SweepSpec, provenances: Sequence[Provenance]) -> Iterator[AbstractCallback]:

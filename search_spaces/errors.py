@@ -160,6 +160,9 @@ OPTIONAL_PACKAGES = (
         extra="accelerate",
         serves="export --format accelerate",
     ),
+    OptionalPackage(
+        module="pyarrow", title="pyarrow", extra="data", serves="parquet, Arrow and zst data"
+    ),
     OptionalPackage(module="boto3", title="boto3", extra="s3", serves="MLflow's artifacts in S3"),
 )
 _BY_MODULE = {package.module: package for package in OPTIONAL_PACKAGES}

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.schema import SweepSpec, Task
 
 Dependence = Literal["padding", "batch", "attention", "data"]
+DataForm = Literal[  # of text: the unit that makes one sample
+    "JSON lines", "JSON array", "JSON objects", "CSV", "parquet", "Arrow",
+    "paragraph", "line", "file",
+]  # fmt: skip
+TEXT_FORMS = ("paragraph", "line", "file")
+SkipReason = Literal["null", "empty", "one token"]
 # Shares below which outputs, and losses, are the same: fp32 sums in another order
 SAME_OUTPUTS, SAME_LOSS = 1e-4, 1e-5
 
@@ -172,6 +178,29 @@ class LengthBin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataReading:
+    """Result of reading files: the form of their content, and what became samples.
+
+    Attributes:
+        forms: Forms of the files, by content; one sample a paragraph, line or file for plain text.
+        fields: Fields of records that hold the text; empty for plain text.
+        chat: How messages became text; None if there are none.
+        complete: False if large files were read in part.
+        samples: Samples in what was read, before they were thinned out.
+        cut: Samples of those kept that are longer than the sequence length.
+        skipped: Records that are no samples, by reason.
+    """
+
+    forms: tuple[DataForm, ...]
+    fields: tuple[str, ...]
+    chat: Literal["template", "joined"] | None
+    complete: bool
+    samples: int
+    cut: int = 0
+    skipped: tuple[tuple[SkipReason, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataProfile:
     """The samples of a sweep.
 
@@ -186,6 +215,27 @@ class DataProfile:
     samples: int
     tokens: int
     histogram: tuple[LengthBin, ...]  # by length, without empty bins
+    median: int = 0  # tokens of a sample
+    reading: DataReading | None = None  # None if the samples are generated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understanding:
+    """A job as it is understood; `orchestrator.report.understood` has the words.
+
+    Attributes:
+        data: Profile of the data; None if the model makes its own batches.
+        model: Facts of the model.
+        task: Head of a model that does not make its own batches.
+        cluster: The machines.
+        ranks: Ranks of a plan.
+    """
+
+    data: DataProfile | None
+    model: ModelFacts
+    task: Task
+    cluster: ClusterFacts
+    ranks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from search_spaces.facts import ModelFacts
+from search_spaces.facts import DataProfile, ModelFacts
 from search_spaces.spec.schema import SweepSpec
-from workers.data.dataset import load_dataset
+from workers.data.dataset import load_dataset, profile
 from workers.models.facts import model_facts
 
 
@@ -24,8 +24,8 @@ def prepare(spec: SweepSpec) -> ModelFacts:
     return facts
 
 
-def prepare_driver(spec: SweepSpec) -> ModelFacts:
-    """Describes the model without running a user's code here, and reads the data.
+def prepare_driver(spec: SweepSpec) -> tuple[ModelFacts, DataProfile | None]:
+    """Describes the model without running a user's code here, and the data.
 
     A driver calls it to find faults before anything starts.
 
@@ -34,15 +34,15 @@ def prepare_driver(spec: SweepSpec) -> ModelFacts:
         DataError: As `prepare`.
     """
     facts = model_facts(spec.model, spec.train)
-    check_data(spec, facts)
-    return facts
+    return facts, check_data(spec, facts)
 
 
-def check_data(spec: SweepSpec, facts: ModelFacts) -> None:
-    """Reads the data, unless the model makes its own batches.
+def check_data(spec: SweepSpec, facts: ModelFacts) -> DataProfile | None:
+    """Reads the data, and describes it; None if the model makes its own batches.
 
     Raises:
         DataError: If it cannot be read or turned into samples.
     """
-    if facts.vocab_size is not None:
-        load_dataset(spec.data, spec.train, facts.vocab_size)
+    if facts.vocab_size is None:
+        return None
+    return profile(load_dataset(spec.data, spec.train, facts.vocab_size), spec.data)

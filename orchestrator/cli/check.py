@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.console import print_line
+from orchestrator.cli.console import print_line, table_console
 from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
 from orchestrator.cli.result import Result
-from orchestrator.report.format import count_words, value_words
+from orchestrator.report.format import value_words
 from search_spaces.errors import UserError
-from search_spaces.facts import ModelFacts, planned_cluster
+from search_spaces.facts import Understanding, planned_cluster
 from search_spaces.rules.base import RuleContext
 from search_spaces.spec.load import load_spec, spec_to_tree, study_name
 from search_spaces.spec.schema import SweepSpec
@@ -33,16 +33,28 @@ def check(
     trust_modules(trusted or ())
     spec = load_spec(spec_path, overrides or ())
 
+    from orchestrator.report.document import understood_document
+    from orchestrator.report.understood import understood_block
     from search_spaces.space import build_space
+    from workers.prepare import check_data
 
     ranks = _ranks(spec)
     context = planned_context(spec, ranks)
     model, space = context.model, build_space(context, ranks)
+    understanding = Understanding(
+        data=check_data(spec, model),
+        model=model,
+        task=spec.model.task,
+        cluster=context.cluster,
+        ranks=ranks,
+    )
     if not as_json:
+        table_console().print(understood_block(understanding))
         _show(spec_path, context, ranks, space)
     content = {
         "specification": str(spec_path),
         "study": study_name(spec, spec_path),
+        "understood": understood_document(understanding),
         "model": {
             "name": model.name,
             "parameters": model.parameters,
@@ -59,10 +71,10 @@ def check(
 
 
 def _show(spec_path: Path, context: RuleContext, ranks: int, space: Space) -> None:
-    spec, model = context.spec, context.model
+    spec = context.spec
     print_line(
         f"{spec_path} is valid: the study {study_name(spec, spec_path)} tries up to"
-        f" {spec.budget.trials} plans of {model.name} ({_size_words(model)}) in"
+        f" {spec.budget.trials} plans of {context.model.name} in"
         f" {spec.budget.minutes:g} minutes, with {spec.train.global_batch} samples per step."
     )
     assumed = " (cluster.workers is auto: the sweep uses all that the cluster has)"
@@ -82,7 +94,7 @@ def planned_context(spec: SweepSpec, ranks: int) -> RuleContext:
     """
     from workers.prepare import prepare_driver
 
-    model = prepare_driver(spec)
+    model, _ = prepare_driver(spec)
     return RuleContext(spec=spec, model=model, cluster=planned_cluster(spec, ranks))
 
 
@@ -107,11 +119,6 @@ def _loss_sentences(context: RuleContext, space: Space) -> Iterator[str]:
     for found in model.dependences:
         if not found.knobs:
             yield f"No plan is lossless: {dependence_words(found)}."
-
-
-def _size_words(model: ModelFacts) -> str:
-    active = "" if model.active is None else f", {count_words(model.active)} active per token"
-    return f"{count_words(model.parameters)} parameters{active}, {model.blocks} blocks"
 
 
 def _forecast_problem(spec: SweepSpec, space: Space) -> str | None:

@@ -99,16 +99,18 @@ def plan(
     from orchestrator.report.document import planning_document
     from orchestrator.report.plan_tables import render_plan_report
     from orchestrator.report.plan_text import answer_sentence
-    from workers.models.facts import model_facts
+    from workers.prepare import prepare_driver
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
+    model, data = prepare_driver(spec)
     request = planning_request(
         spec,
-        model_facts(spec.model, spec.train),
+        model,
         device,
         ranks=_counts(gpus),
         price_per_hour=price,
         top=top,
+        data=data,
     )
     trace = Footprints(spec, request.kind, run_code=True)
     planner = Planner(request, trace, _calibration(records, device))

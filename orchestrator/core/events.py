@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.notes import Note
 from orchestrator.core.reasons import StopReason, TrialReason, measures_again
 from orchestrator.core.records import Record
-from search_spaces.facts import ModelFacts
+from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, PlanForecast
@@ -29,7 +29,7 @@ class SweepStarted:
     at: float
     validations: tuple[Record, ...] = ()
     groups: int = 1  # trials that can run at the same time
-    model: ModelFacts | None = None  # of a stored sweep, if its study records them
+    understanding: Understanding | None = None  # None if the study has none of this version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

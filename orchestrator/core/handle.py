@@ -121,6 +121,7 @@ def _sweep_started(started: DriverStarted) -> SweepStarted:
         at=started.at,
         validations=started.validations,
         groups=started.max_groups,
+        understanding=started.understanding,
     )
 
 

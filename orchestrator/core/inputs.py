@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.placement import CapacityRequest, Node
 from orchestrator.core.reasons import TrialReason
 from orchestrator.core.records import Record
+from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, PlanForecast, Stopped
@@ -55,6 +56,7 @@ class DriverStarted:
         max_groups: Most worker groups at the same time.
         request: The capacity to request.
         nodes_may_come: Whether other nodes may take the place of those that go.
+        understanding: The job as it is understood.
     """
 
     study: str
@@ -70,6 +72,7 @@ class DriverStarted:
     max_groups: int
     request: CapacityRequest
     nodes_may_come: bool = True
+    understanding: Understanding | None = None
     at: float
 
 

@@ -26,7 +26,7 @@ from orchestrator.core.validation import (
     counts_as_validation,
     failures,
 )
-from search_spaces.facts import ModelFacts
+from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint
@@ -59,7 +59,7 @@ class SweepState:
     notes: tuple[Noted, ...] = ()
     ended: SweepEnded | None = None
     validations: tuple[Record, ...] = ()
-    model: ModelFacts | None = None  # of a stored sweep, if its study records them
+    understanding: Understanding | None = None  # None if the study has none of this version
 
     @property
     def budget_began_at(self) -> float:
@@ -179,7 +179,7 @@ def begin(event: SweepStarted) -> SweepState:
         resumed=len(event.records),
         memory_limit_bytes=event.memory_limit_bytes,
         validations=event.validations,
-        model=event.model,
+        understanding=event.understanding,
     )
 
 

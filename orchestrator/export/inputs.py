@@ -91,7 +91,9 @@ def _data(data: DataSpec) -> Iterator[_LocalInput]:
     common = os.path.commonpath([source.parent for source in sources.values()])
     for spec_path, source in sources.items():
         name = f"data/{source.relative_to(common).as_posix()}"
-        yield _LocalInput(name=name, source=source, files={name: source}, spec_path=spec_path)
+        files = filter(Path.is_file, source.rglob("*")) if source.is_dir() else (source,)
+        named = {f"data/{file.relative_to(common).as_posix()}": file for file in files}
+        yield _LocalInput(name=name, source=source, files=named, spec_path=spec_path)
 
 
 def _tokenizer(data: DataSpec) -> Iterator[_LocalInput]:

@@ -20,6 +20,7 @@ from orchestrator.forecast.table import (
 )
 from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
+from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.space import build_space
 
@@ -60,6 +61,7 @@ class PlanningReport:
     bytes, samples per second, P(fits)) of all plans or a sample.
     """
 
+    understood: Understanding
     model: str
     parameters: int
     tokens: int  # per sample, of the longest one
@@ -158,7 +160,15 @@ class Planner:
         began = time.perf_counter() if began is None else began
         table = self._forecast(request.ranks[0])
         recommendation = self._result_of(table)
+        ranks = request.ranks[0]
         return PlanningReport(
+            understood=Understanding(
+                data=request.data,
+                model=request.model,
+                task=request.spec.model.task,
+                cluster=request.around(ranks).cluster,
+                ranks=ranks,
+            ),
             model=request.model.name,
             parameters=request.model.parameters,
             tokens=self._longest_tokens,

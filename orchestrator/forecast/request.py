@@ -15,7 +15,7 @@ from orchestrator.host import container_memory_bytes, system_facts
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
-from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.facts import ClusterFacts, DataProfile, ModelFacts
 from search_spaces.hardware.catalogue import find_device, load_device_file
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
@@ -47,6 +47,7 @@ class PlanningRequest:
     limit_bytes: int
     price_per_hour: float | None = None
     top: int = 10
+    data: DataProfile | None = None  # None if the model makes its own batches
     lacks: tuple[tuple[str, str], ...] = ()  # missing features of the device: `ClusterFacts.lacks`
 
     @property
@@ -88,6 +89,7 @@ def planning_request(
     ranks: tuple[int, ...] = (),
     price_per_hour: float | None = None,
     top: int = 10,
+    data: DataProfile | None = None,
 ) -> PlanningRequest:
     """Makes a request from a specification and the options of the command line.
 
@@ -98,6 +100,7 @@ def planning_request(
         ranks: Device counts; those of the specification or of a node if empty.
         price_per_hour: Price of one device; `cluster.price_per_gpu_hour` or the device's if None.
         top: Number of best plans to report.
+        data: Profile of its data; None if the model makes its own batches.
     """
     counts = ranks or (default_ranks(spec, device),)
     prices = (price_per_hour, spec.cluster.price_per_gpu_hour, device.price_per_hour)
@@ -109,6 +112,7 @@ def planning_request(
         limit_bytes=_limit_bytes(spec, device, counts[0]),
         price_per_hour=next((price for price in prices if price is not None), None),
         top=top,
+        data=data,
         lacks=_missing_features(device),
     )
 

@@ -19,6 +19,8 @@ from orchestrator.report.explain_text import standing_sentences, untried_words
 from orchestrator.report.labels import failure_words, lossy_words, outcome_words, plan_words
 from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sweep_text import best_sentence
+from orchestrator.report.understood import understood_rows
+from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Estimate, Measured, Outcome, OutOfMemory
@@ -43,7 +45,15 @@ def explanation_document(explanation: Explanation, state: SweepState) -> dict[st
 
 def planning_document(report: PlanningReport) -> dict[str, Any]:
     """Converts a planning report."""
-    return _fields(report, None)
+    return {**_fields(report, None), "understood": understood_document(report.understood)}
+
+
+def understood_document(understanding: Understanding | None) -> dict[str, Any] | None:
+    """Converts what was understood: the rows of its block, and the values behind them."""
+    if understanding is None:
+        return None
+    rows = [list(row) for row in understood_rows(understanding)]
+    return {"rows": rows, **_fields(understanding, None)}
 
 
 def _fields(value: Any, spec: SweepSpec | None) -> dict[str, Any]:
@@ -77,6 +87,7 @@ def report_document(state: SweepState) -> dict[str, Any]:
     best, ended = state.best, state.ended
     return {
         "study": state.study,
+        "understood": understood_document(state.understanding),
         "model": state.spec.model.name,
         "objective": state.objective.metric,
         "memory_limit_bytes": state.memory_limit_bytes,

@@ -50,6 +50,7 @@ from orchestrator.report.labels import (
 from orchestrator.report.reasons import note_words, reason_words, stop_words
 from orchestrator.report.sweep_tables import baseline_record, progress
 from orchestrator.report.terminal import SafeConsole, without_controls
+from orchestrator.report.understood import understood_block, understood_rows
 from search_spaces.trial import Measured
 
 _LONGEST_BAR = 60  # characters; a longer bar shows no more
@@ -285,8 +286,9 @@ class LiveView(AbstractCallback):
 
     def on_event(self, event: Event, state: SweepState) -> None:
         """Stores the state for the next refresh."""
-        del event  # the dashboard shows the state alone
-        self._state = state
+        if isinstance(event, SweepStarted) and event.understanding is not None:
+            self._console.print(understood_block(event.understanding))
+        self._state = state  # the dashboard shows the state alone
         if not self._live.is_started:
             self._live.start()
 
@@ -358,6 +360,11 @@ def _started(event: SweepStarted) -> Iterator[str]:
         f" {ruled_out:,} ruled out; budget {plural(event.spec.budget.trials, 'trial')} or"
         f" {duration(60 * event.spec.budget.minutes)}"
     )
+    if event.understanding is not None:
+        label = ""
+        for part, words in understood_rows(event.understanding):
+            label = part or label
+            yield f"{label}: {words}"
     yield f"baseline: {plan_words(event.space.baseline)}"
     if event.memory_limit_bytes:
         yield f"memory limit {gib(event.memory_limit_bytes)} GiB per rank"

@@ -37,6 +37,7 @@ from orchestrator.report.plan_text import (
     significant,
     term_words,
 )
+from orchestrator.report.understood import understood_table
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
 from search_spaces.spec.schema import GIB
@@ -187,6 +188,7 @@ def render_plan_page(report: PlanningReport) -> str:
         title=f"{report.model} on {devices(report, recommendation.ranks)}",
         figures=figures(report),
         headline=answer_sentence(report),
+        understood=understood_table(report.understood),
         warnings=tuple(map(planning_note_words, report.notes)),
         best_tiles=() if report.best is None else tuple(_tiles(report, report.best)),
         common=common_words([row.plan for row in recommendation.best]),

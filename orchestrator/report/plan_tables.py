@@ -29,6 +29,7 @@ from orchestrator.report.plan_text import (
     term_words,
 )
 from orchestrator.report.sweep_tables import plain_table, section
+from orchestrator.report.understood import understood_block
 
 
 def plans_table(rows: Sequence[ForecastRow]) -> Table:
@@ -158,8 +159,9 @@ def quantity_words(quantity: Quantity) -> str:
 
 
 def render_plan_report(report: PlanningReport) -> RenderableType:
-    """Renders a planning report: the best plan first."""
-    parts: list[RenderableType] = [Text(answer_sentence(report), "bold")]
+    """Renders a planning report: what was understood, then the best plan."""
+    parts: list[RenderableType] = [understood_block(report.understood), Text()]
+    parts += [Text(answer_sentence(report), "bold")]
     parts += [Text(f"note: {planning_note_words(note)}", "yellow") for note in report.notes]
     if report.best is not None:
         parts += _plans(report)

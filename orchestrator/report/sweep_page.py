@@ -31,6 +31,7 @@ from orchestrator.report.sweep_text import (
     lossy_sentence,
     speedup_sentence,
 )
+from orchestrator.report.understood import understood_table
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.trial import Measured
 
@@ -44,6 +45,7 @@ def report_page(data: ReportData) -> str:
         figures=figures(data),
         headline=_headline(data),
         conditions=_conditions(state),
+        understood=state.understanding and understood_table(state.understanding),
         warnings=tuple(_warnings(data)),
         best_tiles=() if data.best is None else tuple(_tiles(data.best)),
         evidence=() if data.best is None else tuple(_evidence(state)),

@@ -48,6 +48,7 @@ from orchestrator.report.sweep_tables import (
     rules_table,
     section,
 )
+from orchestrator.report.understood import understood_block
 from search_spaces.spec.sections import Metric
 from search_spaces.trial import Estimate, Measured
 
@@ -405,6 +406,8 @@ def render_report(state: SweepState, ui_command: str) -> RenderableType:
     """
     parts: list[RenderableType] = [Rule(Text(f"plimsoll {state.study}"), align="left")]
     parts += [Text(line) for line in _heading(state)]
+    if state.understanding is not None:
+        parts += section("Understood", understood_block(state.understanding))
     parts += section("Result", *(Text(line, "bold") for line in _answer(state)))
     if state.best is not None:
         parts += section("Best plans", best_table(state), *map(Text, _legend(state)))

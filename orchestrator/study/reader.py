@@ -14,8 +14,8 @@ from orchestrator.core.state import SweepState, advance, begin
 from orchestrator.study.identity import job_of
 from orchestrator.study.serialization import (
     kept_end,
-    kept_model,
     kept_provenances,
+    kept_understanding,
     kept_validations,
     records_of,
 )
@@ -28,7 +28,7 @@ from orchestrator.study.storage import (
     storage_url,
 )
 from search_spaces.errors import StudyError
-from search_spaces.facts import ModelFacts, Provenance
+from search_spaces.facts import ModelFacts, Provenance, Understanding
 from search_spaces.spec.schema import SweepSpec
 
 Content = TypeVar("Content")
@@ -119,7 +119,7 @@ def stored_state(
     records: tuple[Record, ...],
     validations: tuple[Record, ...] = (),
     ended: SweepEnded | None = None,
-    model: ModelFacts | None = None,
+    understanding: Understanding | None = None,
 ) -> SweepState:
     """Returns the state of a sweep with these results. Its space holds the tried plans only.
 
@@ -129,7 +129,7 @@ def stored_state(
         records: Of trials.
         validations: Records of validations.
         ended: The sweep's end, if it ended.
-        model: Facts of the model, if the study records them.
+        understanding: How the job is understood, if the study records it.
 
     Raises:
         StudyError: If there are no records.
@@ -145,7 +145,7 @@ def stored_state(
         records=(),
         memory_limit_bytes=spec.memory_limit_bytes,
         at=min(record.started_at for record in records),
-        model=model,
+        understanding=understanding,
     )
     state = begin(started)
     for record in (*records, *validations):
@@ -162,8 +162,8 @@ def load_state(spec: SweepSpec, name: str) -> SweepState:
 
     def read(study: optuna.Study) -> SweepState:
         validations = kept_validations(study, _say)
-        records, ended, model = records_of(study, _say), kept_end(study), kept_model(study)
-        return stored_state(spec, name, records, validations, ended, model)
+        records, understanding = records_of(study, _say), kept_understanding(study)
+        return stored_state(spec, name, records, validations, kept_end(study), understanding)
 
     return _load(spec, name, read)
 
@@ -175,8 +175,8 @@ def model_of(state: SweepState) -> ModelFacts:
         StudyError: If the study does not record them, and the model's code would have to run.
         ModelError: If the model cannot be found.
     """
-    if state.model is not None:
-        return state.model
+    if state.understanding is not None:
+        return state.understanding.model
     from workers.models.facts import model_facts
     from workers.models.trust import runs_user_code
 

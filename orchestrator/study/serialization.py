@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.records import Record
 from search_spaces.errors import StudyError
-from search_spaces.facts import ModelFacts, Provenance
+from search_spaces.facts import Provenance, Understanding
 
 RECORD = "record"
 _RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
@@ -22,8 +22,8 @@ _PREFIX = "validation of trial "
 _ENDED, _TRIALS = "ended", "trials"
 _PROVENANCE = "provenance"
 _TAKEN_BACK = "taken back"
-_MODEL = "model"
-_MODELS: TypeAdapter[ModelFacts] = TypeAdapter(ModelFacts)
+_UNDERSTANDING = "understanding"
+_UNDERSTANDINGS: TypeAdapter[Understanding] = TypeAdapter(Understanding)
 _PROVENANCES: TypeAdapter[tuple[Provenance, ...]] = TypeAdapter(tuple[Provenance, ...])
 
 
@@ -149,15 +149,16 @@ def kept_end(study: optuna.Study) -> SweepEnded | None:
         return None
 
 
-def keep_model(study: optuna.Study, model: ModelFacts) -> None:
-    """Stores the facts of the model, so that readers of the study need not run its code."""
-    study.set_user_attr(_MODEL, _MODELS.dump_python(model, mode="json"))
+def keep_understanding(study: optuna.Study, understanding: Understanding) -> None:
+    """Stores how the job is understood, so that readers of the study need not run its code."""
+    content = _UNDERSTANDINGS.dump_python(understanding, mode="json")
+    study.set_user_attr(_UNDERSTANDING, content)
 
 
-def kept_model(study: optuna.Study) -> ModelFacts | None:
-    """Returns the stored facts of the model; None if there are none, or another version's."""
+def kept_understanding(study: optuna.Study) -> Understanding | None:
+    """Returns how the job is understood; None if that is not stored, or by another version."""
     try:
-        return _MODELS.validate_python(study.user_attrs.get(_MODEL))
+        return _UNDERSTANDINGS.validate_python(study.user_attrs.get(_UNDERSTANDING))
     except ValidationError:
         return None
 

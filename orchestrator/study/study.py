@@ -36,9 +36,9 @@ from orchestrator.study.serialization import (
     RECORD,
     UnreadableRecord,
     keep_end,
-    keep_model,
     keep_provenance,
     keep_taken_back,
+    keep_understanding,
     keep_validation,
     kept_provenances,
     kept_validations,
@@ -58,7 +58,7 @@ from orchestrator.study.storage import (
 from orchestrator.study.writer import StudyWriter
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.errors import PlanError, StudyLost
-from search_spaces.facts import ClusterFacts, ModelFacts, Provenance
+from search_spaces.facts import ClusterFacts, Provenance, Understanding
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
 from search_spaces.space import Space
@@ -246,10 +246,10 @@ class Study:
         with self._storage_loss(validation):
             self._writer.keep(lambda study: keep_validation(study, validation))
 
-    def keep_model(self, model: ModelFacts) -> None:
-        """Stores the facts of the model, so that readers of the study need not run its code."""
+    def keep_understanding(self, understanding: Understanding) -> None:
+        """Stores how the job is understood, so that readers of the study need not run its code."""
         with self._storage_loss():
-            self._writer.keep(lambda study: keep_model(study, model))
+            self._writer.keep(lambda study: keep_understanding(study, understanding))
 
     def keep_provenance(self, provenance: Provenance) -> tuple[Provenance, ...]:
         """Stores user, code and data of a driver that starts.

@@ -68,7 +68,7 @@ def _input_to_json(given: DriverStarted | Input) -> Json:
     if not isinstance(given, DriverStarted):
         return _dump(given)
     return {
-        **_dump(given, leave_out=("space", "spec")),
+        **_dump(given, leave_out=("space", "spec", "understanding")),
         "spec": given.spec.for_workers.model_dump(mode="json"),
         "baseline": given.space.baseline.as_dict(),
         "plans": len(given.space.candidates),

@@ -10,8 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from search_spaces.errors import StudyError
-from search_spaces.facts import CodeVersion, ModelFacts, Provenance
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.facts import CodeVersion, DataProfile, Provenance
 
 CONTEXT_VARIABLE = "MLFLOW_RUN_CONTEXT"  # MLflow's: a JSON object of tags
 _USER_VARIABLE = "MLFLOW_TRACKING_USERNAME"  # the user by MLflow's own client
@@ -19,23 +18,17 @@ _JOB_VARIABLES = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "SLURM_JOB_ID")  # set by the s
 _GIT_SECONDS = 10.0
 
 
-def provenance(spec: SweepSpec, model: ModelFacts, folder: Path, *, at: float) -> Provenance:
+def provenance(data: DataProfile | None, folder: Path, *, at: float) -> Provenance:
     """Collects the provenance of a sweep that this process drives.
 
     Args:
-        spec: The specification, whose data `workers.prepare.prepare` has read.
-        model: Facts of the model; the data of a model that makes its own batches is unknown.
+        data: The data; None for a model that makes its own batches.
         folder: Folder of the user's code.
         at: The time, in seconds since the epoch.
 
     Raises:
         StudyError: If `MLFLOW_RUN_CONTEXT` is not a JSON object.
     """
-    from workers.data.dataset import load_dataset, profile
-
-    data = None
-    if model.vocab_size is not None:
-        data = profile(load_dataset(spec.data, spec.train, model.vocab_size), spec.data)
     return Provenance(
         at=at,
         user=user(),

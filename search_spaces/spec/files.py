@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import stat
 import time
+from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +19,7 @@ MIB = 1 << 20
 DOCUMENT_BYTES, LOG_BYTES = 256 * MIB, 512 * MIB  # far more than any has
 _PIPE_SECONDS = 10.0  # for what is no regular file, such as a pipe of the shell
 _MODE = 0o666  # narrowed by the umask
+_MOST_FILES = 10_000  # of a folder to look at
 
 
 class FileTooLarge(OSError):
@@ -47,6 +50,22 @@ def with_home(path: str) -> Path:
         return Path(path)
 
 
+def expanded(path: str) -> str:
+    """Returns a path of a specification with `~` and each `${NAME}` replaced.
+
+    Raises:
+        ValueError: If a variable of the environment is not set.
+    """
+
+    def value(named: re.Match[str]) -> str:
+        if (found := os.environ.get(named[1])) is None:
+            raise ValueError(f"the environment variable {named[1]} is not set")
+        return found
+
+    path = re.sub(r"\$\{([^}]*)\}", value, path)
+    return str(with_home(path)) if path.startswith("~") else path
+
+
 def real_path(path: Path) -> Path:
     """Returns an absolute path without links; one in a circle stays, and fails when it is opened.
 
@@ -57,12 +76,17 @@ def real_path(path: Path) -> Path:
 
 
 def file_stamp(path: str | Path) -> tuple[int, int]:
-    """Returns time and size of a file, which identify its content; zeros if it cannot be read."""
+    """Returns time and size of a file, which identify its content; zeros if it cannot be read.
+
+    Of a folder, they are the latest time and the total size of its first files.
+    """
+    path = with_home(str(path))
     try:
-        found = with_home(str(path)).stat()
+        files = [path, *islice(path.rglob("*"), _MOST_FILES)] if is_folder(path) else [path]
+        found = [file.stat() for file in files]
     except (OSError, ValueError):  # reading it raises the error
         return (0, 0)
-    return found.st_mtime_ns, found.st_size
+    return max(each.st_mtime_ns for each in found), sum(each.st_size for each in found)
 
 
 def read_bounded(path: Path, most_bytes: int) -> bytes:

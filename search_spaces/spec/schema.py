@@ -18,6 +18,7 @@ from search_spaces.spec.sections import (
     Section,
     Seed,
     TrainSpec,
+    UserPath,
     ValidationSpec,
 )
 from search_spaces.spec.space_section import SpaceSpec
@@ -31,7 +32,7 @@ GIB = 2**30
 class ModelSpec(Section):
     """The model to train. Its weights are initialised, never downloaded."""
 
-    name: str = Field(
+    name: UserPath = Field(
         min_length=1,
         description="a shipped preset (see `plimsoll models`), a folder with config.json, a Hub id,"
         " or package.module:function returning (module, batch maker)",
@@ -66,17 +67,27 @@ class ModelSpec(Section):
 class DataSpec(Section):
     """The training data. Without files or lengths, each sample fills the sequence length."""
 
-    files: tuple[str, ...] = Field(
-        default=(), description="text (.txt, .md) or JSONL (.jsonl) files, read in this order"
+    files: tuple[UserPath, ...] = Field(
+        default=(),
+        description="files or folders, read in this order: JSON lines, a JSON array, CSV, parquet,"
+        " text, each also gz, bz2, xz or zst, or a saved `datasets` folder; their content decides,"
+        " not their names",
     )
-    field: str = Field(default="text", description="the field of a JSONL line that holds the text")
-    split: Literal["paragraph", "line", "file"] = Field(
-        default="paragraph", description="unit of a text file that makes one sample"
-    )
-    tokenizer: str | None = Field(
+    field: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None,
-        description="a tokenizer.json, or a folder or Hub id that has one;"
-        " if unset, a byte-level BPE is trained on the files",
+        description="the field of a record that holds the text or the messages, or a list of fields"
+        " to join; if unset, text, content, messages, conversations, or a known set such as prompt"
+        " and completion, where a record has one of them",
+    )
+    split: Literal["paragraph", "line", "file"] | None = Field(
+        default=None,
+        description="unit of a text file that makes one sample; if unset, paragraph where blank"
+        " lines separate some, else line",
+    )
+    tokenizer: UserPath | None = Field(
+        default=None,
+        description="a tokenizer.json, or a folder or Hub id that has one; its chat template, if it"
+        " has one, writes messages; if unset, a byte-level BPE is trained on the files",
     )
     lengths: dict[Count, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
@@ -138,7 +149,7 @@ class StudySpec(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         description="letters, digits, '.', '_' and '-'; if unset, the specification's file name",
     )
-    folder: str = Field(
+    folder: UserPath = Field(
         default="plimsoll-runs", description="folder for the studies of this project"
     )
     storage: str | None = Field(

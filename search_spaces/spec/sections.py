@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from search_spaces.plan import Precision
+from search_spaces.spec.files import expanded
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 MOST_GIB = 1_000_000.0  # more than any machine has
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # the largest that NumPy takes
 Seconds = Annotated[float, Field(gt=0)]
+UserPath = Annotated[str, AfterValidator(expanded)]
 Device = Literal["auto", "cpu", "cuda"]
 # Keys of `cluster` that no measurement depends on: where it is, and how a sweep uses it
 KEYS_OUTSIDE_MEASUREMENT = frozenset(
@@ -109,7 +111,7 @@ class ClusterSpec(Section):
         description="memory limit per rank, in GiB: of the device on CUDA, above the idle worker on"
         " CPU; if unset, all the memory there is",
     )
-    nvme_folder: str | None = Field(
+    nvme_folder: UserPath | None = Field(
         default=None,
         min_length=1,
         description="folder on each node's NVMe drive, for offloaded state",
@@ -232,7 +234,7 @@ class ValidationSpec(Section):
         " is measured to half of objective.interval, for at least 10 seconds of steps or a third of"
         " its maximum if that is less",
     )
-    folder: str | None = Field(
+    folder: UserPath | None = Field(
         default=None,
         min_length=1,
         description="where each rank writes its part of the checkpoint, which it then removes;"

@@ -47,6 +47,10 @@ describe(spec.model, spec.train.model_copy(update={"method": "lora", "lora": Lor
 from workers.parallel.deepspeed_features import missing_for_deepspeed
 raise UserError(missing_for_deepspeed())
 """,
+    "pyarrow": """
+from workers.data.tables import table_rows
+next(table_rows(None, is_parquet=True, reading=None))
+""",
     "bitsandbytes": """
 from search_spaces.errors import missing_extra
 raise UserError(missing_extra("bitsandbytes"))
@@ -62,6 +66,7 @@ SENTENCES = {
     "peft": "PEFT is not installed; run `pip install 'plimsoll-tune[lora]'`",
     "deepspeed": "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
     "accelerate": "Accelerate is not installed; run `pip install 'plimsoll-tune[accelerate]'`",
+    "pyarrow": "pyarrow is not installed; run `pip install 'plimsoll-tune[data]'`",
     "bitsandbytes": "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
 }
 SCRIPT = f"""

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from search_spaces.errors import DataError
-from search_spaces.facts import DataProfile, LengthBin
-from search_spaces.spec.files import file_stamp, with_home
+from search_spaces.facts import DataProfile, DataReading, LengthBin
+from search_spaces.spec.files import file_stamp
 from search_spaces.spec.schema import DataSpec
 from search_spaces.spec.sections import TrainSpec
-from workers.data.text import read_samples
-from workers.data.tokenization import load_encoder
+from workers.data.text import read_texts
+from workers.data.tokenization import TEMPLATE_FILES, chat_template, load_encoder
+from workers.models.disk_cache import cache_folder, content_digest, save_file
 
+_READING: TypeAdapter[DataReading | None] = TypeAdapter(DataReading | None)
+_LEAST_STORED, _MOST_STORED = 2**16, 8  # tokens of a data set to keep on disk, and data sets
 _MOST_TOKENS = 2**22  # 16 MiB: each rank holds all of them while it measures
 _MOST_SAMPLES = 8192
 _RESERVED = 1  # token 0 is padding
@@ -90,6 +98,7 @@ class Dataset:
     lengths: NDArray[np.int32]
     vocab_size: int  # of the model
     mask_token_id: int  # replaces a hidden token in masked language modelling
+    reading: DataReading | None = None  # None if the samples are generated
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -103,27 +112,28 @@ def load_dataset(data: DataSpec, train: TrainSpec, vocab_size: int) -> Dataset:
     """Loads the samples that the spec describes, each cut at `train.sequence_length` tokens.
 
     The same spec and files give the same data set in every process, which makes it only once.
-    Text beyond a bound is thinned out evenly (see `text.read_samples`). Generated samples fill
-    a bound of tokens (see `synthetic.draw_samples`).
+    Text beyond a bound is thinned out evenly (see `text.read_texts`), and what took long to
+    tokenize is kept on disk, for the workers of the machine. Generated samples fill a bound of
+    tokens (see `draw_samples`).
 
     Raises:
         DataError: If a file cannot be read, a tokenizer does not fit the model, or no sample
             has `LEAST_TOKENS` tokens.
     """
-    stamps = tuple(file_stamp(file) for file in data.files)
-    tokenizer = data.tokenizer or ""
-    stamp = file_stamp(Path(tokenizer) / "tokenizer.json") if tokenizer else (0, 0)
-    return _load(
-        data.model_dump_json(),
-        (train.sequence_length, train.global_batch, train.seed),
-        vocab_size,
-        (*stamps, stamp),
-    )
+    tokenizer = [Path(name) for name in (data.tokenizer,) if name is not None]
+    beside = [path.parent / name for path in tokenizer for name in TEMPLATE_FILES]
+    paths = (*map(Path, data.files), *tokenizer, *beside)
+    stamps = tuple((str(path.absolute()), *file_stamp(path)) for path in paths)
+    train_values = (train.sequence_length, train.global_batch, train.seed)
+    return _load(data.model_dump_json(), train_values, vocab_size, stamps)
 
 
 @lru_cache(maxsize=2)
 def _load(
-    data_json: str, train: tuple[int, int, int], vocab_size: int, _: tuple[tuple[int, int], ...]
+    data_json: str,
+    train: tuple[int, int, int],
+    vocab_size: int,
+    stamps: tuple[tuple[str, int, int], ...],
 ) -> Dataset:
     data = DataSpec.model_validate_json(data_json)
     sequence_length, global_batch, seed = train
@@ -132,22 +142,60 @@ def _load(
             f"train.sequence_length is {sequence_length}, must be {LEAST_TOKENS} or more: a sample"
             " needs a token to predict"
         )
-    if data.kind == "text":
-        texts = read_samples(data, sequence_length)
-        encoder = load_encoder(data.tokenizer, texts, vocab_size)
-        mask_token_id = encoder.mask_token_id
-        samples = [
-            np.array(tokens[:sequence_length], dtype=np.int32) for tokens in encoder.encode(texts)
-        ]
-    else:
-        mask_token_id = vocab_size - 1
+    if data.kind != "text":
         samples = draw_samples(
             data, sequence_length, least=global_batch, vocab_size=vocab_size, seed=seed
         )
-    return _assemble(samples, vocab_size, mask_token_id)
+        return _assemble(samples, vocab_size, vocab_size - 1)
+    digest = content_digest([data_json, sequence_length, vocab_size, stamps])
+    file = cache_folder("data") / f"{digest}.npz"
+    with contextlib.suppress(OSError, ValueError, KeyError, BadZipFile):
+        return _stored(file, vocab_size)
+    dataset = _tokenized(data, sequence_length, vocab_size)
+    if len(dataset.tokens) >= _LEAST_STORED:
+        _store(file, dataset)
+    return dataset
 
 
-def _assemble(samples: list[NDArray[np.int32]], vocab_size: int, mask_token_id: int) -> Dataset:
+def _tokenized(data: DataSpec, sequence_length: int, vocab_size: int) -> Dataset:
+    read = read_texts(data, sequence_length, chat_template(data.tokenizer))
+    special = read.reading.chat != "template"
+    encoder = load_encoder(data.tokenizer, read.texts, vocab_size, special=special)
+    samples, cut = [], 0
+    for tokens in encoder.encode(read.texts):
+        cut += len(tokens) > sequence_length
+        samples.append(np.array(tokens[:sequence_length], dtype=np.int32))
+    short = sum(len(tokens) < LEAST_TOKENS for tokens in samples)
+    skipped = (*read.reading.skipped, *((("one token", short),) if short else ()))
+    reading = replace(read.reading, cut=cut, skipped=skipped)
+    return _assemble(samples, vocab_size, encoder.mask_token_id, reading)
+
+
+def _store(file: Path, dataset: Dataset) -> None:
+    content = BytesIO()
+    meta = [dataset.mask_token_id, _READING.dump_python(dataset.reading, mode="json")]
+    np.savez(content, tokens=dataset.tokens, offsets=dataset.offsets, meta=json.dumps(meta))
+    save_file(file, content.getvalue())
+    with contextlib.suppress(OSError):
+        stored = sorted(file.parent.glob("*.npz"), key=lambda each: each.stat().st_mtime)
+        for old in stored[:-_MOST_STORED]:
+            old.unlink(missing_ok=True)
+
+
+def _stored(file: Path, vocab_size: int) -> Dataset:
+    with np.load(file, allow_pickle=False) as arrays:
+        mask_token_id, reading = json.loads(str(arrays["meta"]))
+        tokens, offsets = arrays["tokens"], arrays["offsets"]
+    samples = np.split(tokens, offsets[1:-1])
+    return _assemble(samples, vocab_size, mask_token_id, _READING.validate_python(reading))
+
+
+def _assemble(
+    samples: list[NDArray[np.int32]],
+    vocab_size: int,
+    mask_token_id: int,
+    reading: DataReading | None = None,
+) -> Dataset:
     usable = [tokens for tokens in samples if len(tokens) >= LEAST_TOKENS]
     if not usable:
         raise DataError(
@@ -165,6 +213,7 @@ def _assemble(samples: list[NDArray[np.int32]], vocab_size: int, mask_token_id: 
         lengths=lengths,
         vocab_size=vocab_size,
         mask_token_id=mask_token_id,
+        reading=reading,
     )
 
 
@@ -180,11 +229,13 @@ def profile(dataset: Dataset, data: DataSpec) -> DataProfile:
     return DataProfile(
         name=_name(data),
         digest=digest.hexdigest()[:_DIGEST_CHARACTERS],
-        files=tuple(str(with_home(file).absolute()) for file in data.files),
+        files=tuple(str(Path(file).absolute()) for file in data.files),
         tokenizer=data.tokenizer or "",
         samples=len(dataset),
         tokens=int(dataset.offsets[-1]),
         histogram=_histogram(dataset),
+        median=int(np.median(dataset.lengths)),
+        reading=dataset.reading,
     )
 
 

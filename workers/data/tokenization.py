@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from search_spaces.errors import DataError
-from search_spaces.spec.files import DOCUMENT_BYTES, is_file, is_folder, read_bounded, with_home
+from search_spaces.spec.files import DOCUMENT_BYTES, is_file, is_folder, read_bounded
+from workers.data.records import Messages, Render
 
 _PAD, _MASK = "<pad>", "<mask>"  # of ids 0 and 1
+TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")  # of a tokenizer's folder
 _BYTES = 256
 _TRAINING_CHARACTERS = 4 * 2**20  # more text hardly changes the merges
 _CHUNK = 1024  # texts per call of the tokenizer
@@ -32,11 +35,13 @@ class Encoder:
             yield from self.encode_batch(list(texts[start : start + _CHUNK]))
 
 
-def load_encoder(name: str | None, texts: Sequence[str], vocab_size: int) -> Encoder:
+def load_encoder(
+    name: str | None, texts: Sequence[str], vocab_size: int, *, special: bool = True
+) -> Encoder:
     """Loads the tokenizer `name`: a tokenizer.json, a folder or a Hub id; None: trains one.
 
     A Hub id must be in the local cache. A tokenizer without a mask token gets the last id of
-    the model's vocabulary as its mask.
+    the model's vocabulary as its mask. Texts get no `special` tokens if a template wrote them.
 
     Raises:
         DataError: If there is no such tokenizer, or if it has ids that the model lacks.
@@ -44,10 +49,10 @@ def load_encoder(name: str | None, texts: Sequence[str], vocab_size: int) -> Enc
     if name is None:
         tokenizer = _train(texts, vocab_size)
     else:
-        path = with_home(name)
+        path = Path(name)
         file = path / "tokenizer.json" if is_folder(path) else path
         if not is_file(file):
-            return _from_transformers(name, vocab_size)
+            return _from_transformers(name, vocab_size, special=special)
         tokenizer = _from_file(file)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     _refuse_larger(name, max(vocabulary.values(), default=0) + 1, vocab_size)
@@ -55,7 +60,9 @@ def load_encoder(name: str | None, texts: Sequence[str], vocab_size: int) -> Enc
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return Encoder(
-        encode_batch=lambda batch: [encoding.ids for encoding in tokenizer.encode_batch(batch)],
+        encode_batch=lambda batch: [
+            encoding.ids for encoding in tokenizer.encode_batch(batch, add_special_tokens=special)
+        ],
         mask_token_id=masks[0] if masks else vocab_size - 1,
     )
 
@@ -94,21 +101,53 @@ def _from_file(file: Path) -> Any:
     return Tokenizer.from_str(content)
 
 
-def _from_transformers(name: str, vocab_size: int) -> Encoder:
-    from transformers import AutoTokenizer  # a tenth of a rank's imports, which few runs need
+def chat_template(name: str | None) -> Render | None:
+    """Returns what writes messages by a tokenizer's chat template, which the first of them loads.
 
+    None if there is no tokenizer, or nothing but its tokenizer.json.
+    """
+    path = Path(name or "")
+    folder = path.parent if is_file(path) else path
+    is_bare = is_folder(folder) and not any(is_file(folder / each) for each in TEMPLATE_FILES)
+    if name is None or is_bare:
+        return None
+    tokenizer = cache(lambda: _pretrained(str(folder)))
+
+    def render(messages: Messages) -> str | None:
+        from jinja2 import TemplateError
+
+        if not tokenizer().chat_template:
+            return None
+        try:
+            return str(tokenizer().apply_chat_template(messages, tokenize=False))
+        except (TemplateError, TypeError, KeyError) as error:
+            raise ValueError(f"{error}") from error
+
+    return render
+
+
+def _pretrained(name: str) -> Any:
+    # a tenth of a rank's imports, which few runs need
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    kind = PreTrainedTokenizerFast if is_file(Path(name) / "tokenizer.json") else AutoTokenizer
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
+        return kind.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         raise DataError(
             f"data.tokenizer {name!r} is not a tokenizer.json, a folder with a tokenizer, or a"
             " Hub id in the local cache"
         ) from error
+
+
+def _from_transformers(name: str, vocab_size: int, *, special: bool) -> Encoder:
+    tokenizer = _pretrained(name)
     _refuse_larger(name, max(tokenizer.get_vocab().values(), default=0) + 1, vocab_size)
     mask_token_id = tokenizer.mask_token_id
 
     def encode_batch(batch: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = tokenizer(batch, verbose=False)["input_ids"]
+        encoded = tokenizer(batch, verbose=False, add_special_tokens=special)
+        ids: list[list[int]] = encoded["input_ids"]
         return ids
 
     return Encoder(

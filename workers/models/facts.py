@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
 from collections.abc import Iterator
-from functools import cache, lru_cache
-from importlib import metadata
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,53 +13,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.facts import ModelFacts
 from search_spaces.presets.catalogue import preset_config, preset_names
-from search_spaces.spec.files import is_file, is_folder, with_home, write_durably
+from search_spaces.spec.files import is_file, is_folder, with_home
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
+from workers.models.disk_cache import cache_folder, content_digest, save_file
 from workers.models.isolation import run_apart
 from workers.models.trust import check_trusted, is_hub_id, module_specs
 from workers.models.user_code import importable_from_cwd
 
-_CODE = Path(__file__).parents[2]
-_PACKAGES = ("search_spaces", "workers")  # their code describes and traces models
-_SOFTWARE = ("torch", "transformers", "peft")
-_DIGITS = 24
 DESCRIBE_SECONDS = 120.0  # imports, a build on the meta device, and probes of small ones
-
-
-def cache_folder(kind: str) -> Path:
-    """Returns a folder of cached files, `$XDG_CACHE_HOME/plimsoll/KIND` or in `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "plimsoll" / kind
-
-
-def content_digest(content: Any) -> str:
-    """Returns the digest of JSON values, of Plimsoll's code and of the versions of libraries."""
-    software = [_version(package) for package in _SOFTWARE]
-    key = {"content": content, "code": code_digest(), "software": software}
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:_DIGITS]
-
-
-def save_file(path: Path, content: bytes) -> None:
-    """Writes a cached file at once; without access to its folder, nothing is cached."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, content)
-
-
-@cache
-def code_digest() -> str:
-    """Returns the digest of all code that describes, builds and traces models."""
-    files = [file for package in _PACKAGES for file in sorted((_CODE / package).rglob("*.py"))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-@cache
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def model_source(spec: ModelSpec) -> Any:

@@ -18,7 +18,7 @@ from search_spaces.plan import Precision
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.models import function
-from workers.models.facts import cache_folder, content_digest, save_file
+from workers.models.disk_cache import cache_folder, content_digest, save_file
 from workers.models.load import build
 from workers.models.small_model import random_tokens, small_fields_of, small_model, task_inputs
 from workers.models.stack import find_blocks

@@ -17,7 +17,8 @@ from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
 from search_spaces.spec.files import file_stamp
 from search_spaces.spec.schema import SweepSpec
-from workers.models.facts import cache_folder, content_digest, model_source, save_file
+from workers.models.disk_cache import cache_folder, content_digest, save_file
+from workers.models.facts import model_source
 from workers.models.isolation import run_apart
 from workers.models.user_code import user_code_errors
 

@@ -136,8 +136,9 @@ def test_check_says_what_a_sweep_would_do(
 
     assert run("check", spec_path) == 0
 
-    what, space, searched = capsys.readouterr().out.splitlines()
-    assert what.startswith("demo.yaml is valid: the study demo tries up to 40 plans of gpt2 (124 M")
+    *block, what, space, searched = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in block] == ["data", "model", "loss", "machine"]
+    assert what.startswith("demo.yaml is valid: the study demo tries up to 40 plans of gpt2 in")
     assert space == "On 2 ranks, 150 of 150 combinations are legal."
     assert searched == (
         "Searched: zero_stage 0, 2, 3; micro_batch 1, 2, 4, 8, 16;"

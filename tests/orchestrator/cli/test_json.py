@@ -148,3 +148,31 @@ print("after")
 
     assert ended.stdout.split() == ["before", "document", "after"]
     assert sorted(ended.stderr.split()) == ["child", "handler", "library", "print"]
+
+
+def test_check_says_what_was_understood_of_a_json_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [{"instruction": f"say {i}", "input": "", "output": "so " * i} for i in range(60)]
+    (tmp_path / "train.json").write_text(json.dumps(records, indent=2))
+    monkeypatch.setenv("CORPUS", str(tmp_path))
+    spec = tmp_path / "sweep.yaml"
+    spec.write_text(
+        "model: {name: gpt2, config: {num_hidden_layers: 2, hidden_size: 64,"
+        " num_attention_heads: 4, vocab_size: 512}}\n"
+        "data: {files: ['${CORPUS}/train.json']}\n"
+        "cluster: {device: cpu, workers: 1, memory_gib: 2}\n"
+        "train: {global_batch: 8, sequence_length: 64, precision: fp32}\n"
+    )
+
+    understood = result(capsys, "check", str(spec))["understood"]
+
+    data, samples, *_ = (words for _, words in understood["rows"])
+    assert data == "train.json: JSON array, instruction + input + output"
+    assert samples.startswith("60 samples; tokens: shortest ")
+    assert understood["data"]["reading"]["forms"] == ["JSON array"]
+    assert understood["data"]["histogram"][-1]["longest"] > understood["data"]["median"]
+    monkeypatch.delenv("CORPUS")
+    with pytest.raises(SystemExit):
+        main(["check", str(spec)])
+    assert "data.files[0]: the environment variable CORPUS is not set" in capsys.readouterr().err

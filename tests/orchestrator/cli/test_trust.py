@@ -12,7 +12,7 @@ from orchestrator.core.reasons import Sampled
 from orchestrator.study.reader import stored_job
 from orchestrator.study.study import Study, check_study
 from search_spaces.errors import StudyError
-from search_spaces.facts import ModelFacts
+from search_spaces.facts import ModelFacts, Understanding, planned_cluster
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import ModelSpec
 from tests.orchestrator.cli.commands import command
@@ -54,7 +54,11 @@ def _study_with_code(here: Path, *, facts: ModelFacts | None) -> None:
     tree["model"] = {"name": "planted_net:make"}
     (here / "planted_net.py").write_text(PLANTED)
     if facts is not None:
-        Study(load_spec(saved), "demo", make_space(load_spec(saved))).keep_model(facts)
+        spec = load_spec(saved)
+        understanding = Understanding(
+            data=None, model=facts, task="causal-lm", cluster=planned_cluster(spec, 1), ranks=1
+        )
+        Study(spec, "demo", make_space(spec)).keep_understanding(understanding)
     saved.write_text(yaml.safe_dump(tree))
 
 

@@ -28,7 +28,7 @@ from orchestrator.tracking.decisions import DecisionLog, decisions_file
 from orchestrator.tracking.events import EventFile, LineFile, events_file
 from orchestrator.workspace import save_spec
 from search_spaces.errors import UserError
-from search_spaces.facts import Provenance
+from search_spaces.facts import Provenance, Understanding, planned_cluster
 from search_spaces.spec.failpoints import FOLDER_VARIABLE, VARIABLE, arm
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.controller.sweeps import CLUSTER, PlayedCluster, make_nodes
@@ -108,7 +108,11 @@ def _drive(folder: Path) -> int:
 
 def _sweep(folder: Path, spec: SweepSpec, lock: DriverLock) -> None:
     study = Study(spec, NAME, make_space(spec), lock=lock)
-    study.keep_model(LLAMA)
+    study.keep_understanding(
+        Understanding(
+            data=None, model=LLAMA, task="causal-lm", cluster=planned_cluster(spec, 2), ranks=2
+        )
+    )
     study.keep_provenance(Provenance(at=0.0, user=str(os.getpid()), is_job=False, code=None))
     log = EventFile(events_file(spec, NAME), sys.stderr.write)
     decisions = DecisionLog(lines=LineFile(decisions_file(spec, NAME), sys.stderr.write))

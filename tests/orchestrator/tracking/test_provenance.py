@@ -11,7 +11,6 @@ from orchestrator.tracking.mlflow_fields import job_context, source_tags
 from orchestrator.tracking.provenance import code_version, provenance, run_context
 from search_spaces.errors import StudyError
 from search_spaces.facts import CodeVersion, Provenance
-from tests.orchestrator.records import LLAMA, make_spec
 
 SECRET = "ghp-0123456789"
 
@@ -102,10 +101,10 @@ def test_user_job_and_context_come_from_the_environment(
     for name in ("RAY_JOB_CONFIG_JSON_ENV_VAR", "SLURM_JOB_ID", "MLFLOW_RUN_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
-    here = provenance(make_spec(), LLAMA, tmp_path, at=1.0)
+    here = provenance(None, tmp_path, at=1.0)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     monkeypatch.setenv("MLFLOW_RUN_CONTEXT", '{"team": "speed", "ticket": 7}')
-    job = provenance(make_spec(), LLAMA, tmp_path, at=2.0)
+    job = provenance(None, tmp_path, at=2.0)
 
     assert here == Provenance(at=1.0, user="ann", is_job=False, code=None)
     assert (job.is_job, job.context) == (True, (("team", "speed"), ("ticket", "7")))
@@ -129,7 +128,7 @@ def test_a_job_says_the_code_and_the_user_that_submitted_it(
     copy = tmp_path / "copy"
     copy.mkdir()
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    tags = source_tags(provenance(make_spec(), LLAMA, copy, at=1.0))
+    tags = source_tags(provenance(None, copy, at=1.0))
 
     assert tags == {
         "mlflow.source.name": "plimsoll",

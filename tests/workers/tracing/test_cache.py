@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces.costs.footprint import Extent, Footprint, Matmul, Part, Pass, Peak, Variant
 from search_spaces.spec.schema import SweepSpec
-from workers.models import facts
+from workers.models import disk_cache
 from workers.tracing.trace import digest_of, load, save
 
 ONE = Extent(fixed=1)
@@ -76,13 +76,13 @@ def test_so_does_a_change_of_the_code_that_traces(
 ) -> None:
     (tmp_path / "workers" / "tracing").mkdir(parents=True)
     step = tmp_path / "workers" / "tracing" / "step.py"
-    monkeypatch.setattr(facts, "_CODE", tmp_path)
+    monkeypatch.setattr(disk_cache, "_CODE", tmp_path)
     names = []
     for text in ("BYTES = 4\n", "BYTES = 2\n"):
         step.write_text(text)
-        facts.code_digest.cache_clear()
+        disk_cache.code_digest.cache_clear()
         names.append(digest_of(spec(), "cpu"))
-    facts.code_digest.cache_clear()
+    disk_cache.code_digest.cache_clear()
 
     assert len(set(names)) == 2
 

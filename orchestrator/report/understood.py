@@ -1,0 +1,104 @@
+"""Words for what was understood of a job: the block at the head of check, plan, tune and report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.report import html
+from orchestrator.report.format import count_words, gib, plural
+from search_spaces.facts import TEXT_FORMS, DataReading, Understanding
+from search_spaces.spec.schema import Task
+
+Rows = Iterator[tuple[str, str]]  # label and words; a further row of the same part has no label
+_CHATS = MappingProxyType({"template": ", by the tokenizer's chat template", "joined": ", joined"})
+_LOSSES: Mapping[Task, str] = MappingProxyType(
+    {
+        "causal-lm": "mean over labels that count, shifted by one",
+        "masked-lm": "mean over masked tokens",
+        "sequence-classification": "mean over samples",
+        "seq2seq": "mean over labels that count",
+    }
+)
+
+
+def understood_rows(understanding: Understanding) -> tuple[tuple[str, str], ...]:
+    """Returns the rows of the block: data, model, loss and machine."""
+    parts = (data_rows, model_rows, loss_rows, machine_rows)
+    return tuple(row for part in parts for row in part(understanding))
+
+
+def understood_block(understanding: Understanding) -> Table:
+    """Renders the block for terminals."""
+    grid = Table.grid(padding=(0, 2))
+    for label, words in understood_rows(understanding):
+        grid.add_row(Text(label, "bold"), Text(words))
+    return grid
+
+
+def understood_table(understanding: Understanding) -> html.Table:
+    """Returns the block for pages."""
+    columns: dict[str, html.ColumnKind] = {"understood": "words", "": "words"}
+    return html.Table(columns=columns, rows=understood_rows(understanding))
+
+
+def data_rows(understanding: Understanding) -> Rows:
+    """Yields form, fields, samples and lengths of the data, and what of it is left out."""
+    data = understanding.data
+    if data is None:
+        yield "data", f"{understanding.model.name} makes its own batches"
+        return
+    lengths = (
+        f"tokens: shortest {data.histogram[0].shortest:,}, median {data.median:,},"
+        f" longest {data.histogram[-1].longest:,}"
+    )
+    reading = data.reading
+    if reading is None:
+        yield "data", f"random tokens, since data.files is not set; {lengths}"
+        return
+    yield "data", f"{data.name}: {_form_words(reading)}"
+    one_token = dict(reading.skipped).get("one token", 0)
+    thinned = f" of {reading.samples:,}" if reading.samples > data.samples + one_token else ""
+    part = "" if reading.complete else ", from parts of the files, which are large"
+    yield "", f"{data.samples:,}{thinned} samples{part}; {lengths}"
+    cut = f"{plural(reading.cut, 'sample')} cut at train.sequence_length" if reading.cut else ""
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in reading.skipped)
+    if left_out := "; ".join(filter(None, (cut, f"skipped: {reasons}" if reasons else ""))):
+        yield "", left_out
+
+
+def _form_words(reading: DataReading) -> str:
+    forms = (f"text, one sample a {form}" if form in TEXT_FORMS else form for form in reading.forms)
+    fields = f", {' + '.join(reading.fields)}" if reading.fields else ""
+    return " and ".join(forms) + fields + _CHATS.get(reading.chat or "", "")
+
+
+def model_rows(understanding: Understanding) -> Rows:
+    """Yields class, head and parameters of the model."""
+    model = understanding.model
+    head = "" if model.vocab_size is None else f" for {understanding.task}"
+    frozen = model.parameters - model.trainable_parameters
+    counts = f"{count_words(model.trainable_parameters)} parameters trained"
+    counts += f", {count_words(frozen)} frozen" if frozen else ""
+    counts += "" if model.active is None else f", {count_words(model.active)} active per token"
+    name = "" if model.architecture == model.name else f"{model.name}: "
+    yield "model", f"{name}{model.architecture}{head}, {plural(model.blocks, 'block')}, {counts}"
+
+
+def loss_rows(understanding: Understanding) -> Rows:
+    """Yields over what the loss is a mean."""
+    own = "mean over targets of the batch, else labels that are not -100, else samples"
+    yield "loss", own if understanding.model.vocab_size is None else _LOSSES[understanding.task]
+
+
+def machine_rows(understanding: Understanding) -> Rows:
+    """Yields ranks and memory of the machines."""
+    cluster = understanding.cluster
+    limit = cluster.memory_limit_bytes
+    memory = "all memory there is" if limit is None else f"{gib(limit)} GiB"
+    nodes = f", {cluster.node_slots} a node" if cluster.node_slots else ""
+    ranks = plural(understanding.ranks, "rank")
+    yield "machine", f"{ranks} on {cluster.device}{nodes}, {memory} per rank"

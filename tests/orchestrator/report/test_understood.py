@@ -1,0 +1,91 @@
+"""The block of what was understood: its words for each kind of data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.report.understood import understood_rows
+from search_spaces.facts import DataProfile, DataReading, LengthBin, Understanding
+from tests.search_spaces.values import a_cluster, a_model
+
+READING = DataReading(
+    forms=("JSON lines",), fields=("messages",), chat="joined", complete=True, samples=9
+)
+DATA = DataProfile(
+    name="a.jsonl",
+    digest="",
+    files=(),
+    tokenizer="",
+    samples=9,
+    tokens=99,
+    histogram=tuple(LengthBin(shortest=n, longest=n, samples=3) for n in (2, 3, 7)),
+    median=3,
+    reading=READING,
+)
+LENGTHS = "tokens: shortest 2, median 3, longest 7"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ["a.jsonl: JSON lines, messages, joined", f"9 samples; {LENGTHS}"]),
+        (
+            {"chat": "template", "fields": ("data[].messages",), "forms": ("JSON objects",)},
+            [
+                "a.jsonl: JSON objects, data[].messages, by the tokenizer's chat template",
+                f"9 samples; {LENGTHS}",
+            ],
+        ),
+        (
+            {
+                "forms": ("paragraph", "CSV"),
+                "fields": (),
+                "chat": None,
+                "complete": False,
+                "samples": 20,
+                "cut": 1,
+                "skipped": (("null", 2), ("one token", 1)),
+            },
+            [
+                "a.jsonl: text, one sample a paragraph and CSV",
+                f"9 of 20 samples, from parts of the files, which are large; {LENGTHS}",
+                "1 sample cut at train.sequence_length; skipped: 2 null, 1 one token",
+            ],
+        ),
+    ],
+)
+def test_data_says_how_it_was_read(changes: dict[str, Any], words: list[str]) -> None:
+    rows = understood_rows(understood(replace(DATA, reading=replace(READING, **changes))))
+
+    labels = [label for label, _ in rows]
+    assert labels == ["data", *[""] * (len(words) - 1), "model", "loss", "machine"]
+    assert [text for _, text in rows][: len(words)] == words
+
+
+def test_what_is_not_read_from_files_is_said_too() -> None:
+    generated = understood_rows(understood(replace(DATA, reading=None)))
+    own = understood_rows(understood(None, vocab_size=None, name="net:build", trainable=4_000_000))
+
+    assert generated[0][1] == f"random tokens, since data.files is not set; {LENGTHS}"
+    assert own[:3] == (
+        ("data", "net:build makes its own batches"),
+        ("model", "net:build: GPT2LMHeadModel, 12 blocks, 4.00 M parameters trained, 120 M frozen"),
+        ("loss", "mean over targets of the batch, else labels that are not -100, else samples"),
+    )
+    assert generated[2:] == (
+        ("loss", "mean over labels that count, shifted by one"),
+        ("machine", "2 ranks on cpu, 4.00 GiB per rank"),
+    )
+
+
+def understood(data: DataProfile | None, **facts: Any) -> Understanding:
+    return Understanding(
+        data=data,
+        model=a_model(**{"vocab_size": 50257} | facts),
+        task="causal-lm",
+        cluster=a_cluster(memory_limit_bytes=4 << 30),
+        ranks=2,
+    )
