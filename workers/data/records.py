@@ -29,7 +29,7 @@ _ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT
 class FileReading:
     """Findings about one file: the fields that hold the text, by its first record.
 
-    `names` has those that occur, `missing` those asked for that no record had so far, and `chat`
+    `names` has them, `missing` those of them that no record had so far, and `chat`
     says how messages became text, if there were any. The records are in the list `within` of the
     file's one object, if it has a name. Of a large file only a part is read: `is_whole` is False.
     """
@@ -40,7 +40,7 @@ class FileReading:
         self.names: tuple[str, ...] = ()
         self.within = ""
         self.is_whole = True
-        self.missing: set[str] = set(self._wanted or ())
+        self.missing: set[str] = set()
         self.chat: Literal["template", "joined"] | None = None
 
     def named(self) -> tuple[str, ...]:
@@ -66,7 +66,9 @@ class FileReading:
             return ""
         if not isinstance(record, Mapping):
             raise DataError(f"{where} holds {type(record).__name__}, must be a JSON object")
-        self.names = self.names or self._wanted or _only(record, where)
+        if not self.names:
+            self.names = self._wanted or _only(record, where)
+            self.missing = set(self.names)
         values = {name: record[name] for name in self.names if name in record}
         self.missing.difference_update(values)
         if not values:
@@ -112,17 +114,13 @@ def _only(record: Record, where: str) -> tuple[str, ...]:
 
 
 def _known(record: Record) -> list[tuple[str, ...]]:
-    """Returns the known sets of fields that a record has, without optional ones that it lacks."""
+    """Returns the known sets of fields that a record has, whose optional ones it may lack."""
 
     def has(name: str) -> bool:
         kinds = list if name in _CHATS else str | list | None
         return name in record and isinstance(record[name], kinds)
 
-    return [
-        tuple(filter(has, names))
-        for names in _KNOWN
-        if all(has(name) for name in names if name not in _OPTIONAL)
-    ]
+    return [names for names in _KNOWN if all(has(name) for name in names if name not in _OPTIONAL)]
 
 
 def _message(message: Record, where: str) -> dict[str, str]:

@@ -83,7 +83,7 @@ def read_texts(data: DataSpec, sequence_length: int, render: Render | None = Non
                 skipped["null" if text is None else "empty"] += 1
             else:
                 texts.append(text[:longest])
-        if reading.names and reading.missing:
+        if data.field and reading.missing:
             raise DataError(f"{file.path}: no record has the field {' or '.join(reading.missing)}")
     if not texts:
         reasons = "".join(f"; {count:,} {reason}" for reason, count in skipped.items())

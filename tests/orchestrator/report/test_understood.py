@@ -33,10 +33,12 @@ LENGTHS = "tokens: shortest 2, median 3, longest 7"
     [
         ({}, ["a.jsonl: JSON lines, messages, joined", f"9 samples; {LENGTHS}"]),
         (
-            {"chat": "template", "fields": ("data[].messages",), "forms": ("JSON objects",)},
+            {"chat": "template", "fields": ("data[].messages",), "forms": ("JSON objects",)}
+            | {"samples": 10, "skipped": (("one token", 1),)},
             [
                 "a.jsonl: JSON objects, data[].messages, by the tokenizer's chat template",
                 f"9 samples; {LENGTHS}",
+                "skipped: 1 one token",
             ],
         ),
         (

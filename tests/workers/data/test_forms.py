@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from search_spaces.errors import DataError
 from search_spaces.spec.schema import DataSpec
@@ -112,6 +112,7 @@ def test_tables_and_text_are_not_taken_for_each_other(
         ({"prompt": "hi", "completion": "yo"}, "prompt completion", None),
         ({"prompt": CHAT[:1], "completion": CHAT[1:]}, "prompt completion", None),
         ({"output": "yo", "instruction": "hi", "input": ""}, "instruction input output", None),
+        ({"output": "yo", "instruction": "hi", "id": 3}, "instruction output", None),
         ({"question": "hi", "answer": "yo"}, "question answer", None),
         ({"title": "hi", "body": "yo", "text": "no"}, "title body", ["title", "body"]),
         ({"turns": CHAT, "text": "no"}, "turns", "turns"),
@@ -187,24 +188,35 @@ def test_the_tokenizers_chat_template_writes_messages(tmp_path: Path) -> None:
     words = {word: i for i, word in enumerate(("?", "[", "]", "user", "assistant", "hi", "yo"))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="? $A", special_tokens=[("?", 0)]
+    )
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    template = "{% for m in messages %}{{ '[ ' ~ m.role ~ ' ] ' ~ m.content ~ ' ' }}{% endfor %}"
+    template = "? {% for m in messages %}{{ '[ ' ~ m.role ~ ' ] ' ~ m.content ~ ' ' }}{% endfor %}"
     (tmp_path / "chat_template.jinja").write_text(template)
-    (tmp_path / "a.json").write_text(json.dumps([{"conversations": SHARED}]))
-    data = DataSpec(files=(str(tmp_path / "a.json"),), tokenizer=str(tmp_path))
-    train = TrainSpec(global_batch=1, sequence_length=7)
+    (tmp_path / "data").mkdir()
+    chat = json.dumps([{"prompt": SHARED[:1], "completion": SHARED[1:]}])
+    (tmp_path / "data" / "a.json").write_text(chat)
+    data = DataSpec(files=(str(tmp_path / "data"),), tokenizer=str(tmp_path / "tokenizer.json"))
+    train = TrainSpec(global_batch=1, sequence_length=8)
 
     found = load_dataset(data, train, 7)
 
-    assert found.sample(0).tolist() == [1, 3, 2, 5, 1, 4, 2]
+    assert found.sample(0).tolist() == [0, 1, 3, 2, 5, 1, 4, 2]
     assert found.reading is not None
     assert (found.reading.chat, found.reading.cut) == ("template", 1)
+    (tmp_path / "data" / "a.json").write_text(json.dumps(2 * json.loads(chat)))
+    assert len(load_dataset(data, train, 7)) == 2
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(DataError, match=r"a\.json:1: the tokenizer's chat template fails: roles"):
         load_dataset(data, train, 7)
 
 
-@pytest.mark.parametrize("pack", [json.dumps, parquet])
+def table(rows: list[dict[str, str]]) -> str:
+    return "id,text\n" + "".join(f'"{i}\n",{row["text"]}\n' for i, row in enumerate(rows))
+
+
+@pytest.mark.parametrize("pack", [json.dumps, parquet, table])
 def test_a_large_file_is_read_from_its_start(
     pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
