@@ -91,7 +91,8 @@ def _data(data: DataSpec) -> Iterator[_LocalInput]:
     common = os.path.commonpath([source.parent for source in sources.values()])
     for spec_path, source in sources.items():
         name = f"data/{source.relative_to(common).as_posix()}"
-        files = filter(Path.is_file, source.rglob("*")) if source.is_dir() else (source,)
+        visible = (path for path in source.rglob("*") if "/." not in f"/{path.relative_to(source)}")
+        files = filter(Path.is_file, (source, *visible))
         named = {f"data/{file.relative_to(common).as_posix()}": file for file in files}
         yield _LocalInput(name=name, source=source, files=named, spec_path=spec_path)
 

@@ -97,6 +97,15 @@ def test_small_inputs_go_along(
     assert missing_input(str(folder / "train.py")) is None
 
 
+def test_a_folder_of_data_goes_along_without_what_is_hidden(project: Path) -> None:
+    (project / "data" / ".git").mkdir()
+    (project / "data" / ".git" / "config").touch()
+    collected = inputs.collect_inputs(a_spec(data={"files": ["data"], "lengths": {}}))
+
+    assert set(collected.files) == {"inputs/data/data/a/one.txt", "inputs/data/data/b/one.txt"}
+    assert collected.spec.data.files == ("inputs/data/data",)
+
+
 def test_of_a_models_folder_all_but_its_weights_goes_along(project: Path, tmp_path: Path) -> None:
     spec = a_spec(model={"name": "./net", "config": LLAMA["config"]}, data={"tokenizer": "net"})
     folder = export_of(spec, tmp_path)

@@ -316,3 +316,21 @@ def test_a_small_maximum_of_steps_lowers_the_default_minimum(objective: str, lea
 
     assert spec.objective.min_steps == least
     assert parse_spec(spec_to_yaml(spec), source="again") == spec
+
+
+def test_paths_have_homes_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setenv("RUN", "big")
+    monkeypatch.delenv("NO_SUCH", raising=False)
+    paths = (
+        "model: '~/${RUN}'\ntrain: {global_batch: 32}\ndata: {files: ['~/a${RUN}.txt'], tokenizer:"
+        " '${RUN}'}\ncluster: {nvme_folder: '/x/${RUN}'}\nstudy: {folder: '~/runs'}"
+    )
+    spec = parse_spec(paths, source="demo.yaml")
+
+    assert (spec.model.name, spec.data.files) == ("/home/ann/big", ("/home/ann/abig.txt",))
+    assert (spec.data.tokenizer, spec.cluster.nvme_folder) == ("big", "/x/big")
+    assert spec.study.folder == "/home/ann/runs"
+    assert faults_of(paths.replace("'/x/${RUN}'", "'${NO_SUCH}'")) == {
+        "cluster.nvme_folder": ": the environment variable NO_SUCH is not set"
+    }
