@@ -8,6 +8,7 @@ from typing import Literal
 
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec, Task
+from search_spaces.step_findings import StepFindings
 
 Dependence = Literal["padding", "batch", "attention", "data"]
 DataForm = Literal[  # of text: the unit that makes one sample
@@ -83,6 +84,7 @@ class ModelFacts:
         has_unused_weights: True if weights get no gradient, which DDP would wait for.
         attention_differences: Share by which outputs differ from those of the first of
             `attentions`, for each other one.
+        step: Findings about a step of training; None if it was not looked at.
     """
 
     name: str
@@ -108,6 +110,7 @@ class ModelFacts:
     data_difference: float = 0.0
     has_unused_weights: bool = False
     attention_differences: tuple[tuple[Attention, float], ...] = ()
+    step: StepFindings | None = None
 
     @property
     def dependences(self) -> tuple[LossDependence, ...]:
