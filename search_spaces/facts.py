@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec, Task
-from search_spaces.step_findings import StepFindings
+from search_spaces.step_findings import StepFindings, TargetRule
 
 Dependence = Literal["padding", "batch", "attention", "data"]
 DataForm = Literal[  # of text: the unit that makes one sample
@@ -113,6 +113,11 @@ class ModelFacts:
     step: StepFindings | None = None
 
     @property
+    def target_rule(self) -> TargetRule | None:
+        """The rule that weighs micro-batches; None to go by the keys of a batch."""
+        return self.step.mean_over[0] if self.step is not None and self.step.mean_over else None
+
+    @property
     def dependences(self) -> tuple[LossDependence, ...]:
         """Findings of the probe that change the loss."""
         found: tuple[tuple[Dependence, tuple[str, ...], float], ...] = (
@@ -135,6 +140,18 @@ class ModelFacts:
     def trainable_parameters(self) -> int:
         """Parameters with gradients and optimizer states."""
         return self.parameters if self.trainable is None else self.trainable
+
+
+def with_findings(facts: ModelFacts, step: StepFindings | None) -> ModelFacts:
+    """Returns the facts with the findings of a step's probe, and what follows from them."""
+    if step is None:
+        return facts
+    return replace(
+        facts,
+        step=step,
+        batch_difference=max(step.nearest_error, step.carried_share),
+        smallest_micro_batch=step.smallest_batch,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from search_spaces.plan_table import Candidates, Codes, PlanTable, Rows, constan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.step_findings import StepFindings
 from search_spaces.trial import Refused
 
 _Key = tuple[Any, ...]
@@ -187,6 +188,7 @@ class Space:
         ruled_out: Number of combinations that each rule forbids.
         baseline: The plan a user would start with.
         dependences: What of a plan changes the loss of this model, as its probe found.
+        step: All findings of the probe of a step, which workers are passed.
     """
 
     domains: tuple[tuple[str, Values], ...]
@@ -194,6 +196,7 @@ class Space:
     ruled_out: tuple[tuple[str, int], ...]
     baseline: Plan
     dependences: tuple[LossDependence, ...] = ()
+    step: StepFindings | None = None
 
     @property
     def candidates(self) -> Candidates:
@@ -228,6 +231,7 @@ def build_space(context: RuleContext, workers: int) -> Space:
         ruled_out=tuple(sorted(ruled_out.items())),
         baseline=_baseline(legal, spec),
         dependences=context.model.dependences,
+        step=context.model.step,
     )
 
 

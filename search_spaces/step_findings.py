@@ -30,12 +30,14 @@ class Fit(StrEnum):
 class Count(StrEnum):
     """Weight of a micro-batch's loss, of its samples or of one entry of the batch."""
 
-    SAMPLES = "samples"
-    LABELS = "labels"  # values that are not -100
-    SHIFTED_LABELS = "shifted-labels"  # the same, without the first of each row
-    SUM = "sum"  # of the entry's values, as of a mask or of weights
-    SHIFTED_SUM = "shifted-sum"  # the same, without the first of each row
     VALUE = "value"  # the entry is the weight, as `targets`
+    LABELS = "labels"  # integers that are not negative, as -100 is
+    SHIFTED_LABELS = "shifted-labels"  # the same, without the first of each row
+    SAMPLES = "samples"
+    SUM = "sum"  # of the values, as of a mask or of weights
+    SHIFTED_SUM = "shifted-sum"
+    NONZERO = "nonzero"  # values other than 0, as of token ids padded with it
+    SHIFTED_NONZERO = "shifted-nonzero"
     ONE = "one"  # the loss is a sum, so that losses add up
 
 
@@ -43,8 +45,7 @@ class Recomputation(StrEnum):
     """Result of a pass that recomputes, compared with one that does not."""
 
     SAME = "same"
-    GRADIENT = "gradient"  # differs, as state that changed in between is read again
-    STATE = "state"  # buffers are updated twice
+    GRADIENT = "gradient"  # its own or the next one differs, as state changes twice
     FAILS = "fails"
 
 
@@ -53,7 +54,7 @@ class TargetRule:
     """A rule that gives each micro-batch the weight of its loss: a count, and the entry counted."""
 
     count: Count
-    key: str = ""  # empty for samples and sums
+    key: str = ""  # dotted inside nested mappings; empty for `SAMPLES` and `ONE`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +66,8 @@ class StepFindings:
         mean_over: The rules that reproduce the loss of a batch from those of its parts; the first
             weighs micro-batches.
         fit: How well rules fit.
-        nearest: The rule with the least error, also if none fits; None if no part can run.
-        nearest_error: Its error: the share by which loss or gradients differ.
+        nearest: The rule with the least error, if none fits; None if no part can run.
+        nearest_error: Its error: the share by which loss or gradients differ; 0 if a rule fits.
         ratios: With `Fit.HIDDEN`, the weights of the probed samples over that of the first.
         smallest_batch: Fewest samples whose loss can be computed.
         unused: Trainable, but without gradient in every pass.
@@ -76,6 +77,7 @@ class StepFindings:
         dtypes: Data types of the weights, without "torch.".
         changed_state: Buffers that a pass in training mode changes.
         carries_state: True if a pass changes the loss or gradient of the next.
+        carried_share: By how much, of the loss or gradient.
         unsaved_state: True if state outside buffers does that.
         draws: True if passes draw random numbers.
         recomputation: Effect of recomputing blocks.
@@ -97,6 +99,7 @@ class StepFindings:
     dtypes: tuple[str, ...] = ()
     changed_state: tuple[str, ...] = ()
     carries_state: bool = False
+    carried_share: float = 0.0
     unsaved_state: bool = False
     draws: bool = False
     recomputation: Recomputation = Recomputation.SAME

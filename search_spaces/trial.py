@@ -17,6 +17,7 @@ from search_spaces.hardware.noise import Noise
 from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.step_findings import StepFindings
 
 CrashKind = Literal[
     "exception",  # code raised, most often the user's
@@ -381,6 +382,7 @@ class TrialRequest:
         perturbed: True to start from weights that differ by as much as the plan's precision rounds.
             Losses then show how far rounding alone carries.
         dependences: What the probe of the model found, which the record of a validation keeps.
+        step: What the probe of a step found: it says how micro-batches are weighed.
         noise: What earlier trials tell of the device's noise; None if there is none.
     """
 
@@ -392,6 +394,7 @@ class TrialRequest:
     validation: bool = False
     perturbed: bool = False
     dependences: tuple[LossDependence, ...] = ()
+    step: StepFindings | None = None
     noise: Noise | None = None
 
     @property

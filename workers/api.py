@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from search_spaces.plan import Plan
 from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.export_manifest import ExportManifest, code_folder, load_exported_spec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.step_findings import TargetRule
 from search_spaces.trial import TrialRequest
 from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.collate import MicroBatch
@@ -42,7 +43,7 @@ from workers.worker import CONTROL_SECONDS, pick_device
 __all__ = ["Applied", "Module", "apply_plan", "prepare_blocks"]
 
 _COLLECTIVE_SECONDS = 1800.0  # torch's default timeout for gloo
-Step = list[tuple[dict[str, torch.Tensor], float]]
+Step = list[tuple[dict[str, Any], float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +67,16 @@ class Applied:
         return self.plan.data
 
     def step(
-        self, batches: Sequence[Mapping[str, torch.Tensor]], targets: Sequence[int] | None = None
+        self, batches: Sequence[Mapping[str, Any]], targets: Sequence[float] | None = None
     ) -> float:
         """Takes one optimizer step; all ranks call it together.
 
         Args:
             batches: The model's keyword arguments for each of the plan's `accumulation` passes:
-                `micro_batch` samples each, on any device. The model returns the loss, or an
-                object with `.loss`.
-            targets: Number of labels behind the mean loss of each micro-batch. Micro-batches are
-                weighted by them; without `targets` all have the same weight.
+                `micro_batch` samples each, on any device. The model returns the loss, an object
+                with `.loss`, a mapping with "loss", or a tuple that begins with it.
+            targets: Number of labels behind the mean loss of each micro-batch, or the sum of their
+                weights. Micro-batches are weighted by them; without `targets` all are alike.
 
         Returns:
             The mean loss over the global batch, on every rank.
@@ -91,7 +92,7 @@ class Applied:
         repeated = self.plan.tensor * self.plan.pipeline
         (summed,) = sum_over_ranks([float(sum(counts))], self._group, self.device)
         watch = stopwatch_for(self.device)
-        part = self.training.step(micro_batches, round(summed / repeated), watch)
+        part = self.training.step(micro_batches, summed / repeated, watch)
         (loss,) = sum_over_ranks([part.item()], self._group, self.device)
         return loss
 
@@ -231,6 +232,7 @@ class Reference:
 
     spec: SweepSpec
     plan: Plan
+    rule: TargetRule | None
 
     @classmethod
     def here(cls, script: str) -> Self:
@@ -243,7 +245,8 @@ class Reference:
         spec = load_exported_spec(folder)
         if code := code_folder(folder):
             _import_from(code, spec.model.name.partition(":")[0])
-        return cls(spec, ExportManifest.read(folder).plan)
+        manifest = ExportManifest.read(folder)
+        return cls(spec, manifest.plan, manifest.rule)
 
     def model(self) -> tuple[nn.Module, list[nn.Module]]:
         """Builds the whole model on the CPU, with the initial weights of trials.
@@ -261,7 +264,7 @@ class Reference:
         add up to 1.
         """
         model = build(self.spec.model, self.spec.train, attention=self.plan.attention)
-        source = batch_source(model, self.spec)
+        source = batch_source(model, self.spec, self.rule)
         steps = (source.step(self.plan, rank, number) for number in count(WORST_STEP))
         return (_weighted(step.counted_over(self.plan, *_all_ranks())) for step in steps)
 

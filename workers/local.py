@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch.distributed as dist
+from pydantic import TypeAdapter
 
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts
@@ -18,14 +19,16 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.settings.render import Environment, render_environment
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.step_findings import StepFindings
 from search_spaces.trial import Outcome, TrialRequest
 from workers.entry import run_trial, warm_up
 from workers.memory.device_runtime import runtime_for
-from workers.prepare import prepare
+from workers.prepare import prepare_driver
 from workers.probe.doctor import lacks
 from workers.process_groups import leave_errors_to_alarm
 from workers.worker import Worker, pick_device
 
+_FINDINGS: TypeAdapter[StepFindings | None] = TypeAdapter(StepFindings | None)
 _LONG_WAIT_SECONDS = 3600.0  # for a rank that writes its checkpoint, or compiles
 
 
@@ -58,14 +61,18 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
         memory_limit_bytes=spec.memory_limit_bytes,
         lacks=lacks(device.type),
     )
-    context = RuleContext(spec=spec, model=prepare(spec), cluster=cluster)
+    facts = prepare_driver(spec)
+    context = RuleContext(spec=spec, model=facts, cluster=cluster)
     is_first = os.environ.get("RANK", "0") == "0"
     if refused := refusal(plan, context):
         return refused if is_first else None
     with _process_group(spec, world_size):
         worker = Worker.start(spec)
         warm_up(spec, worker)
-        outcome = run_trial(trial_request(plan, spec, validation=validation), worker)
+        request = trial_request(plan, spec, validation=validation)
+        # of the first rank, since a probe may run out of time on another
+        findings = _FINDINGS.validate_json(worker.ranks.gather(_FINDINGS.dump_json(facts.step))[0])
+        outcome = run_trial(replace(request, step=findings), worker)
     return outcome if is_first else None
 
 

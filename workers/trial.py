@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from search_spaces.costs.model_work import utilization
 from search_spaces.errors import UserError
-from search_spaces.facts import ModelFacts
+from search_spaces.facts import ModelFacts, with_findings
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan, Precision
@@ -191,7 +191,7 @@ def train_and_measure(
     """
     plan, spec = request.plan, request.spec
     # both stay for later trials, so they come before the memory baseline
-    facts = prepare(spec)
+    facts = with_findings(prepare(spec), request.step)
     load_engine(plan, worker.device)
     worker.meter.open()
     started = time.perf_counter()
@@ -273,7 +273,7 @@ def _build(
     if request.perturbed:
         rounding = Rounding(roundoff=ROUNDOFFS[request.plan.precision], seed=request.number)
         model = replace(model, initial=replace(model.initial, rounding=rounding))
-    source = batch_source(model, request.spec)
+    source = batch_source(model, request.spec, facts.target_rule)
     return build_training(request, model, facts, mesh, device), source
 
 

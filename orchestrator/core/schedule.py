@@ -252,6 +252,7 @@ def _request(sweep: SweepState, trial: TrialStarted) -> TrialRequest:
         plan=trial.plan,
         spec=sweep.for_workers,
         validation=trial.validation,
+        step=sweep.space.step,
         noise=None if device is None else learned_noise(sweep.records, device),
     )
     if request.has_long_waits:

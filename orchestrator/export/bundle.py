@@ -117,6 +117,7 @@ def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportM
         ),
         caveats=bundle.caveats,
         inputs=inputs.inputs,
+        rule=source.model.target_rule,
     )
 
 

@@ -17,7 +17,7 @@ from importlib.resources import files
 _PACKAGE = "workers.plain_torch"
 MARK = "# plimsoll: the worker's code\n"  # a line of a template
 _TITLE = "measured"
-_MODULES = ("slices", "blocks", "selective", "data_parallel", "optimizers", "update")
+_MODULES = ("slices", "blocks", "selective", "data_parallel", "loss", "optimizers", "update")
 _WIDTH = 100
 
 

@@ -323,8 +323,8 @@ def dependence_words(found: LossDependence) -> str:
             )
         case "batch":
             return (
-                "the loss of two samples differs from the mean of theirs by"
-                f" {found.share:.1%}, and the plans differ in their micro-batches"
+                "the loss of a batch differs from the weighted mean of its parts by"
+                f" {found.share:.2%}, and the plans differ in their micro-batches"
             )
         case "padding":
             return (

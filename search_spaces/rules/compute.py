@@ -8,6 +8,7 @@ from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.blocks import checkpointed_blocks
+from search_spaces.step_findings import Recomputation
 
 
 def deepspeed_can_be_used(plan: Plan, context: RuleContext) -> str | None:
@@ -144,6 +145,20 @@ def checkpoint_ratio_is_distinct(plan: Plan, context: RuleContext) -> str | None
         return None
     return (
         f"checkpoint_ratio {ratio:g} recomputes {count} of {blocks} blocks, the same as {nearest:g}"
+    )
+
+
+def recomputation_keeps_the_gradient(plan: Plan, context: RuleContext) -> str | None:
+    """A recomputed block must compute what it computed: its own state may have changed since."""
+    step = context.model.step
+    if step is None or not plan.checkpoint_ratio or step.recomputation is Recomputation.SAME:
+        return None
+    if step.recomputation is Recomputation.FAILS:
+        return f"{context.model.architecture} fails when its blocks are recomputed"
+    state = f", which changes {', '.join(step.changed_state[:3])}" if step.changed_state else ""
+    return (
+        f"recomputed blocks of {context.model.architecture} give another gradient, since a forward"
+        f" pass changes the state that the next one reads{state}"
     )
 
 

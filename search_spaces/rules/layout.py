@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS
+from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS, ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.schedules import SCHEDULES
+from search_spaces.step_findings import Fit, StepFindings
 
 
 def cluster_has_room(plan: Plan, context: RuleContext) -> str | None:
@@ -163,15 +164,32 @@ def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     batching = space.batching[0] if space.batching else "padded"
     if plan.micro_batch == chosen and (plan.batching == batching or chosen == 1):
         return None
-    found = (
-        f"the loss of {model.architecture} for two samples differs from the mean of theirs by"
-        f" {model.batch_difference:.1%}"
-        if model.batch_difference > SAME_LOSS
-        else f"{model.architecture} takes statistics over a micro-batch"
-    )
+    found = f"{model.architecture} takes statistics over a micro-batch"
+    if model.batch_difference > SAME_LOSS:
+        found = f"the loss of {model.architecture} {_difference_words(model)}"
     return (
         f"{found}, so that {plan.batching} micro-batches of {plan.micro_batch} would train another"
         f" one than {batching} ones of {chosen}; name first in space.micro_batch what to train with"
+    )
+
+
+def _difference_words(model: ModelFacts) -> str:
+    share, step = f"{100 * model.batch_difference:.2g}%", model.step or StepFindings()
+    if step.carries_state and step.nearest is None:
+        state = ", ".join(step.changed_state[:3]) or "what is in no buffer"
+        return f"changes by {share} with the pass before, which changes {state}"
+    if step.fit is Fit.HIDDEN:
+        return (
+            "is a mean with weights that no entry of the batch gives (return their sum as"
+            f" `targets`): that of a batch differs from the mean of its parts by {share}"
+        )
+    if step.nearest is None:
+        return f"for two samples differs from the mean of theirs by {share}"
+    over = f"{step.nearest.count} of {step.nearest.key}" if step.nearest.key else "samples"
+    alone = " but among samples of one shape" if step.fit is Fit.PADDING else ""
+    return (
+        f"is no mean over samples, labels or an entry of the batch{alone}: the nearest, over"
+        f" {over}, misses it by {share}"
     )
 
 

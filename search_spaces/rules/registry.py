@@ -35,6 +35,7 @@ from search_spaces.rules.compute import (
     flash_needs_sixteen_bits,
     loader_pinning_needs_cuda,
     optimizer_fits_engine,
+    recomputation_keeps_the_gradient,
     zero_3_compiles_no_selective_recomputation,
 )
 from search_spaces.rules.layout import (
@@ -142,6 +143,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             replicas_leave_shards,
             checkpointing_needs_blocks,
             checkpoint_ratio_is_distinct,
+            recomputation_keeps_the_gradient,
             checkpoint_offload_is_not_compiled,
             zero_3_compiles_no_selective_recomputation,
             fsdp_offloads_all_or_nothing,

@@ -14,6 +14,7 @@ from search_spaces.plan import Plan
 from search_spaces.spec.files import DOCUMENT_BYTES, read_bounded
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.step_findings import TargetRule
 from search_spaces.trial import Estimate
 
 EXPORTED_FILE, SPEC_FILE = "plimsoll.json", "spec.yaml"
@@ -73,6 +74,7 @@ class ExportManifest:
         files: Files of the format with the SHA-256 of their bytes, to detect changes by the user.
         caveats: Parts of the plan that the format leaves to the user.
         inputs: Files and folders that training reads.
+        rule: What the loss of a user's function is a mean over; None to go by its batches' keys.
     """
 
     format: str
@@ -94,6 +96,7 @@ class ExportManifest:
     files: tuple[tuple[str, str], ...]
     caveats: tuple[str, ...]
     inputs: tuple[Input, ...] = ()
+    rule: TargetRule | None = None
 
     def __post_init__(self) -> None:
         names = (*(name for name, _ in self.files), *(each.name for each in self.inputs))

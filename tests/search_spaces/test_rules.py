@@ -62,7 +62,7 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "micro_batch_keeps_the_loss": (
         ddp_plan(),
         around(model=a_model(batch_difference=0.45)),
-        "the loss of GPT2LMHeadModel for two samples differs from the mean of theirs by 45.0%, so"
+        "the loss of GPT2LMHeadModel for two samples differs from the mean of theirs by 45%, so"
         " that padded micro-batches of 4 would train another one than padded ones of 1; name first"
         " in space.micro_batch what to train with",
     ),

@@ -14,12 +14,15 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 
-from search_spaces.errors import DataError, ModelError
+from search_spaces.errors import DataError
 from search_spaces.plan import Attention, Batching, Plan
 from search_spaces.spec.schema import SweepSpec
-from workers.data.collate import IGNORED, Layout, MicroBatch, collate, target_count
+from search_spaces.step_findings import TargetRule
+from workers.data.collate import Layout, MicroBatch, collate, target_count
 from workers.data.dataset import Dataset, load_dataset
-from workers.models.built import TARGETS, BatchMaker, BuiltModel, module_inputs
+from workers.data.targets import ONE, SAMPLES, assumed_rule, target_weight
+from workers.data.user_batches import batch_tensors, module_inputs, takes_targets
+from workers.models.built import BatchMaker, BuiltModel
 from workers.process_groups import sum_over_ranks
 
 Numbers = tuple[int, ...]
@@ -130,12 +133,13 @@ def _epoch(length_bytes: bytes, global_batch: int, seed: int, epoch: int) -> NDA
 class StepBatches:
     """The micro-batches of one rank in one optimizer step.
 
-    `targets` and `tokens` count the whole global batch, over all ranks: every rank knows them
-    without communication, unless `targets_of_rank` says that `targets` are those of this rank.
+    `targets` (see `MicroBatch`) and `tokens` count the whole global batch, over all ranks: every
+    rank knows them without communication, unless `targets_of_rank` says that `targets` are those of
+    this rank.
     """
 
     batches: tuple[MicroBatch, ...]
-    targets: int
+    targets: float
     tokens: int
     targets_of_rank: bool = False
 
@@ -151,8 +155,8 @@ class StepBatches:
         """
         if not self.targets_of_rank:
             return self
-        (summed,) = sum_over_ranks([float(self.targets)], group, device)
-        targets = max(round(summed / (plan.tensor * plan.pipeline)), 1)
+        (summed,) = sum_over_ranks([self.targets], group, device)
+        targets = summed / (plan.tensor * plan.pipeline) or 1.0
         return replace(self, targets=targets, targets_of_rank=False)
 
     def pin_memory(self) -> Self:
@@ -216,13 +220,14 @@ class FunctionSource:
     """Batches of the user's function, whose lengths are unknown in advance.
 
     Samples are numbered from 0 without end. Every batching counts as padded, and the worst step is
-    the first. A micro-batch's targets are what it has under `targets`, else its labels that are not
-    -100, else its samples; its loss is the mean over them. With `shifts_labels` the first label of
-    each row does not count, as in causal language models of transformers.
+    the first. `rule` says what the loss is a mean over, as the probe found it; without one the keys
+    of a batch do, and `shifts_labels` for causal language models of transformers.
     """
 
     batch_maker: BatchMaker
+    rule: TargetRule | None = None
     shifts_labels: bool = False
+    takes_targets: bool = False  # the module does, as an argument
 
     def step(self, plan: Plan, rank: int, step: int) -> StepBatches:
         """Returns the micro-batches of `rank` in optimizer step `step` (0 and up, or WORST_STEP).
@@ -232,66 +237,74 @@ class FunctionSource:
         start = max(step, 0) * plan.global_batch
         numbers = tuple(range(start, start + plan.global_batch))
         groups = deal_samples(numbers, [1] * len(numbers), plan)[rank]
-        batches, counted = zip(*(self.batch(group) for group in groups), strict=True)
-        own = sum(batch.targets for batch in batches)
+        batches, rules = zip(*(self.batch(group) for group in groups), strict=True)
+        known = {SAMPLES: float(plan.global_batch), ONE: 1.0}.get(rules[0])
         return StepBatches(
             batches=batches,
-            targets=own if any(counted) else plan.global_batch,
+            targets=sum(batch.targets for batch in batches) if known is None else known,
             tokens=plan.data * sum(batch.tokens for batch in batches),
-            targets_of_rank=any(counted),  # by the keys of batches, which all ranks have alike
+            targets_of_rank=known is None,  # by the keys of batches, which all ranks have alike
         )
 
     def typical(self) -> MicroBatch:
         """Returns a batch of the first sample."""
         return self.batch((0,))[0]
 
-    def batch(self, numbers: Numbers) -> tuple[MicroBatch, bool]:
-        """Returns a micro-batch, and True if it says itself how many targets it has."""
-        inputs = self.batch_maker(numbers)
-        if not isinstance(inputs, Mapping):
-            raise ModelError(
-                f"the batch maker returned {type(inputs).__name__}, must return a mapping of"
-                " the module's keyword arguments to tensors"
-            )
-        targets = self._targets(inputs)
-        batch = MicroBatch(
-            inputs=module_inputs(inputs),
-            samples=len(numbers),
-            tokens=_tokens(inputs),
-            targets=len(numbers) if targets is None else targets,
-        )
-        return batch, targets is not None
+    def entries(self, numbers: Numbers) -> dict[str, Any]:
+        """Returns all that the batch maker returns for some samples, in tensors."""
+        return batch_tensors(self.batch_maker(numbers))
 
-    def _targets(self, inputs: Mapping[str, Any]) -> int | None:
-        if TARGETS in inputs:
-            return int(inputs[TARGETS])
-        labels = inputs.get("labels")
-        if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
-            return None
-        counted = labels[:, 1:] if self.shifts_labels else labels
-        return int((counted != IGNORED).sum())
+    def rule_of(self, entries: Mapping[str, Any]) -> TargetRule:
+        """Returns the rule that gives a batch its targets."""
+        return self.rule or assumed_rule(
+            entries, shifts_labels=self.shifts_labels, takes_targets=self.takes_targets
+        )
+
+    def batch(self, numbers: Numbers) -> tuple[MicroBatch, TargetRule]:
+        """Returns a micro-batch, and the rule that gives its targets."""
+        entries = self.entries(numbers)
+        rule = self.rule_of(entries)
+        batch = MicroBatch(
+            inputs=module_inputs(entries, takes_targets=self.takes_targets),
+            samples=len(numbers),
+            tokens=_tokens(entries, len(numbers)),
+            targets=target_weight(rule, entries, len(numbers)),
+        )
+        return batch, rule
 
 
 BatchSource = DatasetSource | FunctionSource
 
 
-def batch_source(model: BuiltModel, spec: SweepSpec) -> BatchSource:
+def batch_source(model: BuiltModel, spec: SweepSpec, rule: TargetRule | None = None) -> BatchSource:
     """Returns the source of a model's batches: its own batch maker, else the spec's data.
+
+    Args:
+        model: The model.
+        spec: Names the data.
+        rule: What the loss of a user's function is a mean over; None to go by its batches' keys.
 
     Raises:
         DataError: If the spec's data cannot be read, or the model has neither a batch maker
             nor a vocabulary.
     """
     if model.batch_maker is not None:
-        return batch_source_of(model.module, model.batch_maker)
+        return batch_source_of(model.module, model.batch_maker, rule)
     if model.vocab_size is None:
         raise DataError(f"{spec.model.name} has no vocabulary to draw tokens from")
     return DatasetSource(dataset=load_dataset(spec.data, spec.train, model.vocab_size), spec=spec)
 
 
-def batch_source_of(module: nn.Module, batch_maker: BatchMaker) -> FunctionSource:
+def batch_source_of(
+    module: nn.Module, batch_maker: BatchMaker, rule: TargetRule | None = None
+) -> FunctionSource:
     """Returns the source of batches for a module of the user's."""
-    return FunctionSource(batch_maker=batch_maker, shifts_labels=is_causal_lm(module))
+    return FunctionSource(
+        batch_maker=batch_maker,
+        rule=rule,
+        shifts_labels=is_causal_lm(module),
+        takes_targets=takes_targets(module),
+    )
 
 
 def is_causal_lm(module: nn.Module) -> bool:
@@ -303,10 +316,9 @@ def is_causal_lm(module: nn.Module) -> bool:
     return type(module).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 
-def _tokens(inputs: Mapping[str, torch.Tensor]) -> int:
-    if "attention_mask" in inputs and inputs["attention_mask"].dim() == 2:
-        return int(inputs["attention_mask"].sum())
-    if "input_ids" in inputs:
-        return inputs["input_ids"].numel()
+def _tokens(entries: Mapping[str, Any], samples: int) -> int:
+    mask, ids = entries.get("attention_mask"), entries.get("input_ids")
+    if isinstance(mask, torch.Tensor) and mask.dim() == 2:
+        return int(mask.sum())
     # a batch without token ids counts its samples
-    return max((len(tensor) for tensor in inputs.values() if tensor.dim()), default=1)
+    return ids.numel() if isinstance(ids, torch.Tensor) else samples

@@ -10,10 +10,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.sequence_packing import pack, width
 from search_spaces.plan import Attention, Batching
 from search_spaces.spec.schema import Task
+from workers.plain_torch.loss import on_device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +23,15 @@ class MicroBatch:
     """The input of one forward pass of one rank.
 
     `inputs` are the module's keyword arguments. `samples` and `tokens` leave padding out.
-    `targets` is the number of labels that the loss averages over, and so the micro-batch's
-    weight in the loss of a step. `longest` is set for packed rows of flash attention: no sample
-    has more tokens, those of padding included.
+    `targets` is the micro-batch's weight in the loss of a step: the number of labels that its loss
+    averages over, or the sum of their weights. `longest` is set for packed rows of flash
+    attention: no sample has more tokens, those of padding included.
     """
 
-    inputs: Mapping[str, torch.Tensor]
+    inputs: Mapping[str, Any]
     samples: int
     tokens: int
-    targets: int
+    targets: float
     longest: int | None = None
 
     @property
@@ -40,13 +42,13 @@ class MicroBatch:
 
     def on(self, device: torch.device) -> dict[str, Any]:
         """Returns the module's keyword arguments, tensors on a device."""
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
-        return self.arguments | moved
+        return self.arguments | on_device(self.inputs, device)
 
     def pin_memory(self) -> Self:
         """Returns a copy in page-locked memory, from which CUDA copies asynchronously."""
-        pinned = {name: tensor.pin_memory() for name, tensor in self.inputs.items()}
-        return replace(self, inputs=pinned)
+        return replace(
+            self, inputs=tree_map_only(torch.Tensor, torch.Tensor.pin_memory, self.inputs)
+        )
 
 
 IGNORED = -100  # a label that no loss counts: torch's and transformers' convention

@@ -7,11 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from workers.data.collate import MicroBatch
 from workers.engines.stopwatch import Stopwatch
+from workers.plain_torch.loss import loss_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +36,15 @@ class AbstractTraining(ABC):
     device: torch.device
 
     @abstractmethod
-    def step(self, batches: Sequence[MicroBatch], targets: int, watch: Stopwatch) -> torch.Tensor:
+    def step(self, batches: Sequence[MicroBatch], targets: float, watch: Stopwatch) -> torch.Tensor:
         """Trains on the micro-batches of this rank's data index and updates the weights.
 
-        Each micro-batch's mean loss is weighted by its share of the step's targets. The gradient
+        Each micro-batch's loss is weighted by its share of the step's targets. The gradient
         is therefore that of the mean over the global batch, however the batch is laid out.
 
         Args:
             batches: The micro-batches of the step; ranks with the same data index get the same.
-            targets: Number of labels in the global batch, over all ranks.
+            targets: Weight of the global batch, over all ranks: see `MicroBatch.targets`.
             watch: Records the current phase.
 
         Returns:
@@ -52,12 +54,12 @@ class AbstractTraining(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor | None:
+    def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor | None:
         """Runs forward passes in evaluation mode without gradients, then returns to training mode.
 
         Args:
             batches: The micro-batches of a step, as `step` takes them.
-            targets: Number of labels in the global batch, over all ranks.
+            targets: Weight of the global batch, over all ranks: see `MicroBatch.targets`.
 
         Returns:
             This rank's part of the mean loss, as from `step`; None if the model returns no loss
@@ -84,32 +86,9 @@ class AbstractTraining(ABC):
         """Releases what the engine holds beyond its tensors; called once, also on failure."""
 
 
-def require_loss(output: object) -> torch.Tensor:
-    """Returns the scalar loss from a module's output.
-
-    Raises:
-        TypeError: If there is none; names the type of the output.
-    """
-    loss = find_loss(output)
-    if loss is None:
-        raise TypeError(
-            f"the model's forward returned {type(output).__name__} without a scalar loss;"
-            " it must return a loss tensor or an object with .loss"
-        )
-    return loss
-
-
-def find_loss(output: object) -> torch.Tensor | None:
-    """Returns the scalar loss from a module's output, None if there is none."""
-    loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        return None
-    return loss.float().reshape(())
-
-
 def evaluation_loss(
     module: Callable[..., object],
-    inputs: Iterable[tuple[Mapping[str, torch.Tensor], float]],
+    inputs: Iterable[tuple[Mapping[str, Any], float]],
     computing: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> torch.Tensor | None:
     """Runs forward passes without gradients and sums their weighted losses.
@@ -126,7 +105,9 @@ def evaluation_loss(
     with torch.no_grad():
         for arguments, weight in inputs:
             with computing():
-                loss = find_loss(module(**arguments))
-            parts.append(None if loss is None else loss * weight)
-    losses = [part for part in parts if part is not None]
-    return torch.stack(losses).sum() if len(losses) == len(parts) else None
+                output = module(**arguments)
+            try:
+                parts.append(loss_of(output) * weight)
+            except TypeError:
+                return None
+    return torch.stack(parts).sum()

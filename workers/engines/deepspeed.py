@@ -17,11 +17,12 @@ from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.settings.optimizer import render_schedule
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch
-from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss, require_loss
+from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss
 from workers.engines.stopwatch import Stopwatch
 from workers.models.built import BuiltModel
 from workers.parallel.deepspeed import DeepSpeedState, Engine, OptimizerMaker, make_engine
 from workers.plain_torch.blocks import reset_compiler
+from workers.plain_torch.loss import loss_of
 from workers.plain_torch.update import make_scheduler
 from workers.process_groups import Mesh
 
@@ -107,7 +108,7 @@ class DeepSpeedTraining(AbstractTraining):
         module: nn.Module = self.engine.module
         return module
 
-    def step(self, batches: Sequence[MicroBatch], targets: int, watch: Stopwatch) -> torch.Tensor:
+    def step(self, batches: Sequence[MicroBatch], targets: float, watch: Stopwatch) -> torch.Tensor:
         parts = []
         for index, batch in enumerate(batches):
             with watch.during("data"):
@@ -115,7 +116,7 @@ class DeepSpeedTraining(AbstractTraining):
             # set each time, since a step may have fewer micro-batches than the plan (packing)
             self.engine.set_gradient_accumulation_boundary(index == len(batches) - 1)
             with watch.during("forward"):
-                part = require_loss(self.engine(**inputs)) * (batch.targets / targets)
+                part = loss_of(self.engine(**inputs)) * (batch.targets / targets)
             with watch.during("backward"):
                 # times `data`: DeepSpeed averages gradients over ranks, while loss parts add up
                 self.engine.backward(part * self.data, scale_wrt_gas=False)
@@ -124,7 +125,7 @@ class DeepSpeedTraining(AbstractTraining):
             self.engine.step()
         return torch.stack(parts).sum() * self.counts
 
-    def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor | None:
+    def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor | None:
         self.engine.eval()
         loss = evaluation_loss(
             self.engine, ((batch.on(self.device), batch.targets / targets) for batch in batches)

@@ -33,12 +33,13 @@ from search_spaces.settings.render import PipelineSettings, TorchSettings
 from search_spaces.settings.schedules import SCHEDULES
 from search_spaces.spec.sections import TrainSpec
 from workers.data.collate import MicroBatch, pad_to_common_shape
+from workers.data.user_batches import inputs_of
 from workers.engines.gradient_average import GradientAverage
 from workers.engines.optimizer_step import make_update
 from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.stopwatch import Stopwatch
 from workers.engines.torch_base import AbstractTorchTraining
-from workers.models.built import BuiltModel, module_inputs
+from workers.models.built import BuiltModel
 from workers.models.function import PROBE_SAMPLES
 from workers.models.stack import Stack, find_stack
 from workers.models.stack_trace import HiddenShape
@@ -223,7 +224,7 @@ class PipelineTraining(AbstractTorchTraining):
     tied: TiedWeights | None
     pads: bool  # batches come from Plimsoll's own data, which can be padded to one shape
 
-    def step(self, batches: Sequence[MicroBatch], targets: int, watch: Stopwatch) -> torch.Tensor:
+    def step(self, batches: Sequence[MicroBatch], targets: float, watch: Stopwatch) -> torch.Tensor:
         with watch.during("data"):
             batches = self._to_one_shape(batches)
             # times `data`: gradients are averaged over ranks, while loss parts add up
@@ -238,7 +239,7 @@ class PipelineTraining(AbstractTorchTraining):
             self.update.step()
         return self._sum(parts) / self.data
 
-    def evaluate(self, batches: Sequence[MicroBatch], targets: int) -> torch.Tensor:
+    def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor:
         """Evaluates; the model must return a loss, which torch's schedules require."""
         self.module.eval()
         batches = self._to_one_shape(batches)
@@ -279,7 +280,8 @@ def build_pipeline(
     assert pipeline is not None
     maker = model.batch_maker
     stack = find_stack(
-        model.module, None if maker is None else lambda: module_inputs(maker(PROBE_SAMPLES))
+        model.module,
+        None if maker is None else lambda: inputs_of(model.module, maker(PROBE_SAMPLES)),
     )
     stages = cut_stages(model, stack, pipeline, mesh.place.stage, _named_splits(model, settings))
     passes = {stage.index: _parallel_pass(stage, settings, mesh, device) for stage in stages}

@@ -14,10 +14,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.settings.render import TorchSettings
-from workers.engines.base import require_loss
 from workers.engines.gradient_average import own_gradients
 from workers.models.stage_placeholders import HiddenStateChannel
 from workers.plain_torch.data_parallel import autocast, sync_shards
+from workers.plain_torch.loss import loss_of
 from workers.plain_torch.update import Update
 
 
@@ -84,7 +84,7 @@ class StageModule(nn.Module):
             output: object = self.module(**self._inputs[index])
         if self.is_last:
             assert self._update is not None
-            part = require_loss(output) * self._weights[index]
+            part = loss_of(output) * self._weights[index]
             self.parts.append(part.detach())
             result = self._update.scale(part)
         else:

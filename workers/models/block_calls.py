@@ -17,6 +17,7 @@ from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.stack import MakeInputs, find_blocks
 from workers.models.stack_trace import without_memory
 from workers.models.user_code import UserCodeError, user_code_errors
+from workers.plain_torch.loss import on_device
 
 
 def watch_blocks(module: nn.Module) -> list[nn.Module]:
@@ -57,7 +58,7 @@ def bypasses_hooks(module: nn.Module, inputs: MakeInputs) -> bool:
     past: list[nn.Module] = []
     with contextlib.suppress(UserCodeError), user_code_errors(type(module).__name__):
         skeleton, batch = without_memory(module), inputs()
-        on_meta = {name: torch.empty_like(value, device="meta") for name, value in batch.items()}
+        on_meta = on_device(batch, torch.device("meta"))
         past = watch_blocks(skeleton)
         fake = FakeMemory()
         with fake, GroupedProducts(), without_fake_tensor_logs():

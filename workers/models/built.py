@@ -16,8 +16,7 @@ from search_spaces.spec.schema import Task
 from workers.models.deferred_init import InitialValues
 
 SampleNumbers = tuple[int, ...]
-TARGETS = "targets"  # key of a user's batch: how many targets its loss is the mean over
-BatchMaker = Callable[[SampleNumbers], Mapping[str, Any]]  # tensors, and `targets`
+BatchMaker = Callable[[SampleNumbers], Mapping[str, Any]]  # see `workers.data.user_batches`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +42,6 @@ class BuiltModel:
         """Puts the whole model with its values on `device` (default: CPU), in place."""
         self.initial.materialise(self.module, device or torch.device("cpu"))
         return self
-
-
-def module_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a user's batch has for the module."""
-    return {name: value for name, value in batch.items() if name != TARGETS}
 
 
 @contextmanager

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import resource
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from search_spaces.facts import ModelFacts
+from search_spaces.errors import ModelError
+from search_spaces.facts import ModelFacts, with_findings
 from search_spaces.presets.catalogue import preset_config, preset_names
 from search_spaces.spec.files import is_file, is_folder, with_home
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
+from search_spaces.step_findings import StepFindings
 from workers.models.disk_cache import cache_folder, content_digest, save_file
 from workers.models.isolation import run_apart
 from workers.models.trust import check_trusted, is_hub_id, module_specs
 from workers.models.user_code import importable_from_cwd
 
 DESCRIBE_SECONDS = 120.0  # imports, a build on the meta device, and probes of small ones
+PROBE_SECONDS = 90.0  # two builds of a user's function, and the passes of `step_probe`
+_REFUSED = b"refused: "
 
 
 def model_source(spec: ModelSpec) -> Any:
@@ -122,17 +128,40 @@ def _described_apart(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
         with importable_from_cwd():
             check_trusted(module)
     request = {"model": spec.model_dump(mode="json"), "train": train.model_dump(mode="json")}
-    return _adapter().validate_json(run_apart(describe_to_json, request, DESCRIBE_SECONDS))
+    facts = _adapter().validate_json(run_apart(describe_to_json, request, DESCRIBE_SECONDS))
+    if not colon:
+        return facts
+    try:
+        answer = run_apart(probe_to_json, request, PROBE_SECONDS)
+    except ModelError as error:  # out of time or memory, which says nothing about the model
+        return with_findings(facts, StepFindings(not_probed=str(error)))
+    if answer.startswith(_REFUSED):
+        raise ModelError(answer.removeprefix(_REFUSED).decode())
+    return _adapter().validate_json(answer)
 
 
 def describe_to_json(request: Any) -> bytes:
     """Describes the model of a request of `model_facts`, in the process that may run its code."""
-    from workers.models.function_probe import with_function_findings
     from workers.models.load import describe
 
     spec = ModelSpec.model_validate(request["model"])
     train = TrainSpec.model_validate(request["train"])
-    return _adapter().dump_json(with_function_findings(describe(spec, train), spec, train))
+    return _adapter().dump_json(describe(spec, train))
+
+
+def probe_to_json(request: Any) -> bytes:
+    """Describes and probes a user's function likewise, in half of the memory that is free."""
+    from workers.models.function_probe import with_function_findings
+    from workers.models.load import describe
+
+    limit = psutil.virtual_memory().available // 2 + psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    spec = ModelSpec.model_validate(request["model"])
+    train = TrainSpec.model_validate(request["train"])
+    try:
+        return _adapter().dump_json(with_function_findings(describe(spec, train), spec, train))
+    except ModelError as error:
+        return _REFUSED + str(error).encode()
 
 
 def _cached_file(spec: ModelSpec, train: TrainSpec) -> Path:

@@ -17,8 +17,9 @@ from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import LoraSpec, TrainSpec
+from workers.data.user_batches import inputs_of
 from workers.models.block_calls import bypasses_hooks
-from workers.models.built import BatchMaker, BuiltModel, module_inputs, seeded
+from workers.models.built import BatchMaker, BuiltModel, seeded
 from workers.models.fake_memory import FakeMemory
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
@@ -130,7 +131,7 @@ def _parallel_facts(
 ) -> dict[str, Any]:
     if module is None or batch_maker is None:
         return {}
-    inputs = lru_cache(lambda: module_inputs(batch_maker(PROBE_SAMPLES)))
+    inputs = lru_cache(lambda: inputs_of(module, batch_maker(PROBE_SAMPLES)))
     return {
         **parallel_facts(module, spec.tensor_plan, inputs),
         "bypasses_hooks": bypasses_hooks(module, inputs),

@@ -40,6 +40,7 @@ from workers.models.init_recorder import NotReplayableError, Recipe, recording
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.loss_probes import follows_label_count, probe_loss
 from workers.models.stack import find_blocks
+from workers.models.step_probe import with_weights_of
 from workers.models.tensor_plan import parallel_facts
 
 _FLASH_MISSING = {
@@ -194,6 +195,7 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
         has_unused_weights=trained.has_unused_weights,
         bypasses_hooks=trained.bypasses_hooks,
         attention_differences=probed.attentions,
+        step=probed.step and with_weights_of(module, probed.step),
         **parallel_facts(module, spec.tensor_plan),
     )
     return facts, learned

@@ -11,26 +11,37 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import Task
-from workers.models.built import seeded
+from search_spaces.step_findings import Count, StepFindings, TargetRule
+from workers.data.targets import SAMPLES
+from workers.models.built import SampleNumbers, seeded
 from workers.models.small_model import (
+    VOCABULARY,
     random_tokens,
     small_fields_of,
     small_model,
     task_inputs,
     tolerated,
 )
+from workers.models.step_probe import probe_step
 
 _SHORT, _LONG = 6, 12  # tokens of a sample, and of a longer one
 _SWITCH = 8  # tokens after which rotary positions that depend on the length change
+_LENGTHS = (5, 12)  # tokens of the samples in a step
+_LABELS = TargetRule(count=Count.LABELS, key="labels")
+_RULES: dict[Task, TargetRule] = {  # as `workers.data.collate` counts
+    "causal-lm": TargetRule(count=Count.SHIFTED_LABELS, key="labels"),
+    "masked-lm": _LABELS,
+    "seq2seq": _LABELS,
+    "sequence-classification": SAMPLES,
+}
 _MANY_LABELS = 1000  # of other micro-batches: a mean over the batch's own ignores them
 
 
@@ -40,15 +51,29 @@ class LossFindings:
 
     Attributes:
         padding: How much outputs for a sample change beside a longer one.
-        batch: How much the loss of two samples differs from the mean of theirs.
         attentions: How much outputs differ from those of the first attention, for each other one.
-        shifts_labels: False if a causal model's loss at a token is of that token itself.
+        step: Findings of passes in training mode; the loss should be the mean of `rule`.
+        rule: What Plimsoll's own batches are weighed by.
     """
 
+    rule: TargetRule
     padding: float | None = None
-    batch: float | None = None
     attentions: tuple[tuple[Attention, float], ...] = ()
-    shifts_labels: bool = True
+    step: StepFindings | None = None
+
+    @property
+    def batch(self) -> float | None:
+        """How much the loss of a batch differs from the weighted mean of its parts."""
+        if self.step is None or self.step.not_probed:
+            return None
+        fits = self.step.nearest is None and self.rule in self.step.mean_over
+        return 0.0 if fits else self.step.nearest_error or 1.0
+
+    @property
+    def shifts_labels(self) -> bool:
+        """False if a causal model's loss at a token is of that token itself."""
+        fits = () if self.step is None or self.step.nearest else self.step.mean_over
+        return self.rule.count is not Count.SHIFTED_LABELS or fits[:1] != (_LABELS,)
 
 
 def probe_loss(module: Any, task: Task, attentions: tuple[Attention, ...]) -> LossFindings:
@@ -86,16 +111,15 @@ def _findings(
 ) -> LossFindings:
     fields = json.loads(fields_json)
     first, *others = attentions or ("eager",)
-    found: dict[str, Any] = {}
+    rule = _RULES[task]
+    found: dict[str, Any] = {"rule": rule}
     name = model_class.__name__
     with tolerated(name):
         short_rope = small_model(model_class, _with_early_switch(fields), first)
         found["padding"] = _padding_difference(short_rope, task)
     with tolerated(name):
         model = small_model(model_class, fields, first)
-        found["batch"] = _batch_difference(model, task)
-        if task == "causal-lm":
-            found["shifts_labels"] = _shifts_labels(model)
+        found["step"] = probe_step(model, partial(_batch, task), rule, gradients=False)
     with tolerated(name):
         found["attentions"] = tuple(
             (other, _attention_difference(model_class, fields, task, (first, other)))
@@ -125,22 +149,16 @@ def _padding_difference(model: nn.Module, task: Task) -> float:
     return _apart(beside, alone)
 
 
-def _batch_difference(model: nn.Module, task: Task) -> float:
-    take_batch_statistics(model)
-    tokens = random_tokens(2, _SHORT)
-    both = task_inputs(task, tokens, [_SHORT, _SHORT])
-    parts = [{name: value[row : row + 1] for name, value in both.items()} for row in (0, 1)]
-    mean = sum(model(**part).loss for part in parts) / 2
-    return float((model(**both).loss - mean).abs() / mean.abs())
-
-
-def _shifts_labels(model: nn.Module) -> bool:
-    tokens = random_tokens(1, _SHORT)
-    result = model(input_ids=tokens, labels=tokens)
-    logits = result.logits[0].float()
-    copied, shifted = cross_entropy(logits, tokens[0]), cross_entropy(logits[:-1], tokens[0, 1:])
-    # logits near zero tell nothing: then both are the logarithm of the vocabulary
-    return bool((result.loss - shifted).abs() <= (result.loss - copied).abs())
+def _batch(task: Task, numbers: SampleNumbers) -> dict[str, torch.Tensor]:
+    """Makes a batch of samples that differ in length, and that depend on their numbers alone."""
+    shortest, longest = _LENGTHS
+    draws = [torch.Generator().manual_seed(number) for number in numbers]
+    rows = [torch.randint(3, VOCABULARY, (longest,), generator=draw) for draw in draws]
+    lengths = [shortest + number % (longest - shortest + 1) for number in numbers]
+    inputs = task_inputs(task, torch.stack(rows)[:, : max(lengths)], lengths)
+    if task == "sequence-classification":
+        inputs["labels"] = torch.tensor(numbers) % 2
+    return inputs
 
 
 def _attention_difference(
@@ -156,13 +174,6 @@ def _attention_difference(
         kept = inputs["attention_mask"].bool()
         one, other = one[kept], other[kept]
     return _apart(other, one)
-
-
-def take_batch_statistics(model: nn.Module) -> None:
-    """Puts normalisations over the batch into training mode, in place, and nothing that draws."""
-    for part in model.eval().modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            part.train()
 
 
 def _apart(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -14,10 +14,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.footprint import Compute
-from workers.engines.base import require_loss
 from workers.models.built import BuiltModel
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.user_code import errors_as
+from workers.plain_torch.loss import loss_of
 from workers.plain_torch.selective import saved_operators
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Recorder
 
@@ -250,7 +250,7 @@ def trace_step(
             recorder.take_in(inputs)
             with emulated_device(device), torch.enable_grad():
                 with autocast_as_on(device, enabled=compute == "autocast"):
-                    loss = require_loss(module(**inputs))
+                    loss = loss_of(module(**inputs))
                 recorder.end_forward()
                 loss.backward()
             recorder.end_backward(module)

@@ -21,9 +21,9 @@ from tests.workers.test_same_training import (
     reference_losses,
 )
 from tests.workers.values import STEPS, a_plan, a_request, a_spec, odd_model
-from workers.engines.base import require_loss
 from workers.engines.torch import autocast
 from workers.models.load import build_whole
+from workers.plain_torch.loss import loss_of
 from workers.worker import Worker
 
 MAX_NORM, WARMUP, TOTAL = 0.5, 2, 9
@@ -96,7 +96,7 @@ def _overflow(worker: Worker, request: TrialRequest) -> dict[str, Any]:
 
     inputs = given.batches[0].on(worker.device)
     with autocast(training.settings, worker.device):
-        loss = require_loss(training.module(**inputs))
+        loss = loss_of(training.module(**inputs))
     update.scale(loss).backward()
     if worker.ranks.rank == 1:
         gradient = next(training.module.parameters()).grad

@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from search_spaces.costs.footprint import Compute, Part, Pass, Variant
 from search_spaces.plan import Attention, Precision
 from search_spaces.spec.schema import SweepSpec
-from workers.engines.base import require_loss
 from workers.models.built import seeded
 from workers.models.experts import FLOP_FORMULAS
 from workers.models.fake_memory import FakeMemory
 from workers.plain_torch.data_parallel import shard
+from workers.plain_torch.loss import loss_of
 from workers.tracing.footprints import traced_attention
 from workers.tracing.operators import tensors
 from workers.tracing.recorder import run_operator
@@ -121,7 +121,7 @@ def _track(
         counter = FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS)
         with BatchValues(), tracker, peak, counter, emulated_device(device):
             with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
-                loss = require_loss(model.module(**batch.inputs))
+                loss = loss_of(model.module(**batch.inputs))
             saved_bytes = _activations(tracker)
             loss.backward()
     return saved_bytes, max(saved_bytes, peak.size_bytes), float(counter.get_total_flops())

@@ -1,0 +1,177 @@
+"""Losses that people write, each of a small function: what they are means over differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+VOCABULARY, WIDTH, SAMPLES, LONGEST = 13, 8, 24, 9
+Batch = Callable[[tuple[int, ...]], dict[str, Any]]
+
+
+class Block(nn.Module):
+    """A layer of `Net`."""
+
+    def __init__(self, loss: str) -> None:
+        super().__init__()
+        self.inner: nn.Module = nn.Linear(WIDTH, WIDTH)
+        if loss == "spectral norm":
+            self.inner = nn.utils.parametrizations.spectral_norm(self.inner)
+
+    def forward(self, states: torch.Tensor) -> Any:
+        return states + torch.tanh(self.inner(states))
+
+
+class Net(nn.Module):
+    """A small language model whose loss is one of `LOSSES`."""
+
+    def __init__(self, loss: str) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList([Block(loss) for _ in range(2)])
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        if loss == "normalised":
+            self.head = nn.BatchNorm1d(WIDTH)
+        self.register_buffer("codes", torch.randn(4, WIDTH))
+        self.loss, self.passes = loss, 0
+
+    def forward(self, input_ids: torch.Tensor, labels: Any = None, **others: Any) -> Any:
+        states = self.embed(input_ids)
+        for block in self.blocks:
+            states = block(states)
+        if self.loss == "dropout":
+            states = functional.dropout(states, 0.3, self.training)
+        return LOSSES[self.loss](self, states, labels, others)
+
+
+def _token_losses(net: Net, states: torch.Tensor, labels: torch.Tensor, **options: Any) -> Any:
+    return functional.cross_entropy(net.head(states).transpose(1, 2), labels, **options)
+
+
+def _shifted(net: Net, states: torch.Tensor, labels: torch.Tensor, _: Any) -> Any:
+    return _token_losses(net, states[:, :-1], labels[:, 1:])
+
+
+def _over_mask(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> Any:
+    mask = others["mask"]
+    losses = _token_losses(net, states, labels.clamp(min=0), reduction="none")
+    return (losses * mask).sum() / mask.sum()
+
+
+def _per_sample(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> torch.Tensor:
+    mask = others["mask"]
+    losses = _token_losses(net, states, labels.clamp(min=0), reduction="none")
+    return (losses * mask).sum(1) / mask.sum(1)
+
+
+def _weighted(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> Any:
+    weights = others["weights"]
+    return (_per_sample(net, states, labels, others) * weights).sum() / weights.sum()
+
+
+def _ctc(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> Any:
+    lengths = others["mask"].sum(1).long()
+    log_probs = net.head(states).log_softmax(-1).transpose(0, 1)
+    targets, sizes = labels[:, :3].clamp(min=1), torch.full_like(lengths, 3)
+    return functional.ctc_loss(log_probs, targets, lengths, sizes)
+
+
+def _moving_means(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> Any:
+    pooled = net.head(states[:, 0])[:, :WIDTH]
+    nearest = torch.cdist(pooled.detach(), net.codes).argmin(1)
+    loss = (pooled - net.codes[nearest]).square().mean()
+    with torch.no_grad():
+        codes = net.codes.clone()
+        codes[nearest] = 0.9 * codes[nearest] + 0.1 * pooled.detach()
+        net.codes.copy_(codes)
+    return loss
+
+
+def _counting(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> Any:
+    net.passes += 1
+    return _per_sample(net, states, labels, others).mean() * min(1.0, 0.1 * net.passes)
+
+
+def _contrastive(net: Net, states: torch.Tensor, *_: Any) -> Any:
+    left, right = net.head(states[:, 0]), net.head(states[:, 1])
+    return functional.cross_entropy(left @ right.T, torch.arange(len(left)))
+
+
+def _preferring(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> Any:
+    scores = -_per_sample(net, states, labels, others)
+    return -functional.logsigmoid(scores - 1.0).mean()
+
+
+LOSSES: dict[str, Callable[[Net, torch.Tensor, Any, Any], Any]] = {
+    "labels": lambda net, states, labels, _: _token_losses(net, states, labels),
+    "shifted inside": _shifted,
+    "class weights": lambda net, states, labels, _: _token_losses(
+        net, states, labels, weight=torch.linspace(0.5, 2, VOCABULARY)
+    ),
+    "sample weights": _weighted,
+    "mask": _over_mask,
+    "samples": lambda *given: _per_sample(*given).mean(),
+    "ctc": _ctc,
+    "sum": lambda net, states, labels, _: _token_losses(net, states, labels, reduction="sum"),
+    "preferring": _preferring,
+    "dropout": _shifted,
+    "spectral norm": _shifted,
+    "moving means": _moving_means,
+    "counting": _counting,
+    "contrastive": _contrastive,
+    "normalised": lambda net, states, *_: net.head(states[:, 0]).exp().mean(),
+    "vector": _per_sample,
+    "mapping": lambda *given: {"loss": _shifted(*given), "logits": given[1]},
+    "tuple": lambda *given: (_shifted(*given), given[1]),
+    "logits first": lambda *given: (given[1], _shifted(*given)),
+    "two": lambda *given: {"loss_lm": _shifted(*given), "loss_cls": given[1].mean()},
+    "nothing": lambda *given: {"logits": given[1]},
+}
+
+
+def make(loss: str = "labels", says_targets: bool = False, as_arrays: bool = False) -> Any:
+    """Returns a module with a loss, and its batch maker.
+
+    Args:
+        loss: One of `LOSSES`.
+        says_targets: Batches have the sum of the class weights of their labels as `targets`.
+        as_arrays: Batches have arrays and lists in place of tensors, and a text and a switch.
+    """
+    drawn = np.random.default_rng(0)
+    lengths = [4 + n % 6 for n in range(SAMPLES)]
+    lengths[:2] = [LONGEST, LONGEST]  # the first two have one length
+    rows = [drawn.integers(1, VOCABULARY, size) for size in lengths]
+    weights = torch.linspace(0.5, 2, SAMPLES)
+    classes = torch.linspace(0.5, 2, VOCABULARY)
+
+    def batch(numbers: tuple[int, ...]) -> dict[str, Any]:
+        numbers = tuple(number % SAMPLES for number in numbers)
+        width = max(lengths[n] for n in numbers)
+        ids, labels = np.zeros((len(numbers), width), int), np.full((len(numbers), width), -100)
+        for row, n in enumerate(numbers):
+            ids[row, : lengths[n]] = labels[row, : lengths[n]] = rows[n]
+            labels[row, : n % 3] = -100  # what a prompt has
+        made = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+        made["mask"] = (made["input_ids"] > 0).float()
+        made["weights"] = weights[list(numbers)]
+        if says_targets:
+            counted = made["labels"][made["labels"] >= 0]
+            made["targets"] = float(classes[counted].sum())
+        if as_arrays:
+            return {
+                "input_ids": ids.tolist(),
+                "labels": labels,
+                "mask": made["mask"].numpy(),
+                "nested": {"weights": made["weights"]},
+                "return_loss": True,
+                "names": ["a text"] * len(numbers),
+                "nothing": None,
+            }
+        return made
+
+    return Net(loss), batch
