@@ -174,7 +174,8 @@ def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
 
 
 def _difference_words(model: ModelFacts) -> str:
-    share, step = f"{100 * model.batch_difference:.2g}%", model.step or StepFindings()
+    percent, step = 100 * model.batch_difference, model.step or StepFindings()
+    share = f"{percent:.2g}%" if percent < 100 else f"{percent:.0f}%"
     if step.carries_state and step.nearest is None:
         state = ", ".join(step.changed_state[:3]) or "what is in no buffer"
         return f"changes by {share} with the pass before, which changes {state}"
@@ -185,7 +186,7 @@ def _difference_words(model: ModelFacts) -> str:
         )
     if step.nearest is None:
         return f"for two samples differs from the mean of theirs by {share}"
-    over = f"{step.nearest.count} of {step.nearest.key}" if step.nearest.key else "samples"
+    over = repr(step.nearest.key) if step.nearest.key else "samples"
     alone = " but among samples of one shape" if step.fit is Fit.PADDING else ""
     return (
         f"is no mean over samples, labels or an entry of the batch{alone}: the nearest, over"

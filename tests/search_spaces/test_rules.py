@@ -14,6 +14,7 @@ from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
+from search_spaces.step_findings import Recomputation, StepFindings
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 
@@ -359,6 +360,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ddp_plan(compression="bf16"),
         around(),
         "compression bf16 needs NCCL, but the ranks run on CPUs",
+    ),
+    "recomputation_keeps_the_gradient": (
+        ddp_plan(checkpoint_ratio=1.0),
+        around(model=a_model(step=StepFindings(recomputation=Recomputation.FAILS))),
+        "GPT2LMHeadModel fails when its blocks are recomputed",
     ),
     "checkpoint_offload_is_not_compiled": (
         ddp_plan(checkpoint_ratio=0.5, checkpoint_offload=True, compile=True),

@@ -42,7 +42,8 @@ class Net(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, labels: Any = None, **others: Any) -> Any:
         states = self.embed(input_ids)
-        for block in self.blocks:
+        skips = self.loss == "skipping" and torch.rand(()) < 0.3
+        for block in self.blocks[1:] if skips else self.blocks:
             states = block(states)
         if self.loss == "dropout":
             states = functional.dropout(states, 0.3, self.training)
@@ -124,6 +125,10 @@ LOSSES: dict[str, Callable[[Net, torch.Tensor, Any, Any], Any]] = {
     "moving means": _moving_means,
     "counting": _counting,
     "contrastive": _contrastive,
+    "skipping": _shifted,
+    "noise": lambda net, states, *_: (
+        (net.head(states[:, 0]) + torch.randn(len(states), 1)).square().mean()
+    ),
     "normalised": lambda net, states, *_: net.head(states[:, 0]).exp().mean(),
     "vector": _per_sample,
     "mapping": lambda *given: {"loss": _shifted(*given), "logits": given[1]},
@@ -167,6 +172,7 @@ def make(loss: str = "labels", says_targets: bool = False, as_arrays: bool = Fal
                 "input_ids": ids.tolist(),
                 "labels": labels,
                 "mask": made["mask"].numpy(),
+                "weights": made["weights"].numpy(),
                 "nested": {"weights": made["weights"]},
                 "return_loss": True,
                 "names": ["a text"] * len(numbers),

@@ -63,7 +63,8 @@ def built(worker: Worker, request: TrialRequest, optimizer_of: OptimizerOf | Non
     plan, spec = request.plan, request.spec
     load_engine(plan, worker.device)
     mesh = worker.group.acquire(_SECONDS, plan)
-    source = batch_source(build(spec.model, spec.train, attention=plan.attention), spec)
+    rule = None if request.step is None else request.step.mean_over[0]
+    source = batch_source(build(spec.model, spec.train, attention=plan.attention), spec, rule)
     training = _training(request, mesh, worker.device, optimizer_of)
     return Built(request=request, training=training, mesh=mesh, source=source, device=worker.device)
 

@@ -66,12 +66,12 @@ def test_what_user_code_raises_is_a_crash_that_says_where(
     ("fault", "config", "detail"),
     [
         ("exits", {"rank": 1}, "SystemExit: user code called exit"),
-        ("tuple", {}, "TypeError: the model's forward returned tuple without"),
+        ("keys", {}, "TypeError: forward returned dict, which has loss_lm, loss_cls: return"),
         *(
             pytest.param(*case, marks=thorough)
             for case in (
                 ("exits", {}, "SystemExit: user code called exit"),
-                ("vector", {}, "TypeError: the model's forward returned Tensor without"),
+                ("vector", {}, "TypeError: forward returned one loss per sample, shape (3,)"),
                 ("raises", {"rank": 1, "call": 4}, IN_A_SENTENCE),  # in a measured step
                 ("keeps", {"call": 2}, IN_A_SENTENCE),  # its error, and with it the model
             )

@@ -48,11 +48,16 @@ MODELS = {
 FUNCTIONS: dict[str, dict[str, Any]] = {
     "by labels": {"function": "make_answering"},
     "by targets": {"function": "make_answering", "says_targets": True},
+    "by weights": {"function": "loss_models:make", "loss": "sample weights", "as_arrays": True},
+    "in a mapping": {"function": "loss_models:make", "loss": "mapping"},
     # each rank draws its weights from a generator that nobody seeds
     "by rank": {"function": "make", "by_rank": True, "width": 8},
 }
 DEFAULT = ("by rank", "torchrun", {"zero_stage": 3})
 MORE: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("by weights", "torchrun", {}),
+    ("in a mapping", "accelerate", {}),
+    ("in a mapping", "deepspeed", {**DEEPSPEED, "zero_stage": 2}),
     ("t5", "hf-trainer", {}),
     ("bert", "hf-trainer", {"data": 1, "batching": "grouped"}),
     ("llama", "hf-trainer", {**DEEPSPEED, "zero_stage": 3}),

@@ -138,6 +138,27 @@ def test_an_architecture_trains_as_the_plain_loop_or_is_refused(
     assert any(each.ending == "same" for each in found)
 
 
+LOSSES: dict[str, str] = {
+    **dict.fromkeys(["labels", "shifted inside", "class weights", "sample weights"], "same"),
+    **dict.fromkeys(["mask", "samples", "ctc", "sum", "preferring"], "same"),
+    **dict.fromkeys(["mapping", "tuple"], "same"),
+    **dict.fromkeys(["spectral norm", "moving means", "counting"], "refused"),
+    "contrastive": "refused",
+}
+SPLIT = ("alone, padded", "alone, grouped, checkpoints", "ddp", "zero 3, checkpoints")
+
+
+@pytest.mark.cases_by_default(3)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_functions_loss_is_weighed_by_what_it_is_a_mean_over(parity: Parity, loss: str) -> None:
+    config = {"says_targets": loss == "class weights", "as_arrays": loss == "sample weights"}
+    expected = Expected(function_spec("loss_models:make", loss=loss, **config))
+
+    rows = list(parity.of_layouts(loss, expected, {name: COMMON[name] for name in SPLIT}))
+
+    assert {row.ending for row in rows} == {LOSSES[loss]}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("config", [{}, {"says_targets": True}], ids=["labels", "targets"])
 def test_plans_of_a_function_weigh_its_micro_batches_by_their_labels(

@@ -42,7 +42,8 @@ class MicroBatch:
 
     def on(self, device: torch.device) -> dict[str, Any]:
         """Returns the module's keyword arguments, tensors on a device."""
-        return self.arguments | on_device(self.inputs, device)
+        moved: dict[str, Any] = on_device(self.inputs, device)
+        return self.arguments | moved
 
     def pin_memory(self) -> Self:
         """Returns a copy in page-locked memory, from which CUDA copies asynchronously."""

@@ -30,7 +30,7 @@ class EqualDraws(TorchDispatchMode):
             until: Time of this thread's clock at which operators raise `TooSlowError` [s].
             equal: Replace draws; otherwise the mode only watches the time.
         """
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._until, self._equal, self.draws = until, equal, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -65,7 +65,7 @@ class EqualDraws(TorchDispatchMode):
         return hashed.clamp(1e-6, 1 - 1e-6).expand(like.shape)
 
 
-def _draw(kind: str, given: dict[str, Any], uniform: torch.Tensor) -> torch.Tensor:
+def _draw(kind: str, given: dict[str, Any], uniform: torch.Tensor) -> Any:
     low = given.get("from", given.get("low", 0))
     match kind:
         case "uniform":

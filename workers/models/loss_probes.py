@@ -19,7 +19,7 @@ from torch import nn
 
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import Task
-from search_spaces.step_findings import Count, StepFindings, TargetRule
+from search_spaces.step_findings import Count, Fit, StepFindings, TargetRule
 from workers.data.targets import SAMPLES
 from workers.models.built import SampleNumbers, seeded
 from workers.models.small_model import (
@@ -66,8 +66,10 @@ class LossFindings:
         """How much the loss of a batch differs from the weighted mean of its parts."""
         if self.step is None or self.step.not_probed:
             return None
-        fits = self.step.nearest is None and self.rule in self.step.mean_over
-        return 0.0 if fits else self.step.nearest_error or 1.0
+        # what padding changes is a finding of its own
+        fits = self.step.nearest is None or self.step.fit is Fit.PADDING
+        is_mean = fits and self.rule in self.step.mean_over
+        return 0.0 if is_mean else self.step.nearest_error or 1.0
 
     @property
     def shifts_labels(self) -> bool:

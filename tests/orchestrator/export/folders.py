@@ -22,6 +22,7 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.outcomes import make_measured
 from tests.workers.test_same_training import SPEC
+from workers.models.function_probe import with_function_findings
 from workers.prepare import prepare
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +36,8 @@ CLIP = 3.0
 def taken_of(plan: Plan, *, hosts: int = 1, spec: SweepSpec = SPEC, **train: Any) -> ExportSource:
     """Returns the plan as if it had been measured; `train` overrides keys of the specification."""
     spec = spec.model_copy(update={"train": spec.train.model_copy(update=train)})
-    return source_of(plan, spec, prepare(spec), hosts=hosts)
+    model = with_function_findings(prepare(spec), spec.model, spec.train)
+    return source_of(plan, spec, model, hosts=hosts)
 
 
 def source_of(

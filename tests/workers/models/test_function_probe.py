@@ -1,16 +1,26 @@
-"""Probes of users' functions: batch statistics, sums, and data that is not the same again."""
+"""Probes of users' functions: what a loss is a mean over, state, outputs, and data."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import torch
 
+from search_spaces.errors import ModelError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.spec.schema import SweepSpec
-from tests.workers.depending_models import Data, Way
+from search_spaces.step_findings import (
+    Count,
+    Fit,
+    LossForm,
+    Recomputation,
+    StepFindings,
+    TargetRule,
+)
+from tests.workers.depending_models import Data
 from workers.models.function_probe import with_function_findings
 from workers.models.load import describe
 
@@ -50,15 +60,108 @@ def test_a_mean_over_samples_that_are_what_their_numbers_say_is_left_alone() -> 
     assert micro_batches(spec_of()) == {1, 2, 4}
 
 
-@pytest.mark.parametrize(("way", "least"), [("normalised", 0.01), ("summed", 0.9)])
-def test_a_loss_that_depends_on_the_samples_beside_one(way: Way, least: float) -> None:
-    facts = facts_of(spec_of(way=way))
+def test_a_loss_that_depends_on_the_samples_beside_one() -> None:
+    facts = facts_of(spec_of(way="normalised"))
 
-    assert facts.batch_difference > least
+    assert facts.batch_difference > 0.01
     assert [found.on for found in facts.dependences] == ["batch"]
-    assert micro_batches(spec_of(way=way)) == {1}
+    assert micro_batches(spec_of(way="normalised")) == {1}
     named = {"micro_batch": [4, 2]}  # the first is what to train with
-    assert micro_batches(spec_of(way=way, space=named)) == {4}
+    assert micro_batches(spec_of(way="normalised", space=named)) == {4}
+
+
+def step_of(loss: str, **config: Any) -> tuple[ModelFacts, StepFindings]:
+    spec = spec_of("make", loss=loss, **config)
+    model = spec.model.model_copy(update={"name": "tests.workers.loss_models:make"})
+    facts = facts_of(spec.model_copy(update={"model": model}))
+    assert facts.step is not None
+    assert not facts.step.not_probed
+    return facts, facts.step
+
+
+LABELS = TargetRule(count=Count.LABELS, key="labels")
+SHIFTED = TargetRule(count=Count.SHIFTED_LABELS, key="labels")
+SAMPLES, ONE = TargetRule(count=Count.SAMPLES), TargetRule(count=Count.ONE)
+
+
+@pytest.mark.parametrize(
+    ("loss", "rule", "form"),
+    [
+        ("labels", LABELS, LossForm.TENSOR),
+        ("shifted inside", SHIFTED, LossForm.TENSOR),
+        ("dropout", SHIFTED, LossForm.TENSOR),
+        ("noise", SAMPLES, LossForm.TENSOR),
+        ("class weights", TargetRule(count=Count.VALUE, key="targets"), LossForm.TENSOR),
+        ("sample weights", TargetRule(count=Count.SUM, key="weights"), LossForm.TENSOR),
+        ("mask", TargetRule(count=Count.SUM, key="mask"), LossForm.TENSOR),
+        ("samples", SAMPLES, LossForm.TENSOR),
+        ("ctc", SAMPLES, LossForm.TENSOR),
+        ("preferring", SAMPLES, LossForm.TENSOR),
+        ("sum", ONE, LossForm.TENSOR),
+        ("mapping", SHIFTED, LossForm.MAPPING),
+        ("tuple", SHIFTED, LossForm.TUPLE),
+        ("logits first", SHIFTED, LossForm.TUPLE),
+    ],
+)
+def test_what_a_loss_is_a_mean_over_is_found(loss: str, rule: TargetRule, form: LossForm) -> None:
+    facts, step = step_of(loss, says_targets=loss == "class weights")
+
+    assert (step.fit, facts.target_rule, step.loss_form) == (Fit.FOUND, rule, form)
+    assert facts.dependences == ()
+    assert step.draws == (loss in ("dropout", "noise"))
+    assert (step.recomputation, step.carries_state) == (Recomputation.SAME, False)
+
+
+@pytest.mark.parametrize(
+    ("loss", "fit"), [("class weights", Fit.HIDDEN), ("contrastive", Fit.NOTHING)]
+)
+def test_a_loss_that_no_rule_fits(loss: str, fit: Fit) -> None:
+    facts, step = step_of(loss)
+
+    assert step.fit is fit
+    assert [found.on for found in facts.dependences] == ["batch"]
+    weights = 0.5 + 1.5 / 12 * torch.arange(13)  # of classes, in the batch of one sample
+    assert (len(step.ratios) == 4) == (fit is Fit.HIDDEN)
+    assert all(weights.min() / weights.max() < ratio < 40 for ratio in step.ratios)
+
+
+@pytest.mark.parametrize(
+    ("loss", "buffer", "recomputation"),
+    [
+        ("spectral norm", "blocks.0.inner.parametrizations.weight.0._u", Recomputation.GRADIENT),
+        ("moving means", "codes", Recomputation.SAME),  # outside its blocks
+        ("counting", None, Recomputation.SAME),
+    ],
+)
+def test_state_that_training_changes(
+    loss: str, buffer: str | None, recomputation: Recomputation
+) -> None:
+    facts, step = step_of(loss)
+
+    assert step.fit is Fit.FOUND  # from equal state
+    assert facts.batch_difference == step.carried_share > SAME
+    assert (step.changed_state[:1], step.unsaved_state) == ((buffer,) * bool(buffer), not buffer)
+    assert step.recomputation is recomputation
+
+
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        ("vector", r"one loss per sample, shape \(2,\): return loss.mean\(\)"),
+        ("two", "has loss_lm, loss_cls: return their sum as loss"),
+        ("nothing", "has logits: return the loss as loss"),
+    ],
+)
+def test_outputs_without_one_loss_are_refused(loss: str, sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        step_of(loss)
+
+
+def test_weights_of_some_passes_only() -> None:
+    _, step = step_of("skipping")
+
+    assert set(step.varying) == {"blocks.0.inner.weight", "blocks.0.inner.bias"}
+    assert step.unused == ()
 
 
 def test_a_loss_that_one_sample_does_not_have() -> None:
@@ -82,4 +185,8 @@ def test_batches_that_are_not_the_same_for_the_same_samples(data: Data) -> None:
 
 
 def test_a_large_model_is_not_built_for_a_probe() -> None:
-    assert facts_of(spec_of("make_large")).data_difference == 0.0
+    facts = facts_of(spec_of("make_large"))
+
+    assert facts.data_difference == 0.0
+    assert facts.step is not None
+    assert "million parameters" in facts.step.not_probed

@@ -90,9 +90,10 @@ def spec_of(task: str, folder: Path) -> SweepSpec:
 
 
 def function_spec(function: str, **config: Any) -> SweepSpec:
-    """Returns the same for a function of `odd_models`, with its arguments."""
+    """Returns the same for a function, with its arguments; its module is `odd_models` if none."""
     spec = spec_of("causal-lm", Path("none"))
-    model = {"name": f"tests.workers.odd_models:{function}", "config": config}
+    name = function if ":" in function else f"odd_models:{function}"
+    model = {"name": f"tests.workers.{name}", "config": config}
     return SweepSpec.model_validate(spec.model_dump() | {"model": model})
 
 

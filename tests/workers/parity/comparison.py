@@ -26,6 +26,7 @@ from tests.workers.parity.exported import first_steps
 from tests.workers.parity.layouts import EXPORTS, Knobs, layouts_of, plan_of
 from tests.workers.parity.plain_loop import Reference, reference, reference_losses
 from tests.workers.parity.ranks import changes, tensors, trial
+from workers.models.function_probe import with_function_findings
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
 
@@ -77,7 +78,7 @@ class Expected:
 
     def __init__(self, spec: SweepSpec) -> None:
         """Takes the two steps, whose gradients decide what is clipped."""
-        self.facts = prepare(spec)
+        self.facts = with_function_findings(prepare(spec), spec.model, spec.train)
         self.steps = reference(spec)
         self.spec = clipped(spec, self.steps.clip)
 
@@ -140,7 +141,8 @@ class Parity:
         )
         if (refused := refusal(plan, context)) is not None:
             return replace(row, ending="refused", detail=f"{refused.rule}: {refused.detail}")
-        request = TrialRequest(number=0, plan=plan, spec=expected.spec)
+        step = expected.facts.step
+        request = TrialRequest(number=0, plan=plan, spec=expected.spec, step=step)
         try:
             if row.layout in EXPORTS:
                 return self._by_script(request, expected.steps, row)

@@ -1,9 +1,10 @@
 """The plain loop: what each plan must train, from the stock model and torch alone.
 
 It takes one sample at a time, without padding, in one process; the loss is the mean over all
-targets of the global batch. SGD moves each weight by its gradient, so that a wrong scale, weight or
-reduction of gradients shows; AdamW hides it. So does clipping, which gives gradients of any scale
-one length. Therefore two steps are compared, of which only the longer one is clipped.
+targets of the global batch. That of a function is the loss of its whole batch. SGD moves each
+weight by its gradient, so that a wrong scale, weight or reduction of gradients shows; AdamW hides
+it. So does clipping, which gives gradients of any scale one length. Therefore two steps are
+compared, of which only the longer one is clipped.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch import nn
 from torch.nn.utils import get_total_norm
 
 from search_spaces.spec.schema import SweepSpec, Task
-from tests.workers.parity.architectures import STEPS
+from tests.workers.parity.architectures import GLOBAL_BATCH, STEPS
 from tests.workers.parity.layouts import ONE_BY_ONE, plan_of
-from workers.data.batches import BatchSource, batch_source
+from workers.data.batches import BatchSource, FunctionSource, batch_source
 from workers.data.collate import IGNORED
 from workers.models.deferred_init import original_name
 from workers.models.load import build_whole
@@ -149,13 +150,17 @@ def _accumulate(
     module: nn.Module, source: BatchSource, spec: SweepSpec, number: int, *, in_fp16: bool = False
 ) -> float:
     """Adds the gradient of the mean loss over all targets of a step; returns the loss."""
-    step = source.step(plan_of(ONE_BY_ONE, prepare(spec)), 0, number)
+    knobs = ONE_BY_ONE
+    if isinstance(source, FunctionSource):  # only its whole batch says what its loss is
+        knobs = {**ONE_BY_ONE, "micro_batch": GLOBAL_BATCH}
+    step = source.step(plan_of(knobs, prepare(spec)), 0, number)
     counts = [_targets(batch.inputs, spec.model.task) for batch in step.batches]
     scale, loss = FP16_SCALE if in_fp16 else 1.0, 0.0
     for batch, count in zip(step.batches, counts, strict=True):
         with torch.autocast("cpu", torch.float16, enabled=in_fp16):
             output = module(**batch.inputs)
-        mean = output if isinstance(output, torch.Tensor) else output.loss
+        key = 0 if isinstance(output, tuple) else "loss"
+        mean = output if isinstance(output, torch.Tensor) else output[key]
         part = mean * count / sum(counts)
         (part * scale).backward()
         loss += part.item()
