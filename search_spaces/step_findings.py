@@ -82,7 +82,7 @@ class StepFindings:
         draws: True if passes draw random numbers.
         recomputation: Effect of recomputing blocks.
         not_probed: Reason why no pass ran; empty if the step was probed. Micro-batches are then
-            weighed by `mean_over` as the keys of the batch suggest.
+            weighed as the keys of the batch suggest.
     """
 
     loss_form: LossForm = LossForm.NONE

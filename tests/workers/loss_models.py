@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, WIDTH, SAMPLES, LONGEST = 13, 8, 24, 9
 Batch = Callable[[tuple[int, ...]], dict[str, Any]]
@@ -137,6 +139,27 @@ LOSSES: dict[str, Callable[[Net, torch.Tensor, Any, Any], Any]] = {
     "two": lambda *given: {"loss_lm": _shifted(*given), "loss_cls": given[1].mean()},
     "nothing": lambda *given: {"logits": given[1]},
 }
+
+
+def make_adapted(hidden: int = 32) -> Any:
+    """Returns a Llama with adapters of peft, and the batch maker of `make`."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=LONGEST,
+    )
+    adapters = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    _, batch = make()
+
+    def masked(numbers: tuple[int, ...]) -> dict[str, Any]:
+        made = batch(numbers)
+        mask = made["mask"].long()
+        return {"input_ids": made["input_ids"], "labels": made["labels"], "attention_mask": mask}
+
+    return get_peft_model(LlamaForCausalLM(config), adapters), masked
 
 
 def make(loss: str = "labels", says_targets: bool = False, as_arrays: bool = False) -> Any:

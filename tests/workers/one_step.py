@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from search_spaces.facts import with_findings
 from search_spaces.settings.deepspeed_config import render_deepspeed
 from search_spaces.trial import TrialRequest
 from workers.data.batches import BatchSource, StepBatches, batch_source
@@ -63,7 +64,7 @@ def built(worker: Worker, request: TrialRequest, optimizer_of: OptimizerOf | Non
     plan, spec = request.plan, request.spec
     load_engine(plan, worker.device)
     mesh = worker.group.acquire(_SECONDS, plan)
-    rule = None if request.step is None else request.step.mean_over[0]
+    rule = with_findings(prepare(spec), request.step).target_rule
     source = batch_source(build(spec.model, spec.train, attention=plan.attention), spec, rule)
     training = _training(request, mesh, worker.device, optimizer_of)
     return Built(request=request, training=training, mesh=mesh, source=source, device=worker.device)

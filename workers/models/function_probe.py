@@ -1,17 +1,19 @@
 """Probe of a user's function: its batches, and a step of training.
 
-Called where plans are chosen, in a process of its own: it builds the model on the CPU. A model
-that is too large for that is not probed, and says so.
+Called where plans are chosen, in a process of its own: it builds the model on the CPU. If it is
+too large for that, a small model of its transformers class is probed, or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from search_spaces.facts import ModelFacts, with_findings
 from search_spaces.spec.schema import ModelSpec
@@ -20,7 +22,8 @@ from search_spaces.step_findings import StepFindings
 from workers.data.batches import FunctionSource, batch_source_of
 from workers.models.built import SampleNumbers, seeded
 from workers.models.function import build_function, call_function, is_function
-from workers.models.step_probe import probe_step
+from workers.models.small_model import VOCABULARY, small_fields_of, small_model, tolerated
+from workers.models.step_probe import probe_step, with_weights_of
 from workers.models.user_code import UserCodeError, importable_from_cwd, user_code_errors
 
 _MOST_PARAMETERS = 2**28  # of a model that is built twice
@@ -35,20 +38,24 @@ def with_function_findings(facts: ModelFacts, spec: ModelSpec, train: TrainSpec)
     """
     if not is_function(spec):
         return facts
-    if facts.parameters > _MOST_PARAMETERS:
-        millions = _MOST_PARAMETERS / 1e6
-        reason = f"it has more than {millions:.0f} million parameters"
-        return with_findings(facts, StepFindings(not_probed=reason))
-    data, step = _findings(spec.model_dump_json(), train.model_dump_json())
+    is_large = facts.parameters > _MOST_PARAMETERS
+    data, step = _findings(spec.model_dump_json(), train.model_dump_json(), is_large)
     return with_findings(replace(facts, data_difference=data), step)
 
 
 @lru_cache(maxsize=32)
-def _findings(spec_json: str, train_json: str) -> tuple[float, StepFindings]:
+def _findings(spec_json: str, train_json: str, is_large: bool) -> tuple[float, StepFindings]:
     spec = ModelSpec.model_validate_json(spec_json)
     train, data = TrainSpec.model_validate_json(train_json), 0.0
     try:
         with user_code_errors(spec.name), importable_from_cwd(), seeded(train.seed):
+            if is_large:
+                with torch.device("meta"):
+                    module, batch_maker = call_function(spec)
+                source = batch_source_of(module, batch_maker)
+                reason = f"it has more than {_MOST_PARAMETERS:,} parameters"
+                step = with_weights_of(module, StepFindings(not_probed=reason))
+                return data, _of_twin(module, source, step)
             other_rank = FunctionSource(batch_maker=call_function(spec)[1])
             built = build_function(spec, train)
             assert built.batch_maker is not None
@@ -56,11 +63,34 @@ def _findings(spec_json: str, train_json: str) -> tuple[float, StepFindings]:
             data = _data_difference(source, other_rank)
             if data:  # losses of batches that are not the same say nothing
                 return data, StepFindings(not_probed="its batches differ when made again")
-            return data, probe_step(
-                built.module, source.entries, source.rule_of(source.entries(_PAIR))
-            )
+            rule = source.rule_of(source.entries(_PAIR))
+            step = probe_step(built.module, source.entries, rule)
+            return data, _of_twin(built.module, source, step) if step.not_probed else step
     except UserCodeError as error:
         return data, StepFindings(not_probed=str(error))
+
+
+def _of_twin(module: nn.Module, source: FunctionSource, findings: StepFindings) -> StepFindings:
+    """Returns the findings of a small model of a transformers class, for one that was not probed.
+
+    Token ids wrap at its vocabulary. Others keep their findings.
+    """
+    base: Any = module.get_base_model() if hasattr(module, "get_base_model") else module
+    twin = findings
+    if hasattr(getattr(base, "config", None), "to_json_string"):
+        with tolerated(type(base).__name__):
+            small = small_model(type(base), small_fields_of(base, "causal-lm"), "eager")
+            rule = source.rule_of(source.entries(_PAIR))
+            twin = probe_step(small, lambda n: _wrapped(source.entries(n)), rule, gradients=False)
+    return replace(twin, tied=findings.tied, frozen=findings.frozen, dtypes=findings.dtypes)
+
+
+def _wrapped(entries: Mapping[str, Any]) -> Any:
+    def wrap(one: torch.Tensor) -> torch.Tensor:
+        is_wide = not one.is_floating_point() and bool((one >= VOCABULARY).any())
+        return torch.where(one < 0, one, one % VOCABULARY) if is_wide else one
+
+    return tree_map_only(torch.Tensor, wrap, dict(entries))
 
 
 def _data_difference(source: FunctionSource, other_rank: FunctionSource) -> float:

@@ -157,6 +157,18 @@ def test_outputs_without_one_loss_are_refused(loss: str, sentence: str) -> None:
         step_of(loss)
 
 
+@pytest.mark.parametrize("hidden", [32, 2**13], ids=["whole", "by a small one"])
+def test_adapters_of_peft_are_weighed_by_shifted_labels(hidden: int) -> None:
+    spec = spec_of(hidden=hidden)
+    model = spec.model.model_copy(update={"name": "tests.workers.loss_models:make_adapted"})
+    facts = facts_of(spec.model_copy(update={"model": model}))
+
+    assert facts.target_rule == SHIFTED
+    assert facts.dependences == ()
+    assert facts.step is not None
+    assert facts.step.frozen > facts.parameters // 2
+
+
 def test_weights_of_some_passes_only() -> None:
     _, step = step_of("skipping")
 
@@ -189,4 +201,4 @@ def test_a_large_model_is_not_built_for_a_probe() -> None:
 
     assert facts.data_difference == 0.0
     assert facts.step is not None
-    assert "million parameters" in facts.step.not_probed
+    assert "268,435,456 parameters" in facts.step.not_probed
