@@ -183,7 +183,7 @@ def make(loss: str = "labels", says_targets: bool = False, as_arrays: bool = Fal
         ids, labels = np.zeros((len(numbers), width), int), np.full((len(numbers), width), -100)
         for row, n in enumerate(numbers):
             ids[row, : lengths[n]] = labels[row, : lengths[n]] = rows[n]
-            labels[row, : n % 3] = -100  # what a prompt has
+            labels[row, : n // 2 % 3] = -100  # what a prompt has
         made = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
         made["mask"] = (made["input_ids"] > 0).float()
         made["weights"] = weights[list(numbers)]

@@ -75,7 +75,9 @@ def _of_twin(module: nn.Module, source: FunctionSource, findings: StepFindings) 
 
     Token ids wrap at its vocabulary. Others keep their findings.
     """
-    base: Any = module.get_base_model() if hasattr(module, "get_base_model") else module
+    base: Any = module
+    if hasattr(base, "get_base_model"):  # of peft
+        base = base.get_base_model()
     twin = findings
     if hasattr(getattr(base, "config", None), "to_json_string"):
         with tolerated(type(base).__name__):

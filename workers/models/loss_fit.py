@@ -26,11 +26,12 @@ def choose_samples(tables: Mapping[int, Table], count: int) -> SampleNumbers:
     """Returns the samples between whose weights the rules differ most."""
     draw, rules = random.Random(0), list(next(iter(tables.values())))
 
-    def apart(samples: Sequence[int]) -> float:
+    def apart(samples: SampleNumbers) -> float:
         shares = _shares(rules, [tables[one] for one in samples])
         return float(torch.pdist(shares, torch.inf).clamp(max=0.05).sum())
 
-    return tuple(max((draw.sample(sorted(tables), count) for _ in range(_DRAWS)), key=apart))
+    drawn = [tuple(draw.sample(sorted(tables), count)) for _ in range(_DRAWS)]
+    return max(drawn, key=apart)
 
 
 def are_alike(rules: Sequence[TargetRule], tables: Sequence[Table]) -> bool:

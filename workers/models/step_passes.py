@@ -75,7 +75,7 @@ class StepPasses:
                 output = self.module(**inputs)
             loss = self._loss(output)
             with user_code_errors("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
         self.draws |= mode.draws > 0 or _generators() != before
         named = self.module.named_parameters()
         self._used.append(frozenset(name for name, one in named if one.grad is not None))
