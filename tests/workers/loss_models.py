@@ -162,12 +162,15 @@ def make_adapted(hidden: int = 32) -> Any:
     return get_peft_model(LlamaForCausalLM(config), adapters), masked
 
 
-def make(loss: str = "labels", says_targets: bool = False, as_arrays: bool = False) -> Any:
+def make(
+    loss: str = "labels", says_targets: bool = False, as_arrays: bool = False, ends: int = 0
+) -> Any:
     """Returns a module with a loss, and its batch maker.
 
     Args:
         loss: One of `LOSSES`.
         says_targets: Batches have the sum of the class weights of their labels as `targets`.
+        ends: Samples after which the data ends; 0 to begin again.
         as_arrays: Batches have arrays and lists in place of tensors, and a text and a switch.
     """
     drawn = np.random.default_rng(0)
@@ -178,6 +181,8 @@ def make(loss: str = "labels", says_targets: bool = False, as_arrays: bool = Fal
     classes = torch.linspace(0.5, 2, VOCABULARY)
 
     def batch(numbers: tuple[int, ...]) -> dict[str, Any]:
+        if ends and max(numbers) >= ends:
+            raise IndexError(max(numbers))
         numbers = tuple(number % SAMPLES for number in numbers)
         width = max(lengths[n] for n in numbers)
         ids, labels = np.zeros((len(numbers), width), int), np.full((len(numbers), width), -100)

@@ -100,9 +100,8 @@ def _data_difference(source: FunctionSource, other_rank: FunctionSource) -> floa
 
     A batch is made again after others, in another order, and by another rank's batch maker.
     """
-    first = _tensors(source, _PAIR)
-    source.entries((2, 3))
-    again, reversed_order = _tensors(source, _PAIR), _tensors(source, _PAIR[::-1])
+    first, reversed_order = _tensors(source, _PAIR), _tensors(source, _PAIR[::-1])
+    again = _tensors(source, _PAIR)
     return max(
         _difference(first, again),
         _difference(first, _tensors(other_rank, _PAIR)),

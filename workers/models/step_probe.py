@@ -135,12 +135,13 @@ def _fitted(
     """Fits rules to samples of different weights, and to samples of one shape if none does."""
 
     def fitted(chosen: SampleNumbers) -> StepFindings:
-        parts = {part: _table(entries(part), len(part), assumed) for part in parts_of(chosen)}
-        return fit_rules(passes, chosen, parts)
+        parts = (chosen, *parts_of(chosen))
+        tables = {part: _table(entries(part), len(part), assumed) for part in parts}
+        return fit_rules(passes, chosen, tables)
 
-    tables = {one: table for one, (table, _) in offered.items()}
-    found = fitted(choose_samples(tables, count))
-    if found.fit is Fit.FOUND and not are_alike(found.mean_over, list(tables.values())):
+    singles = {one: table for one, (table, _) in offered.items()}
+    found = fitted(choose_samples(singles, count))
+    if found.fit is Fit.FOUND and not are_alike(found.mean_over, list(singles.values())):
         return replace(found, fit=Fit.AMBIGUOUS)
     shapes = [shape for _, shape in offered.values()]
     alike = [one for one in offered if shapes[one] == max(shapes, key=shapes.count)][:count]

@@ -169,6 +169,12 @@ def test_adapters_of_peft_are_weighed_by_shifted_labels(hidden: int) -> None:
     assert facts.step.frozen > facts.parameters // 2
 
 
+def test_three_samples_are_enough_to_tell_padding_from_a_mask() -> None:
+    facts, _ = step_of("mask", ends=3)
+
+    assert facts.target_rule == TargetRule(count=Count.SUM, key="mask")
+
+
 def test_weights_of_some_passes_only() -> None:
     _, step = step_of("skipping")
 
