@@ -63,7 +63,7 @@ class LossFindings:
 
     @property
     def batch(self) -> float | None:
-        """How much the loss of a batch differs from the weighted mean of its parts."""
+        """Difference of the loss of a batch from the weighted mean of its parts, as a share."""
         if self.step is None or self.step.not_probed:
             return None
         # what padding changes is a finding of its own
