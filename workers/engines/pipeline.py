@@ -42,7 +42,7 @@ from workers.engines.torch_base import AbstractTorchTraining
 from workers.models.built import BuiltModel
 from workers.models.function import PROBE_SAMPLES
 from workers.models.stack import Stack, find_stack
-from workers.models.stack_trace import HiddenShape
+from workers.models.stack_trace import HiddenShape, shapes_of
 from workers.models.tensor_plan import tensor_plan
 from workers.parallel.apply import parallelize
 from workers.parallel.pipeline import Splits, Stage, cut_stages, stage_settings
@@ -258,7 +258,7 @@ class PipelineTraining(AbstractTorchTraining):
 
 
 def _check_shapes(batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
-    shapes = [{name: tuple(value.shape) for name, value in b.inputs.items()} for b in batches]
+    shapes = [dict(shapes_of(batch.inputs)) for batch in batches]
     for shape in shapes:
         if shape != shapes[0]:
             raise ModelError(

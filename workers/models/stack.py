@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 
 from workers.models.config import one_sentence
 from workers.models.stack_trace import NoStackError, trace_calls
 from workers.models.stage_placeholders import BlockForm, BlockPlaceholder
-from workers.models.user_code import errors_as
+from workers.models.user_code import error_place, errors_as
 
 _LEAST_SHARE = 0.1  # of the parameters in all lists; a decoder of few layers still counts
 Inputs = Mapping[str, torch.Tensor]
@@ -59,6 +64,18 @@ def _are_alike(members: tuple[nn.Module, ...]) -> bool:
 
 def _parameters(members: tuple[nn.Module, ...]) -> int:
     return sum(parameter.numel() for member in members for parameter in member.parameters())
+
+
+def shared_in_blocks(module: nn.Module) -> tuple[str, ...]:
+    """Returns the names of the first weight that a block shares with another part of the model."""
+    blocks = find_blocks(module)
+    inside = {id(part) for block in blocks for part in block.modules()}
+    holders = Counter(id(weight) for block in blocks for weight in block.parameters())
+    outside = (part for part in module.modules() if id(part) not in inside)
+    holders.update({id(weight) for part in outside for weight in part._parameters.values()})
+    shared = next((weight for weight, count in holders.items() if count > 1), None)
+    names = module.named_parameters(remove_duplicate=False)
+    return tuple(name for name, weight in names if id(weight) == shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +154,11 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
 
 
 def _untraceable(error: BaseException) -> NoStackError:
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return NoStackError(
+            "reads values of tensors in forward, as .item(), bool(), float() or a mask as index do"
+            f"{error_place(error)}, and cannot be traced without weights"
+        )
     return NoStackError(f"cannot be traced without its weights: {one_sentence(error)}")
 
 

@@ -6,6 +6,7 @@ device: it takes no memory, and code that would read values can tell that there 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from workers.models.stage_placeholders import (
     EndOfStageError,
     HiddenStateChannel,
 )
+from workers.plain_torch.loss import on_device
 
+_META = torch.device("meta")
 _TRACED = 3  # blocks that really run before the last one; the others are of the same class
 
 
@@ -62,7 +65,7 @@ def without_memory(module: nn.Module) -> nn.Module:
 def trace_calls(
     module: nn.Module, blocks: tuple[str, ...], parts: tuple[str, ...], inputs: Mapping[str, Any]
 ) -> Calls:
-    """Runs a model once, and once more up to its first block with zeros for embeddings.
+    """Runs a model once, and then as its first and its last stage, where a part is elsewhere.
 
     Raises:
         NoStackError: If blocks do not pass hidden states to each other, and nothing else.
@@ -72,62 +75,82 @@ def trace_calls(
     for part in parts:
         watcher.watch(part, skeleton.get_submodule(part))
     with FakeMemory(), GroupedProducts(), without_fake_tensor_logs():
-        output = skeleton(**_on_meta(inputs))
+        output = skeleton(**on_device(inputs, _META))
         form = watcher.form()
         before = tuple(part for part in parts if watcher.sides.get(part) == "before")
         last_parts = (blocks[-1], *(part for part in parts if part not in before))
         _refuse_bypasses(skeleton, output, last_parts)
     assert watcher.hidden is not None
-    received = _empty_like(watcher.hidden)
-    passage, later_stage = HiddenStateChannel(), without_memory(module)
-    placeholders = [EmbeddingPlaceholder(passage) for _ in before]
-    for part, placeholder in zip(before, placeholders, strict=True):
-        later_stage.set_submodule(part, placeholder)
-    _ModelStart(later_stage, blocks[0], form, passage).hidden_states(inputs, received)
-    if any(placeholder.is_overwritten for placeholder in placeholders):
-        raise NoStackError("writes into its embeddings in place, which a later stage does not have")
+    after = tuple(part for part in parts if part not in before)
+    _try_ends(module, (before, blocks, after), form, inputs, _empty_like(watcher.hidden))
     return Calls(before=before, form=form)
+
+
+def _try_ends(
+    module: nn.Module,
+    parts: tuple[tuple[str, ...], ...],
+    form: BlockForm,
+    inputs: Mapping[str, Any],
+    received: torch.Tensor,
+) -> None:
+    """Runs a model as the first and as the last stage of a pipeline, each without its blocks."""
+
+    def receive(hidden: torch.Tensor) -> torch.Tensor:
+        if hidden.shape != received.shape:
+            raise NoStackError("uses weights before its blocks for more than hidden states")
+        return received
+
+    passage, (before, blocks, after) = HiddenStateChannel(), parts
+    passage.enter(received)
+    embeddings = {name: EmbeddingPlaceholder(passage) for name in before}
+    stack = {name: BlockPlaceholder(module.get_submodule(name), form) for name in blocks}
+    first = module.get_submodule(blocks[0])
+    leaves = {blocks[0]: BlockPlaceholder(first, form, passage.leave)}
+    _run_stage(module, {**stack, **leaves, **{name: nn.Identity() for name in after}}, inputs)
+    receives = {blocks[0]: BlockPlaceholder(first, form, receive)}
+    _run_stage(module, {**stack, **receives, **embeddings}, inputs)
+    if any(placeholder.is_overwritten for placeholder in embeddings.values()):
+        raise NoStackError("writes into its embeddings in place, which a later stage does not have")
+
+
+def _run_stage(
+    module: nn.Module, placeholders: Mapping[str, nn.Module], inputs: Mapping[str, Any]
+) -> None:
+    stage = without_memory(module)
+    for name, placeholder in placeholders.items():
+        stage.set_submodule(name, placeholder)
+    with torch.no_grad(), FakeMemory(), GroupedProducts(), without_fake_tensor_logs():
+        try:
+            stage(**on_device(inputs, _META))
+        except EndOfStageError:
+            return
+        except AttributeError as error:
+            for part, placeholder in placeholders.items():
+                if placeholder is error.obj:
+                    reason = f"reads {error.name} of {part}, which only one stage has"
+                    raise NoStackError(reason) from error
+            raise
 
 
 class HiddenShape:
     """The shape and type of the hidden states between blocks, for batches of any shape."""
 
     def __init__(self, module: nn.Module, first_block: str, form: BlockForm) -> None:
-        self._start = _ModelStart(without_memory(module), first_block, form, HiddenStateChannel())
+        self._module, self._passage = without_memory(module), HiddenStateChannel()
+        block = self._module.get_submodule(first_block)
+        self._module.set_submodule(first_block, BlockPlaceholder(block, form, self._passage.leave))
         self._cache: dict[tuple[object, ...], torch.Tensor] = {}
 
     def of(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns hidden states without memory, as the first block receives them."""
-        key = tuple((name, tuple(tensor.shape)) for name, tensor in inputs.items())
+        key = shapes_of(inputs)
         if key not in self._cache:
-            self._cache[key] = self._start.hidden_states(inputs, None)
+            fake = FakeMemory()
+            with torch.no_grad(), fake, GroupedProducts(), without_fake_tensor_logs():
+                with contextlib.suppress(EndOfStageError):
+                    self._module(**on_device(inputs, _META))
+                self._cache[key] = _empty_like(self._passage.collect())
         return self._cache[key]
-
-
-class _ModelStart:
-    """A model up to its first block, which does not run."""
-
-    def __init__(
-        self, skeleton: nn.Module, first_block: str, form: BlockForm, passage: HiddenStateChannel
-    ) -> None:
-        block = skeleton.get_submodule(first_block)
-        skeleton.set_submodule(first_block, BlockPlaceholder(block, form, passage.leave))
-        self._module, self._passage = skeleton, passage
-
-    def hidden_states(
-        self, inputs: Mapping[str, torch.Tensor], received: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Returns the hidden states for a batch; placeholders take the shape of `received`."""
-        self._passage.enter(received)
-        fake = FakeMemory()
-        with torch.no_grad(), fake, GroupedProducts(), without_fake_tensor_logs():
-            try:
-                self._module(**_on_meta(inputs))
-            except EndOfStageError:
-                hidden = self._passage.collect()
-        if received is not None and hidden.shape != received.shape:
-            raise NoStackError("uses weights before its blocks for more than hidden states")
-        return _empty_like(hidden)
 
 
 class _Watcher:
@@ -217,8 +240,12 @@ def _empty_like(hidden: torch.Tensor) -> torch.Tensor:
     return torch.empty(hidden.shape, dtype=hidden.dtype, device="meta")
 
 
-def _on_meta(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: torch.empty_like(tensor, device="meta") for name, tensor in inputs.items()}
+def shapes_of(inputs: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
+    """Returns the shape of each input; None where it is no tensor."""
+    return tuple(
+        (name, tuple(value.shape) if isinstance(value, torch.Tensor) else None)
+        for name, value in inputs.items()
+    )
 
 
 def _is_float(value: object) -> bool:

@@ -48,7 +48,7 @@ def user_code_errors(failing: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise UserCodeError(f"{failing}: {_summary(error)}") from error
+        raise UserCodeError(f"{failing}: {error_summary(error)}") from error
 
 
 @contextlib.contextmanager
@@ -77,11 +77,19 @@ def error_text(error: BaseException) -> str:
         return ""
 
 
-def _summary(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
+    """Returns the kind of an error, its text, and the line of the user's code that raised it."""
     text = " ".join(error_text(error).split())
     if isinstance(error, ImportError | SyntaxError):  # their text names the place
         return text
     kind = type(error).__name__
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    where = f" ({Path(last.filename).name}, line {last.lineno})"
-    return (f"{kind}: {text[:300]}" if text else kind) + where
+    return (f"{kind}: {text[:300]}" if text else kind) + error_place(error)
+
+
+def error_place(error: BaseException) -> str:
+    """Returns file and line of the last code of the user's that an error went through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    others = ("/torch/", str(Path(__file__).parents[1]))
+    own = (one for one in reversed(frames) if not any(other in one.filename for other in others))
+    last = next(own, frames[-1])
+    return f" ({Path(last.filename).name}, line {last.lineno})"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, embedding
 
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA, on_meta
 from workers.models.load import describe
-from workers.models.stack import find_stack, stack_facts
+from workers.models.stack import find_stack, shared_in_blocks, stack_facts
 
 WIDTH, ROWS = 8, 20
 TRAIN = TrainSpec(global_batch=4, sequence_length=32)
@@ -161,9 +161,28 @@ class Peeking(Plain):
         return self.head(hidden * float(hidden.sum()))
 
 
+class TiedThrice(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.weight = self.tokens.weight
+
+    def end(self, hidden: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden) + hidden @ self.tokens.weight.T
+
+
+class HeadFirst(Plain):
+    def start(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.extra(embedding(ids, self.head.weight))
+
+
+PEEK = Peeking.end.__code__.co_firstlineno + 1
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
+        (TiedThrice(), "reads weight of tokens, which only one stage has"),
+        (HeadFirst(), "reads weight of head, which only one stage has"),
         (Activated(), "does not pass hidden states unchanged from block to block"),
         (Unpacking(TwoTensorBlock), "has blocks that return more than hidden states"),
         (Skipping(), "uses tokens.weight after its blocks, bypassing their hidden states"),
@@ -175,7 +194,11 @@ class Peeking(Plain):
             "shares a parameter between a block and another part:"
             " extra.weight and layers.1.inner.weight",
         ),
-        (Peeking(), "cannot be traced without its weights: "),
+        (
+            Peeking(),
+            "reads values of tensors in forward, as .item(), bool(), float() or a mask as index do"
+            f" (test_stack.py, line {PEEK})",
+        ),
         (nn.Linear(2, 2), "has no repeated blocks"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
@@ -199,6 +222,15 @@ def test_architectures_that_are_no_single_stack_are_refused_by_name() -> None:
     assert stack_facts(albert).refusal == (
         "AlbertForMaskedLM does not call each of its blocks once, in order"
     )
+
+
+def test_a_weight_that_blocks_share_has_all_its_names() -> None:
+    plain, borrowing, module = Plain(), Borrowing(), Plain()
+    module.layers[2].inner = module.layers[0].inner
+
+    assert shared_in_blocks(plain) == ()
+    assert shared_in_blocks(borrowing) == ("extra.weight", "layers.1.inner.weight")
+    assert shared_in_blocks(module) == ("layers.0.inner.weight", "layers.2.inner.weight")
 
 
 def test_a_model_that_writes_into_its_embeddings_is_not_cut() -> None:
