@@ -81,7 +81,11 @@ class ModelFacts:
         batch_difference: Share by which the loss of two samples differs from the mean of theirs.
         smallest_micro_batch: Fewest samples whose loss can be computed, as by batch statistics.
         data_difference: Share of the values of a batch that differ when it is made again.
-        has_unused_weights: True if weights get no gradient, which DDP would wait for.
+        unused_weights: Names of a function's trained weights that get no gradient in a pass without
+            memory; `step` has those that its probe found.
+        shared_in_blocks: Names of one weight that a block shares with another part; empty if no
+            block does.
+        widened: Types of a function's weights that became fp32, in which weights are trained.
         attention_differences: Share by which outputs differ from those of the first of
             `attentions`, for each other one.
         step: Findings about a step of training; None if it was not looked at.
@@ -108,7 +112,9 @@ class ModelFacts:
     batch_difference: float = 0.0
     smallest_micro_batch: int = 1
     data_difference: float = 0.0
-    has_unused_weights: bool = False
+    unused_weights: tuple[str, ...] = ()
+    shared_in_blocks: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
     attention_differences: tuple[tuple[Attention, float], ...] = ()
     step: StepFindings | None = None
 
@@ -135,6 +141,17 @@ class ModelFacts:
             for on, knobs, share in found
             if share > (SAME_OUTPUTS if on in ("padding", "attention") else SAME_LOSS)
         )
+
+    @property
+    def varying_weights(self) -> tuple[str, ...]:
+        """Names of weights that have a gradient in some passes only: DDP alone can train them."""
+        return self.step.varying if self.step else ()
+
+    @property
+    def has_unused_weights(self) -> bool:
+        """True if a pass may leave weights without gradient, for which DDP would wait."""
+        probed = self.step.unused if self.step else ()
+        return bool(self.unused_weights or self.varying_weights or probed)
 
     @property
     def trainable_parameters(self) -> int:

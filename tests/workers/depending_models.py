@@ -34,7 +34,7 @@ class Net(nn.Module):
         return (states - 1).square().mean()
 
 
-def make(way: Way = "plain", data: Data = "fixed") -> tuple[nn.Module, Batch]:
+def make(way: Way = "plain", data: Data = "fixed") -> tuple[nn.Module, Batch, int]:
     """Returns a model and a batch maker; each depends on one thing more than it should."""
     own = np.random.default_rng()  # as no seed reaches it
     samples = torch.randn(64, 3, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -55,10 +55,10 @@ def make(way: Way = "plain", data: Data = "fixed") -> tuple[nn.Module, Batch]:
             x = x + made
         return {"x": x}
 
-    return Net(way), batch
+    return Net(way), batch, len(samples)
 
 
 def make_large() -> tuple[nn.Module, Any]:
     """Returns a model that is too large to be probed."""
-    _, batch = make(data="own state")
+    _, batch, _ = make(data="own state")
     return nn.Linear(2**14 + 1, 2**14), batch

@@ -1,4 +1,4 @@
-"""Capabilities of a model: packing, positions, weights without a gradient.
+"""Capabilities of a model: packing, positions, calls of its blocks.
 
 Packing is probed on a small model of the same class, with two short samples in one row: a list
 of architectures would age with transformers.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -64,29 +63,18 @@ def _probe(model_class: Any, shrunk_json: str, attention: str) -> bool:
     return any(isolated)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingFindings:
-    """Findings of one pass, forward and backward, of a sample.
+def bypasses_hooks(module: Any, task: Task) -> bool:
+    """Tells if a small model of the same class calls its blocks past their hooks; False if unknown.
 
-    Attributes:
-        has_unused_weights: True if a weight gets no gradient.
-        bypasses_hooks: True if the model calls the forward of its blocks past their hooks.
+    `block_calls.training_facts` tells it of a whole model.
     """
-
-    has_unused_weights: bool = False
-    bypasses_hooks: bool = False
-
-
-def probe_training(module: Any, task: Task) -> TrainingFindings:
-    """Trains a small model of the same class on a sample; one that cannot finds nothing."""
     model_class: Any = type(module)
-    unused, past = list[nn.Parameter](), list[nn.Module]()
-    with tolerated(model_class.__name__), torch.enable_grad():
+    past = list[nn.Module]()
+    with tolerated(model_class.__name__):
         model = small_model(model_class, small_fields_of(module, task), "eager")
         past = watch_blocks(model)
-        model(**task_inputs(task, random_tokens(1, _SECOND), [_SECOND])).loss.backward()
-        unused = [one for one in model.parameters() if one.requires_grad and one.grad is None]
-    return TrainingFindings(has_unused_weights=bool(unused), bypasses_hooks=bool(past))
+        model(**task_inputs(task, random_tokens(1, _SECOND), [_SECOND]))
+    return bool(past)
 
 
 def _isolates_samples(model: nn.Module) -> bool:

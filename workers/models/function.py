@@ -1,4 +1,4 @@
-"""Models from a user's function, which returns a module and a batch maker."""
+"""Models from a user's function, which returns a module, a batch maker, and where its data ends."""
 
 from __future__ import annotations
 
@@ -6,29 +6,85 @@ import contextlib
 import difflib
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import nn
 
-from search_spaces.errors import ModelError
+from search_spaces.errors import DataError, ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import LoraSpec, TrainSpec
 from workers.data.user_batches import inputs_of
-from workers.models.block_calls import bypasses_hooks
-from workers.models.built import BatchMaker, BuiltModel, seeded
+from workers.models.block_calls import training_facts
+from workers.models.built import BatchMaker, BuiltModel, SampleNumbers, seeded
 from workers.models.fake_memory import FakeMemory
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
+from workers.models.stack_trace import shapes_of
 from workers.models.tensor_plan import parallel_facts
 from workers.models.trust import check_trusted
-from workers.models.user_code import UserCodeError, importable_from_cwd, user_code_errors
+from workers.models.user_code import (
+    UserCodeError,
+    error_summary,
+    importable_from_cwd,
+    user_code_errors,
+)
 
 PROBE_SAMPLES = (0, 1)  # sample numbers of the batch that probes a model
+SHAPE_SAMPLES = 32  # samples whose shapes are compared
+MOST_STEPS = 1000  # more than a trial and its validation take, unless objective.max_steps is raised
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedBatches:
+    """A user's batch maker, whose sample numbers begin again at 0 where its data ends.
+
+    Attributes:
+        function: The user's function, as package.module:function.
+        make: Makes a batch of samples by their numbers.
+        samples: Of the data; None if the function did not return how many.
+        widened: Types of values that become fp32, as those of the weights did.
+    """
+
+    function: str
+    make: BatchMaker
+    samples: int | None = None
+    widened: frozenset[torch.dtype] = frozenset()
+
+    def __call__(self, numbers: SampleNumbers) -> Any:
+        """Returns a batch.
+
+        Raises:
+            DataError: If the data has no samples of these numbers.
+        """
+        if self.samples is not None:
+            numbers = tuple(number % self.samples for number in numbers)
+        try:
+            batch: Any = self.make(numbers)
+            if not isinstance(batch, Mapping):
+                return batch
+            shapes = [value.shape for value in batch.values() if getattr(value, "shape", ())]
+            if shapes and all(0 in shape for shape in shapes):  # slices end without an error
+                raise IndexError("the batch is empty")
+        except (IndexError, KeyError, StopIteration) as error:
+            hint = "if the data ends before, return (module, batch maker, number of samples)"
+            if self.samples is not None:
+                hint = f"any numbers from 0 to {self.samples - 1} may come together"
+            which = " to ".join(map(str, sorted({min(numbers), max(numbers)})))
+            raise DataError(
+                f"the batch maker of {self.function} fails for sample {which}:"
+                f" {error_summary(error)}; {hint}"
+            ) from error
+        return {
+            name: value.float() if getattr(value, "dtype", None) in self.widened else value
+            for name, value in batch.items()
+        }
 
 
 def is_function(spec: ModelSpec) -> bool:
@@ -99,7 +155,7 @@ def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeMemory) -> 
 def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
     spec = ModelSpec.model_validate_json(spec_json)
     module: nn.Module | None = None
-    batch_maker: BatchMaker | None = None
+    batch_maker: NumberedBatches | None = None
     with importable_from_cwd():
         # outside the guard below: a wrong name must raise and not count as a failed build
         _import_function(spec.name)
@@ -117,7 +173,10 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
         name=spec.name,
         architecture=type(module).__name__ if module is not None else spec.name,
         parameters=sum(weight.numel() for weight in module.parameters()) if module else 0,
-        trainable=trainable_parameters(module) if module is not None and lora_json else None,
+        trainable=_trainable(spec, module) if module is not None else None,
+        widened=tuple(sorted(str(one)[len("torch.") :] for one in batch_maker.widened))
+        if batch_maker is not None
+        else (),
         blocks=len(find_blocks(module)) if module is not None else 0,
         attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
         packing=(),
@@ -127,32 +186,92 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
 
 
 def _parallel_facts(
-    spec: ModelSpec, module: nn.Module | None, batch_maker: BatchMaker | None
+    spec: ModelSpec, module: nn.Module | None, batch_maker: NumberedBatches | None
 ) -> dict[str, Any]:
     if module is None or batch_maker is None:
         return {}
     inputs = lru_cache(lambda: inputs_of(module, batch_maker(PROBE_SAMPLES)))
-    return {
+    facts = {
         **parallel_facts(module, spec.tensor_plan, inputs),
-        "bypasses_hooks": bypasses_hooks(module, inputs),
+        **training_facts(module, inputs),
     }
+    if (uneven := _uneven_shapes(module, batch_maker)) and facts["pipeline_refusal"] is None:
+        facts["pipeline_refusal"] = f"{type(module).__name__} {uneven}"
+    return facts
 
 
-def call_function(spec: ModelSpec) -> tuple[nn.Module, BatchMaker]:
-    """Calls a user's function, whose own errors pass through.
+def _uneven_shapes(module: nn.Module, batch_maker: NumberedBatches) -> str | None:
+    """Returns why stages cannot exchange tensors of one shape, None if all batches have one."""
+    samples = batch_maker.samples or SHAPE_SAMPLES
+    first: dict[str, Any] = {}
+    with contextlib.suppress(UserCodeError), user_code_errors("a batch"):
+        for number in range(0, samples, -(-samples // SHAPE_SAMPLES)):
+            shapes = dict(shapes_of(inputs_of(module, batch_maker((number,)))))
+            first = first or shapes
+            if uneven := [name for name in shapes if shapes[name] != first.get(name)]:
+                return (
+                    f"gets {uneven[0]} of shape {first.get(uneven[0])} for sample 0 and of"
+                    f" {shapes[uneven[0]]} for sample {number}, while stages exchange tensors of"
+                    " one shape: pad all samples to one length"
+                )
+    return None
+
+
+def call_function(spec: ModelSpec) -> tuple[nn.Module, NumberedBatches]:
+    """Calls a user's function, whose own errors pass through; weights become fp32.
 
     Raises:
-        ModelError: If there is no such function, or it does not return (module, batch maker).
+        ModelError: If there is no such function, or it does not return (module, batch maker) or
+            (module, batch maker, number of samples).
     """
     returned = _import_function(spec.name)(**spec.config)
-    is_pair = isinstance(returned, tuple | list) and len(returned) == 2
-    if not is_pair or not isinstance(returned[0], nn.Module) or not callable(returned[1]):
+    parts = tuple(returned) if isinstance(returned, tuple | list) else ()
+    is_pair = len(parts) in (2, 3) and isinstance(parts[0], nn.Module) and callable(parts[1])
+    if not is_pair:
         raise ModelError(
-            f"{spec.name} returned {_type_names(returned)}, must return (module, batch maker):"
-            " an nn.Module and a function of sample numbers"
+            f"{spec.name} returned {_type_names(returned)}, must return (module, batch maker) or"
+            " (module, batch maker, number of samples): an nn.Module, a function of sample"
+            " numbers, and where the data ends, if it does"
         )
-    _turn_off_caches(returned[0])
-    return returned[0], returned[1]
+    module, make = parts[:2]
+    _turn_off_caches(module)
+    batches = NumberedBatches(
+        function=spec.name,
+        make=make,
+        samples=_sample_count(spec.name, make, parts[2:]),
+        widened=_widen_weights(module),
+    )
+    return module, batches
+
+
+def _sample_count(name: str, make: Any, said: Sequence[Any]) -> int | None:
+    """Returns how many samples the data has, by the function or by `len` of the batch maker."""
+    count = said[0] if said else len(make) if hasattr(make, "__len__") else None
+    if count is None:
+        return None
+    if isinstance(count, Integral) and int(count) > 0:
+        return int(count)
+    raise ModelError(f"{name} says that its data has {count!r} samples, must be 1 or more")
+
+
+def _widen_weights(module: nn.Module) -> frozenset[torch.dtype]:
+    """Makes a module fp32, in place, unless its trained weights are; returns the types before.
+
+    Frozen weights stay as they are beside trained ones in fp32, as adapters are.
+    """
+    weights = [one for one in module.parameters() if one.is_floating_point()]
+    if all(one.dtype == torch.float32 for one in weights if one.requires_grad):
+        return frozenset()
+    before = frozenset(one.dtype for one in weights) - {torch.float32}
+    module._apply(lambda one: one.float() if one.dtype in before else one)
+    return before
+
+
+def _trainable(spec: ModelSpec, module: nn.Module) -> int | None:
+    trained = trainable_parameters(module)
+    if not trained:
+        raise ModelError(f"{spec.name} returned a module without a weight that requires a gradient")
+    return None if trained == sum(one.numel() for one in module.parameters()) else trained
 
 
 def _turn_off_caches(module: nn.Module) -> None:

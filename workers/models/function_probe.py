@@ -21,7 +21,7 @@ from search_spaces.spec.sections import TrainSpec
 from search_spaces.step_findings import StepFindings
 from workers.data.batches import FunctionSource, batch_source_of
 from workers.models.built import SampleNumbers, seeded
-from workers.models.function import build_function, call_function, is_function
+from workers.models.function import MOST_STEPS, build_function, call_function, is_function
 from workers.models.small_model import VOCABULARY, small_fields_of, small_model, tolerated
 from workers.models.step_probe import probe_step, with_weights_of
 from workers.models.user_code import UserCodeError, importable_from_cwd, user_code_errors
@@ -56,7 +56,9 @@ def _findings(spec_json: str, train_json: str, is_large: bool) -> tuple[float, S
                 reason = f"it has more than {_MOST_PARAMETERS:,} parameters"
                 step = with_weights_of(module, StepFindings(not_probed=reason))
                 return data, _of_twin(module, source, step)
-            other_rank = FunctionSource(batch_maker=call_function(spec)[1])
+            _, batches = call_function(spec)
+            batches(((batches.samples or MOST_STEPS * train.global_batch) - 1,))  # must exist
+            other_rank = FunctionSource(batch_maker=batches)
             built = build_function(spec, train)
             assert built.batch_maker is not None
             source = batch_source_of(built.module, built.batch_maker)

@@ -27,8 +27,8 @@ from search_spaces.spec.schema import ModelSpec, Task
 from search_spaces.spec.sections import LoraSpec, TrainSpec
 from workers.models.built import BuiltModel, seeded
 from workers.models.capabilities import (
+    bypasses_hooks,
     learned_positions,
-    probe_training,
     separating_attentions,
     stated_positions,
 )
@@ -177,7 +177,6 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
             f"{type(module).__name__} does not shift labels: its loss at a token is of that token"
             " itself, so that as a causal-lm it would learn to copy its input"
         )
-    trained = probe_training(module, spec.task)
     facts = ModelFacts(
         name=spec.name,
         architecture=type(module).__name__,
@@ -192,8 +191,7 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
         padding_difference=probed.padding or 0.0,
         padding_from=_length_of_first_rope(config),
         batch_difference=probed.batch or 0.0,
-        has_unused_weights=trained.has_unused_weights,
-        bypasses_hooks=trained.bypasses_hooks,
+        bypasses_hooks=bypasses_hooks(module, spec.task),
         attention_differences=probed.attentions,
         step=probed.step and with_weights_of(module, probed.step),
         **parallel_facts(module, spec.tensor_plan),

@@ -13,7 +13,7 @@ from torch import nn
 
 from search_spaces.facts import TensorFacts
 from workers.models.experts import expert_layers
-from workers.models.stack import MakeInputs, find_blocks, stack_facts
+from workers.models.stack import MakeInputs, find_blocks, shared_in_blocks, stack_facts
 
 Style = Literal[
     "colwise",  # outputs are split, and stay split
@@ -400,5 +400,6 @@ def parallel_facts(
         "embedding_parameters": stack.embedding_parameters,
         "head_parameters": stack.head_parameters,
         "pipeline_refusal": stack.refusal,
+        "shared_in_blocks": shared_in_blocks(module),
         "tensor": replace(tensor_facts(module, tensor_plan), autotp_refusal=autotp_refusal(module)),
     }

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from search_spaces.errors import ModelError
+from search_spaces.errors import DataError, ModelError
+from search_spaces.facts import ModelFacts
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
+from workers.models.function_probe import with_function_findings
 from workers.models.load import build, describe
 
 TRAIN = TrainSpec(global_batch=4)
@@ -54,6 +56,37 @@ def drawn_elsewhere():
 def wrong():
     return Net(2, 2)
 
+DATA = [[float(number)] * 4 for number in range(40)]
+
+def listed():
+    return Net(4, 3), lambda numbers: {"x": torch.tensor([DATA[number] for number in numbers])}
+
+def sliced():
+    data = torch.ones(40, 4)
+    return Net(4, 3), lambda numbers: {"x": data[numbers[0] : numbers[-1] + 1]}
+
+def counted(samples=10):
+    return *listed(), samples
+
+class Sized:
+    def __len__(self):
+        return 10
+
+    def __call__(self, numbers):
+        return listed()[1](numbers)
+
+def sized():
+    return Net(4, 3), Sized()
+
+def narrow(frozen=0):
+    net = Net(4, 3).bfloat16()
+    for layer in net.layers[:frozen]:
+        layer.requires_grad_(False)
+    return net, lambda numbers: {"x": torch.ones(len(numbers), 4, dtype=torch.bfloat16)}
+
+def uneven():
+    return Net(4, 3), lambda numbers: {"x": torch.ones(len(numbers), 1 + numbers[0] % 3, 4)}
+
 def broken():
     raise KeyError("mine")
 
@@ -80,6 +113,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _spec(function: str, **config: int) -> ModelSpec:
     return ModelSpec(name=f"plimsoll_test_package.{function}", config=config)
+
+
+def probed(spec: ModelSpec) -> ModelFacts:
+    return with_function_findings(describe(spec, TRAIN), spec, TRAIN)
 
 
 def test_blocks_that_are_called_past_their_hooks_are_a_fact() -> None:
@@ -126,10 +163,57 @@ def test_what_cannot_be_described_is_left_to_the_trial(function: str) -> None:
         ("nett:make", "plimsoll_test_package.nett cannot be imported: No module named"),
         ("typo:make", r"typo cannot be imported: NameError: .*'nothing'.* \(typo.py, line 3\)$"),
         ("net:", "is not of the form package.module:function"),
+        ("net:counted 0", "says that its data has 0 samples, must be 1 or more"),
     ],
 )
 def test_says_what_is_wrong(function: str, said: str) -> None:
+    name, _, samples = function.partition(" ")
+    spec = _spec(name, **({"samples": int(samples)} if samples else {}))
     with pytest.raises(ModelError, match=said):
-        describe(_spec(function), TRAIN)
+        describe(spec, TRAIN)
     with pytest.raises(ModelError, match=said):
-        build(_spec(function), TRAIN, attention="sdpa")
+        build(spec, TRAIN, attention="sdpa")
+
+
+@pytest.mark.parametrize("function", ["net:counted", "net:sized"])
+def test_sample_numbers_begin_again_where_the_data_ends(function: str) -> None:
+    built = build(_spec(function), TRAIN, attention="sdpa")
+
+    assert built.batch_maker is not None
+    assert built.batch_maker((9, 10, 21))["x"][:, 0].tolist() == [9.0, 0.0, 1.0]
+    probed(_spec(function))
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            "net:listed",
+            r"for sample 3999: IndexError: list index out of range \(net.py, li",
+        ),
+        ("net:sliced", "sample 3999: IndexError: the batch is empty"),
+    ],
+)
+def test_data_that_ends_without_a_count_is_refused_before_a_trial(function: str, said: str) -> None:
+    with pytest.raises(DataError, match=said) as refused:
+        probed(_spec(function))
+    assert "return (module, batch maker, number of samples)" in str(refused.value)
+
+    with pytest.raises(DataError, match=r"sample 40: .* from 0 to 49 may come together"):
+        probed(_spec("net:counted", samples=50))
+
+
+def test_trained_weights_are_fp32_and_frozen_ones_are_counted() -> None:
+    facts = describe(_spec("net:narrow"), TRAIN)
+
+    assert (facts.widened, facts.trainable) == (("bfloat16",), None)
+    assert describe(_spec("net:narrow", frozen=1), TRAIN).trainable_parameters == 40
+    with pytest.raises(ModelError, match="without a weight that requires a gradient"):
+        describe(_spec("net:narrow", frozen=3), TRAIN)
+
+
+def test_inputs_of_uneven_shape_have_no_pipeline() -> None:
+    assert describe(_spec("net:uneven"), TRAIN).pipeline_refusal == (
+        "Net gets x of shape (1, 1, 4) for sample 0 and of (1, 2, 4) for sample 1, while stages"
+        " exchange tensors of one shape: pad all samples to one length"
+    )

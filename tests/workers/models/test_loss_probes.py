@@ -13,7 +13,7 @@ import pytest
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import SweepSpec, Task
 from tests.workers.models.tiny_models import on_meta
-from workers.models.capabilities import TrainingFindings, probe_training
+from workers.models.capabilities import bypasses_hooks
 from workers.models.load import describe
 from workers.models.loss_probes import LossFindings, probe_loss
 
@@ -123,21 +123,33 @@ def test_attention_with_alibi_differs_in_falcon() -> None:
     assert found["eager"] > 1e-3
 
 
-def trained(model_type: str, task: Task, **config: Any) -> TrainingFindings:
-    return probe_training(on_meta(model_type, task, **config), task)
+def test_weights_without_a_gradient_or_with_one_now_and_then_are_found() -> None:
+    """ESM has a head for contacts, which its loss leaves out; OPT can skip layers at random."""
+    esm, bert, opt = (
+        probe_loss(on_meta(model_type, task, **config), task, ("eager",)).step
+        for model_type, task, config in (
+            ("esm", "masked-lm", {"vocab_size": 33, "mask_token_id": 32}),
+            ("bert", "masked-lm", {}),
+            ("opt", "causal-lm", {"layerdrop": 0.1, "num_hidden_layers": 4}),
+        )
+    )
+
+    assert esm is not None
+    assert bert is not None
+    assert opt is not None
+    assert [bool(found.unused) for found in (esm, bert, opt)] == [True, False, False]
+    assert [bool(found.varying) for found in (esm, bert, opt)] == [False, False, True]
 
 
-def test_weights_without_a_gradient_are_found() -> None:
-    """ESM has a head for contacts, which its masked-lm loss leaves out."""
-    assert trained("esm", "masked-lm", vocab_size=33, mask_token_id=32).has_unused_weights
-    assert not trained("bert", "masked-lm").has_unused_weights
+def past(model_type: str, task: Task) -> bool:
+    return bypasses_hooks(on_meta(model_type, task), task)
 
 
 def test_blocks_that_are_called_past_their_hooks_are_found() -> None:
     """SqueezeBERT calls `layer.forward(...)`, past what FSDP2 and torch.compile rely on."""
-    assert trained("squeezebert", "masked-lm").bypasses_hooks
-    assert not trained("bert", "masked-lm").bypasses_hooks
-    assert not trained("t5", "seq2seq").bypasses_hooks
+    assert past("squeezebert", "masked-lm")
+    assert not past("bert", "masked-lm")
+    assert not past("t5", "seq2seq")
 
 
 def test_it_is_told_in_one_sentence(tmp_path: Any) -> None:
