@@ -66,10 +66,13 @@ from search_spaces.rules.offload import (
     pinning_needs_cuda,
 )
 from search_spaces.rules.sharding import (
+    complex_weights_are_whole,
     compression_fits_device,
     fsdp_gathers_in_hooks,
+    fsdp_groups_share_no_weights,
     gathered_weights_have_a_next_pass,
     prefetch_ends_with_the_blocks,
+    ranks_reduce_the_same_weights,
     replicas_divide_data,
     replicas_leave_shards,
     resharding_splits_the_data_ranks,
@@ -139,6 +142,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             zero_one_needs_deepspeed,
             sharding_needs_ranks,
             fsdp_gathers_in_hooks,
+            fsdp_groups_share_no_weights,
+            ranks_reduce_the_same_weights,
+            complex_weights_are_whole,
             replicas_divide_data,
             replicas_leave_shards,
             checkpointing_needs_blocks,

@@ -47,6 +47,66 @@ def fsdp_gathers_in_hooks(plan: Plan, context: RuleContext) -> str | None:
     )
 
 
+def fsdp_groups_share_no_weights(plan: Plan, context: RuleContext) -> str | None:
+    """FSDP2 gathers and frees the weights of each block apart from those of the others.
+
+    Source:
+        torch/distributed/fsdp/_fully_shard/_fsdp_state.py (2.13): `_validate_no_duplicate_params`.
+    """
+    shared, sharded = context.model.shared_in_blocks, plan.zero_stage in (2, 3)
+    if plan.engine != "torch" or not sharded or not shared:
+        return None
+    return (
+        f"{' and '.join(shared[:2])} are one weight, which FSDP2 cannot gather with each of its"
+        f" blocks: zero_stage {plan.zero_stage} needs engine deepspeed"
+    )
+
+
+def ranks_reduce_the_same_weights(plan: Plan, context: RuleContext) -> str | None:
+    """Gradients are reduced in the order in which they come, which must be that of all ranks.
+
+    DDP alone asks which weights a pass used, and not in a pipeline. Ranks draw and route on their
+    own, so that FSDP2 waits for a gradient that a peer lacks, and ZeRO adds those of other weights.
+
+    Source:
+        torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (2.13): `post_backward`;
+        deepspeed/runtime/zero/stage_1_and_2.py (0.19.8): `reduce_ipg_grads`.
+    """
+    model, varying = context.model, context.model.varying_weights
+    if varying and (plan.pipeline > 1 or (plan.zero_stage > 0 and plan.data > 1)):
+        more = f" and {len(varying) - 1} more weights" if len(varying) > 1 else ""
+        return (
+            f"{model.architecture} uses {varying[0]}{more} in some passes only, each rank in passes"
+            " of its own: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
+            " gradient, if only by adding 0 * weight.sum() to the loss"
+        )
+    averages = SCHEDULES[plan.pipeline_schedule].splits_backward or plan.zero_stage > 0
+    if plan.pipeline == 1 or plan.data == 1 or averages or not model.has_unused_weights:
+        return None
+    return (
+        f"{model.architecture} has weights without a gradient, for which DDP waits in a pipeline:"
+        " zero_stage must be 2 or 3, or pipeline 1"
+    )
+
+
+def complex_weights_are_whole(plan: Plan, context: RuleContext) -> str | None:
+    """FSDP2 casts weights, DeepSpeed flattens them, and fused kernels update them as real numbers.
+
+    Source:
+        deepspeed/runtime/engine.py (0.19.8): `split_half_float_double_sparse`; torch/optim/adam.py
+        (2.13): `_fused_adam`.
+    """
+    step = context.model.step
+    kinds = [name for name in step.dtypes if name.startswith("complex")] if step else []
+    is_whole = (plan.engine, plan.zero_stage, plan.optimizer) == ("torch", 0, "adamw_foreach")
+    if not kinds or is_whole:
+        return None
+    return (
+        f"{context.model.architecture} has weights in {kinds[0]}: engine must be torch, zero_stage"
+        " 0 and optimizer adamw_foreach"
+    )
+
+
 def replicas_divide_data(plan: Plan, _: RuleContext) -> str | None:
     """All replicas have the same number of data ranks."""
     if plan.data % plan.replicas == 0:

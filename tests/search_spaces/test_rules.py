@@ -307,6 +307,25 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "GPT2LMHeadModel calls the forward of its blocks itself, past the hooks in which FSDP2"
         " gathers their weights: zero_stage 3 needs engine deepspeed",
     ),
+    "fsdp_groups_share_no_weights": (
+        ddp_plan(zero_stage=3),
+        around(model=a_model(shared_in_blocks=("blocks.0.up.weight", "blocks.1.up.weight"))),
+        "blocks.0.up.weight and blocks.1.up.weight are one weight, which FSDP2 cannot gather with"
+        " each of its blocks: zero_stage 3 needs engine deepspeed",
+    ),
+    "ranks_reduce_the_same_weights": (
+        a_zero(zero_stage=1),
+        around(model=a_model(step=StepFindings(varying=("a.weight", "b.weight")))),
+        "GPT2LMHeadModel uses a.weight and 1 more weights in some passes only, each rank in passes"
+        " of its own: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
+        " gradient, if only by adding 0 * weight.sum() to the loss",
+    ),
+    "complex_weights_are_whole": (
+        ddp_plan(),
+        around(model=a_model(step=StepFindings(dtypes=("complex64", "float32")))),
+        "GPT2LMHeadModel has weights in complex64: engine must be torch, zero_stage 0 and optimizer"
+        " adamw_foreach",
+    ),
     "eight_bit_can_be_used": (
         ddp_plan(optimizer="adamw_8bit"),
         lacking(
@@ -404,6 +423,16 @@ def test_packing_is_kept_apart_under_each_attention() -> None:
     refused = refusal(ddp_plan(batching="packed", attention="sdpa"), context)
     assert refused is not None
     assert refused.detail == "GPT2LMHeadModel does not separate packed samples under sdpa"
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"pipeline": 1}, {"data": 1}, {"zero_stage": 3}, {"pipeline_schedule": "zbv"}, {}]
+)
+def test_ddp_waits_for_weights_without_a_gradient_in_pipelines(knobs: dict[str, Any]) -> None:
+    context = around(model=a_model(unused_weights=("head.weight",)))
+    plan = ddp_plan(**{"pipeline": 2} | knobs)
+
+    assert (RULES["ranks_reduce_the_same_weights"](plan, context) is None) == bool(knobs)
 
 
 @pytest.mark.parametrize(

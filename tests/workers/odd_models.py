@@ -5,6 +5,7 @@ A fault occurs on one rank or on all, in one forward pass or in the backward pas
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 WIDTH, LAYERS = 16, 2
 HUGE_BYTES = 2**30  # four times the budget of the tests
@@ -215,3 +217,39 @@ class Hidden(nn.Module):
 
     def forward(self, **inputs: torch.Tensor) -> Any:
         return self.net(**inputs).loss
+
+
+class Weights(nn.Module):
+    """Layers whose weights are used in a way that engines may not expect: see `make_weights`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2 * LAYERS)]
+        self.layers, self.kind = nn.ModuleList(blocks), kind
+        if kind == "unused":
+            self.other, self.leftover = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 1)
+        elif kind == "shared":
+            blocks[2][0].weight = blocks[0][0].weight
+        elif kind == "complex":
+            self.filter = nn.Parameter(torch.ones(WIDTH // 2 + 1, dtype=torch.complex64))
+        elif kind == "sixteen bits":
+            self.bfloat16()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if self.kind == "complex":
+            x = torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=WIDTH)
+        for index, layer in enumerate(self.layers):
+            drops = self.kind == "varying" and self.training and index > 0
+            if not drops or random.random() < 0.5:
+                x = layer(x)
+        loss = (x - 1).square().mean()
+        if self.kind == "unused":  # one reaches another output, one nothing
+            return SequenceClassifierOutput(loss=loss, logits=self.other(x))
+        return loss
+
+
+def make_weights(kind: str) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, Any]]]:
+    """Returns a model with weights of a kind, one of those of `Weights`."""
+    dtype = torch.bfloat16 if kind == "sixteen bits" else torch.float32
+    rows = torch.linspace(0, 1, 64, dtype=dtype)[:, None].expand(64, WIDTH)
+    return Weights(kind), lambda numbers: {"x": rows[[number % 64 for number in numbers]]}

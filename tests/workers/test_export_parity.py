@@ -50,6 +50,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "by targets": {"function": "make_answering", "says_targets": True},
     "by weights": {"function": "loss_models:make", "loss": "sample weights", "as_arrays": True},
     "in a mapping": {"function": "loss_models:make", "loss": "mapping"},
+    "unused": {"function": "make_weights", "kind": "unused"},
     # each rank draws its weights from a generator that nobody seeds
     "by rank": {"function": "make", "by_rank": True, "width": 8},
 }
@@ -75,6 +76,7 @@ MORE: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("by rank", "deepspeed", {**DEEPSPEED, "zero_stage": 3}),
     *(("esm", form, {"attention": "eager"}) for form in ("torchrun", "accelerate", "hf-trainer")),
     ("esm", "ray-train", {"attention": "eager"}),
+    *(("unused", form, {}) for form in ("torchrun", "accelerate", "ray-train")),
 )
 
 
