@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import Fault, SpecError
-from search_spaces.facts import LossDependence
+from search_spaces.facts import LossDependence, StepFindings
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Chosen, DomainContext, Values
 from search_spaces.plan import DEFAULTS, Plan
@@ -19,7 +19,6 @@ from search_spaces.plan_table import Candidates, Codes, PlanTable, Rows, constan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.step_findings import StepFindings
 from search_spaces.trial import Refused
 
 _Key = tuple[Any, ...]

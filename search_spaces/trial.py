@@ -11,13 +11,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from search_spaces.facts import LossDependence
+from search_spaces.facts import LossDependence, StepFindings
 from search_spaces.hardware.device import BlockLaunches
 from search_spaces.hardware.noise import Noise
 from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.step_findings import StepFindings
 
 CrashKind = Literal[
     "exception",  # code raised, most often the user's

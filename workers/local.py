@@ -13,13 +13,12 @@ import torch.distributed as dist
 from pydantic import TypeAdapter
 
 from search_spaces.errors import ClusterError
-from search_spaces.facts import ClusterFacts
+from search_spaces.facts import ClusterFacts, StepFindings
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.settings.render import Environment, render_environment
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.step_findings import StepFindings
 from search_spaces.trial import Outcome, TrialRequest
 from workers.entry import run_trial, warm_up
 from workers.memory.device_runtime import runtime_for

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from search_spaces.facts import SAME_OUTPUTS
+from search_spaces.facts import SAME_OUTPUTS, Recomputation
 from search_spaces.hardware.device import Architecture
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.blocks import checkpointed_blocks
-from search_spaces.step_findings import Recomputation
 
 
 def deepspeed_can_be_used(plan: Plan, context: RuleContext) -> str | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS, ModelFacts
+from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS, Fit, ModelFacts, StepFindings
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.schedules import SCHEDULES
-from search_spaces.step_findings import Fit, StepFindings
 
 
 def cluster_has_room(plan: Plan, context: RuleContext) -> str | None:

@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.errors import UserError
+from search_spaces.facts import TargetRule
 from search_spaces.plan import Plan
 from search_spaces.spec.files import DOCUMENT_BYTES, read_bounded
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.step_findings import TargetRule
 from search_spaces.trial import Estimate
 
 EXPORTED_FILE, SPEC_FILE = "plimsoll.json", "spec.yaml"

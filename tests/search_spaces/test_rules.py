@@ -9,12 +9,11 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from search_spaces.facts import TensorFacts
+from search_spaces.facts import Recomputation, StepFindings, TensorFacts
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
-from search_spaces.step_findings import Recomputation, StepFindings
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from search_spaces.errors import DataError
+from search_spaces.facts import TargetRule
 from search_spaces.plan import Attention, Batching, Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.step_findings import TargetRule
 from workers.data.collate import Layout, MicroBatch, collate, target_count
 from workers.data.dataset import Dataset, load_dataset
 from workers.data.targets import ONE, SAMPLES, assumed_rule, target_weight

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.step_findings import Count, TargetRule
+from search_spaces.facts import Count, TargetRule
 from workers.data.user_batches import TARGETS
 
 SAMPLES, ONE = TargetRule(count=Count.SAMPLES), TargetRule(count=Count.ONE)

@@ -15,10 +15,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from search_spaces.facts import ModelFacts, with_findings
+from search_spaces.facts import ModelFacts, StepFindings, with_findings
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
-from search_spaces.step_findings import StepFindings
 from workers.data.batches import FunctionSource, batch_source_of
 from workers.models.built import SampleNumbers, seeded
 from workers.models.function import MOST_STEPS, build_function, call_function, is_function

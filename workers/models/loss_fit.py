@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from search_spaces.step_findings import Count, Fit, StepFindings, TargetRule
+from search_spaces.facts import Count, Fit, StepFindings, TargetRule
 from workers.models.built import SampleNumbers
 from workers.models.step_passes import ROUNDING, StepPasses, distance
 from workers.models.user_code import UserCodeError

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from search_spaces.errors import ModelError
-from search_spaces.step_findings import LossForm
+from search_spaces.facts import LossForm
 from workers.models.built import SampleNumbers
 from workers.models.equal_draws import EqualDraws
 from workers.models.user_code import user_code_errors

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from search_spaces.errors import UserError
-from search_spaces.step_findings import Fit, Recomputation, StepFindings, TargetRule
+from search_spaces.facts import Fit, Recomputation, StepFindings, TargetRule
 from workers.data.targets import offered_rules, target_weight
 from workers.data.user_batches import module_inputs, takes_targets
 from workers.models.built import SampleNumbers

@@ -8,18 +8,19 @@ import pytest
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.rules.base import RuleContext
-from search_spaces.space import Space, build_space
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.step_findings import (
+from search_spaces.facts import (
+    ClusterFacts,
     Count,
     Fit,
     LossForm,
+    ModelFacts,
     Recomputation,
     StepFindings,
     TargetRule,
 )
+from search_spaces.rules.base import RuleContext
+from search_spaces.space import Space, build_space
+from search_spaces.spec.schema import SweepSpec
 from tests.workers.depending_models import Data
 from workers.models.function_probe import with_function_findings
 from workers.models.load import describe
