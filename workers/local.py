@@ -60,7 +60,7 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
         memory_limit_bytes=spec.memory_limit_bytes,
         lacks=lacks(device.type),
     )
-    facts = prepare_driver(spec)
+    facts, _ = prepare_driver(spec)
     context = RuleContext(spec=spec, model=facts, cluster=cluster)
     is_first = os.environ.get("RANK", "0") == "0"
     if refused := refusal(plan, context):
