@@ -152,7 +152,7 @@ OPTIONAL_PACKAGES = (
     ),
     OptionalPackage(module="peft", title="PEFT", extra="lora", serves="train.method lora"),
     OptionalPackage(
-        module="bitsandbytes", title="bitsandbytes", extra="8bit", serves="optimizer adamw_8bit"
+        module="bitsandbytes", title="bitsandbytes", extra="8bit", serves="adamw_8bit, int8, nf4"
     ),
     OptionalPackage(
         module="accelerate",

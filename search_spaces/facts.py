@@ -9,6 +9,7 @@ from typing import Literal
 
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import SweepSpec, Task
+from search_spaces.spec.sections import Base
 
 Dependence = Literal["padding", "batch", "attention", "data"]
 DataForm = Literal[  # of text: the unit that makes one sample
@@ -169,6 +170,7 @@ class ModelFacts:
         max_sequence_length: Longest sample in tokens; None if there is no limit.
         vocab_size: Size of the vocabulary; None if the model makes its own batches.
         trainable: Parameters that training changes; None for all.
+        base: How frozen weights are held beside adapters; None without adapters.
         active: Parameters that one token uses, in a mixture of experts; None for all.
         block_parameters: Parameters of each block.
         embedding_parameters: Parameters before the first block; includes tied weights.
@@ -200,6 +202,7 @@ class ModelFacts:
     max_sequence_length: int | None
     vocab_size: int | None = None
     trainable: int | None = None
+    base: Base | None = None
     active: int | None = None
     block_parameters: tuple[int, ...] = ()
     embedding_parameters: int = 0

@@ -31,6 +31,7 @@ from workers.engines.base import AbstractTraining
 from workers.engines.build import build_training, load_engine
 from workers.engines.stopwatch import stopwatch_for
 from workers.models.built import BuiltModel
+from workers.models.frozen_base import parameter_count
 from workers.models.load import build, build_whole, describe
 from workers.models.stack import find_blocks
 from workers.models.trust import trust_modules
@@ -220,7 +221,7 @@ def _differences(model: Module, facts: ModelFacts) -> Iterator[str]:
     blocks = len(find_blocks(model))
     if facts.blocks and blocks != facts.blocks:
         yield f"it has {blocks} repeated blocks instead of {facts.blocks}"
-    weights = sum(weight.numel() for weight in model.parameters())
+    weights = sum(parameter_count(weight) for weight in model.parameters())
     if facts.parameters and weights != facts.parameters:
         yield f"it has {weights:,} parameters instead of {facts.parameters:,}"
 

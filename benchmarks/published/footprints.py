@@ -79,7 +79,9 @@ def spec_of(model: Model) -> SweepSpec:
     if model.method == "lora":
         names = (_TARGETS[preset][target] for target in model.lora_targets)
         targets = tuple(dict.fromkeys(names)) or "all-linear"
-        train |= {"method": "lora", "lora": {"rank": model.lora_rank, "target_modules": targets}}
+        # traced in fp32: `States` says how a run holds and casts frozen weights
+        lora = {"rank": model.lora_rank, "target_modules": targets, "base": "fp32"}
+        train |= {"method": "lora", "lora": lora}
     changes = {"bert-large": _as_bert, "gpt2": _as_gpt2}.get(preset, _as_llama)(shape)
     return SweepSpec.model_validate(
         {"model": {"name": preset, "task": shape.task, "config": changes}, "train": train}

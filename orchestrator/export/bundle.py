@@ -106,6 +106,7 @@ def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportM
         samples_per_second=measured.samples_per_second,
         step_seconds=measured.step_seconds,
         peak_bytes=measured.memory.peak_bytes,
+        base=source.model.base,
         losses=source.outcome.losses,
         loss_tolerance=source.loss_tolerance,
         blocks=source.model.blocks,

@@ -220,7 +220,10 @@ def user_tasks(source: ExportSource, batches: str = "make_steps") -> Iterator[st
             " the rank itself."
         )
     if spec.train.method == "lora":
-        yield "LoRA adapters were trained: `make_model` must return your model with them."
+        yield (
+            f"LoRA adapters in fp32 were trained, on frozen weights in {source.model.base}:"
+            " `make_model` must return your model with them, held so."
+        )
     if kind := spec.cluster.accelerator:
         yield f"It was measured on nodes of kind {kind}."
     if plan.world_size % source.hosts:

@@ -32,6 +32,7 @@ from search_spaces.settings.observed_run import (
     ObservedSettings,
     ObservedStep,
 )
+from search_spaces.spec.sections import Base
 from search_spaces.trial import Estimate
 from workers.measure.interval import mean_estimate
 from workers.measure.steady import warmup_length
@@ -306,6 +307,8 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
     yield _equal("recomputed blocks", manifest.recomputed_blocks, *_count(observed.recomputed))
     yield _equal("compiled", plan.compile, observed.compiled > 0)
     yield _equal("compute dtype", _DTYPES[plan.precision], observed.compute)
+    if manifest.base is not None:
+        yield _equal("frozen weights", _frozen(manifest.base, plan), ", ".join(observed.frozen))
     if observed.attention is not None:
         yield _equal("attention", plan.attention, observed.attention)
     yield _equal("optimizer", _optimizer(plan), observed.optimizer)
@@ -332,6 +335,11 @@ def _wrapper(plan: Plan) -> str:
     if plan.engine == "deepspeed":
         return "deepspeed"
     return "fsdp2" if plan.zero_stage else "ddp" if plan.data > 1 else "none"
+
+
+def _frozen(base: Base, plan: Plan) -> str:
+    others = plan.precision if plan.engine == "deepspeed" else "fp32" if base == "fp32" else "bf16"
+    return _DTYPES[others] + {"int8": ", int8", "nf4": ", uint8"}.get(base, "")
 
 
 def _optimizer(plan: Plan) -> str:

@@ -12,6 +12,7 @@ from orchestrator.report import html
 from orchestrator.report.format import count_words, gib, plural
 from search_spaces.facts import TEXT_FORMS, DataReading, Understanding
 from search_spaces.spec.schema import Task
+from search_spaces.spec.sections import QUANTIZED
 
 Rows = Iterator[tuple[str, str]]  # label and words; a further row of the same part has no label
 _CHATS = MappingProxyType({"template": ", by the tokenizer's chat template", "joined": ", joined"})
@@ -83,6 +84,9 @@ def model_rows(understanding: Understanding) -> Rows:
     frozen = model.parameters - model.trainable_parameters
     counts = f"{count_words(model.trainable_parameters)} parameters trained"
     counts += f", {count_words(frozen)} frozen" if frozen else ""
+    if model.base is not None:
+        others = " in linear layers of the blocks, else in bf16" if model.base in QUANTIZED else ""
+        counts += f" and held in {model.base}{others}"
     counts += "" if model.active is None else f", {count_words(model.active)} active per token"
     name = "" if model.architecture == model.name else f"{model.name}: "
     yield "model", f"{name}{model.architecture}{head}, {plural(model.blocks, 'block')}, {counts}"

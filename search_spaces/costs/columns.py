@@ -83,6 +83,7 @@ class RowColumns:
     depth: Numbers
     block_trained: Numbers  # parameters in a tensor rank's slice of a block
     block_frozen: Numbers
+    block_quantized_bytes: Numbers
     embedding_trained: Numbers
     embedding_frozen: Numbers
     head_trained: Numbers
@@ -295,6 +296,7 @@ def row_columns(
     names = (
         "block_trained",
         "block_frozen",
+        "block_quantized_bytes",
         "embedding_trained",
         "embedding_frozen",
         "head_trained",
@@ -352,6 +354,9 @@ def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numb
     return {
         "block_trained": sum((share * of(part, "trained") for share, part in blocks), zero),
         "block_frozen": sum((share * of(part, "frozen") for share, part in blocks), zero),
+        "block_quantized_bytes": sum(
+            (share * of(part, "quantized_bytes") for share, part in blocks), zero
+        ),
         "embedding_trained": of(variant.embedding, "trained"),
         "embedding_frozen": of(variant.embedding, "frozen"),
         "head_trained": of(variant.head, "trained"),

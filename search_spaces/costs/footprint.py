@@ -7,6 +7,7 @@ A footprint is a pure value that is saved as JSON; all forecasts are calculated 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,10 +15,14 @@ import numpy as np
 
 from search_spaces.costs.model_work import ModelWork
 from search_spaces.plan import Attention
+from search_spaces.spec.sections import Base
 
 Compute = Literal["fp32", "autocast", "cast"]
 """Precision of a pass: all in fp32; fp32 weights with 16-bit matmuls by autocast (DDP and one
 rank); weights cast to 16 bits as a whole (FSDP2, DeepSpeed)."""
+QUANTIZED_BITS: Mapping[Base, float] = {"int8": 8.0, "nf4": 4.127}
+"""Of a quantized parameter, with its scales: in NF4 one of 8 bits for 64 parameters and an fp32 one
+for 256 of these (Dettmers et al. 2023, arXiv:2305.14314, section 3), in int8 one for a row."""
 Split = Literal["none", "tensor", "sequence"]
 """Parallelism of a block: none, tensor parallelism, or with sequence parallelism too."""
 
@@ -118,7 +123,8 @@ class Part:
 
     Attributes:
         trained: Trained parameters; a tensor rank holds `trained.at(0, t)` of them.
-        frozen: Frozen parameters.
+        frozen: Frozen parameters that are not quantized.
+        quantized_bytes: Quantized parameters, with their scales.
         saved_bytes: Tensors that forward saves for backward: copies of weights, but not weights.
         kept_bytes: Tensors that selective recomputation saves, without the input.
         input_bytes: Hidden states that the part receives, which full recomputation saves.
@@ -130,6 +136,7 @@ class Part:
 
     trained: Extent
     frozen: Extent = ZERO
+    quantized_bytes: Extent = ZERO
     saved_bytes: Extent = ZERO
     kept_bytes: Extent = ZERO
     input_bytes: Extent = ZERO

@@ -122,6 +122,7 @@ def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: _Stage)
     )
     weights = trained * features.weight_bytes + np.maximum(frozen, 0.0) * features.frozen_bytes
     weights = weights / np.where(features.weights_sharded, features.shards, 1)
+    weights = weights + stage.blocks * rows.block_quantized_bytes  # which no engine shards
     gradients = trained * features.gradient_bytes
     gradients = gradients / np.where(features.gradients_sharded, features.shards, 1)
     updated = trained / np.where(features.optimizer_sharded, features.shards, 1)

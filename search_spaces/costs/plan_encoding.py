@@ -94,7 +94,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         state_bytes=_mapped(table, "optimizer", _MOMENT_BYTES)
         + np.where(deepspeed & half, 4.0, 0.0),
         reduced_bytes=np.where(deepspeed & half, 2.0, sent),
-        frozen_bytes=np.where(deepspeed & half, 2.0, 4.0),
+        frozen_bytes=np.where(half & (deepspeed | (model.base not in (None, "fp32"))), 2.0, 4.0),
         buffer_bytes=buffers,
         update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),

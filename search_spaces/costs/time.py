@@ -317,9 +317,11 @@ def _offload(
     host_rate = reached_share(coefficients.host_update_share, rows.measured) * rows.host_bandwidth
     states = states + touched / host_rate
     drive = np.where(features.on_nvme, 2 * updated * features.state_bytes / rows.nvme, 0.0)
-    held = parameters.held / np.where(features.weights_sharded, features.shards, 1)
+    frozen = parameters.held - parameters.trained
+    held = parameters.trained * features.weight_bytes + frozen * features.frozen_bytes
+    held = held / np.where(features.weights_sharded, features.shards, 1)
     in_forward, in_backward = _gathers(features)
-    weights = (in_forward + in_backward) * held * features.weight_bytes / rate
+    weights = (in_forward + in_backward) * held / rate
     inputs = work.parts.block_input[rows.case] * features.filled / features.longest_filled
     activations = 2 * count * n_block * features.recomputed * inputs / rate
     return (

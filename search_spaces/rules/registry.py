@@ -18,6 +18,11 @@ from search_spaces.knobs.knob import always
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
+from search_spaces.rules.adapters import (
+    frozen_weights_have_their_precision,
+    quantized_weights_stay_whole,
+    tensor_trains_all_weights,
+)
 from search_spaces.rules.base import Rule, RuleContext
 from search_spaces.rules.compute import (
     allocator_fits_device,
@@ -89,7 +94,6 @@ from search_spaces.rules.tensor import (
     tensor_divides,
     tensor_has_a_plan,
     tensor_stays_inside_a_node,
-    tensor_trains_all_weights,
 )
 from search_spaces.trial import Refused
 
@@ -131,6 +135,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             interleaving_has_whole_rounds,
             split_backward_is_plain,
             tensor_trains_all_weights,
+            quantized_weights_stay_whole,
+            frozen_weights_have_their_precision,
             tensor_has_a_plan,
             tensor_stays_inside_a_node,
             tensor_divides,

@@ -88,13 +88,3 @@ def autotp_recomputes_whole_blocks(plan: Plan, _: RuleContext) -> str | None:
         f"engine deepspeed with tensor {plan.tensor} changes the outputs that checkpoint_mode"
         " selective saves: checkpoint_mode must be full"
     )
-
-
-def tensor_trains_all_weights(plan: Plan, context: RuleContext) -> str | None:
-    """Adapters are not split along with their projections."""
-    if plan.tensor == 1 or context.spec.train.method == "full":
-        return None
-    return (
-        f"train.method {context.spec.train.method}: adapters are not split, so tensor must be 1,"
-        f" but is {plan.tensor}"
-    )

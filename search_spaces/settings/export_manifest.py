@@ -15,6 +15,7 @@ from search_spaces.plan import Plan
 from search_spaces.spec.files import DOCUMENT_BYTES, read_bounded
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import Base
 from search_spaces.trial import Estimate
 
 EXPORTED_FILE, SPEC_FILE = "plimsoll.json", "spec.yaml"
@@ -71,6 +72,7 @@ class ExportManifest:
             samples.
         loss_tolerance: Largest difference from these losses, as a share of the largest loss.
         local: True if the command starts all ranks on the machine where it runs.
+        base: How frozen weights are held beside adapters; None without adapters.
         files: Files of the format with the SHA-256 of their bytes, to detect changes by the user.
         caveats: Parts of the plan that the format leaves to the user.
         inputs: Files and folders that training reads.
@@ -97,6 +99,7 @@ class ExportManifest:
     caveats: tuple[str, ...]
     inputs: tuple[Input, ...] = ()
     rule: TargetRule | None = None
+    base: Base | None = None
 
     def __post_init__(self) -> None:
         names = (*(name for name, _ in self.files), *(each.name for each in self.inputs))

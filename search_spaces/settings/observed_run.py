@@ -50,6 +50,7 @@ class ObservedSettings:
     columns: int | None  # of the same tensor: tokens
     compute: str | None  # output dtype of most linear layers: float32, bfloat16, float16
     attention: str | None  # transformers' name of it
+    frozen: tuple[str, ...] = ()  # dtypes of frozen weights: bfloat16, uint8
     optimizer: str  # class and implementation: AdamW fused
 
 

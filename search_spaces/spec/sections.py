@@ -23,6 +23,8 @@ KEYS_OUTSIDE_MEASUREMENT = frozenset(
 Metric = Literal["samples_per_second", "samples_per_price", "headroom"]
 LearningRate = Literal["constant", "linear", "cosine"]
 Decay = Literal["all", "stock"]
+Base = Literal["fp32", "bf16", "int8", "nf4"]
+QUANTIZED: tuple[Base, ...] = ("int8", "nf4")  # by bitsandbytes
 
 
 class Section(BaseModel):
@@ -252,8 +254,19 @@ class LoraSpec(Section):
     )
     target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
         default="all-linear",
-        description="names of the modules that get an adapter; all-linear: every linear layer of"
-        " the blocks",
+        description="names of the linear layers and embeddings that get an adapter; all-linear:"
+        " every linear layer of the blocks",
+    )
+    modules_to_save: tuple[str, ...] = Field(
+        default=(),
+        description="ends of the names of modules that are trained in full beside the adapters, in"
+        " fp32; as in peft, a frozen copy of each stays",
+    )
+    base: Base | None = Field(
+        default=None,
+        description="how frozen weights are held: fp32, bf16, int8 or nf4; the last two by"
+        " bitsandbytes, in linear layers of the blocks, and bf16 elsewhere; if unset, as the folder"
+        " is quantized, else bf16, but fp32 with precision fp32",
     )
 
 

@@ -39,7 +39,7 @@ with connected(spec):
     pass
 """,
     "peft": """
-from workers.models.load import build_fake, describe
+from workers.models.load import describe
 from search_spaces.spec.sections import LoraSpec
 describe(spec.model, spec.train.model_copy(update={"method": "lora", "lora": LoraSpec()}))
 """,

@@ -20,6 +20,7 @@ from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 FOUR_RATIOS = a_spec(space={"checkpoint_ratio": [0.0, 0.25, 0.3, 1.0]})
 LENGTHS = {"lengths": {128: 1.0, 512: 2.0}}
 LORA = a_spec(data=LENGTHS, train={"global_batch": 32, "precision": "fp32", "method": "lora"})
+HALF_LORA = a_spec(data=LENGTHS, train={"global_batch": 32, "method": "lora"})
 NINETY_SIX = a_spec(data=LENGTHS, train={"global_batch": 32, "sequence_length": 96})
 NVME = a_spec(data=LENGTHS, cluster={"nvme_folder": "/mnt/nvme"})
 EIGHT = a_cluster(slots=8)
@@ -178,6 +179,17 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ddp_plan(tensor=2),
         around(cluster=EIGHT, spec=LORA),
         "train.method lora: adapters are not split, so tensor must be 1, but is 2",
+    ),
+    "quantized_weights_stay_whole": (
+        ddp_plan(zero_stage=3, precision="bf16"),
+        around(spec=HALF_LORA, model=a_model(base="nf4")),
+        "zero_stage 3 of engine torch splits weights, and frozen ones in nf4 cannot be split:"
+        " train.lora.base must be bf16",
+    ),
+    "frozen_weights_have_their_precision": (
+        ddp_plan(precision="fp32"),
+        around(spec=HALF_LORA, model=a_model(base="bf16")),
+        "precision fp32 cannot compute with frozen weights in bf16 (train.lora.base)",
     ),
     "zero_one_needs_deepspeed": (
         ddp_plan(zero_stage=1),

@@ -20,10 +20,13 @@ from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import nearest_preset, preset_config, preset_names
 from search_spaces.spec.files import DOCUMENT_BYTES, is_folder, read_bounded, with_home
 from search_spaces.spec.schema import ModelSpec
+from search_spaces.spec.sections import Base
 from workers.models.config import RawConfig, one_sentence
 from workers.models.trust import is_hub_id
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_QUANTIZATION_KEYS = ("quantization_config", "compression_config")
+_QUANTIZATION_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}  # older folders
 _ANSWER_SECONDS = 3.0  # for any answer of the Hub; its client retries for 23 s
 
 
@@ -121,7 +124,32 @@ def _folder_config(folder: Path) -> RawConfig:
         raise ModelError(f"{path} cannot be read: {one_sentence(error)}") from error
     if not isinstance(raw, dict):
         raise ModelError(f"{path} holds {type(raw).__name__}, must be a JSON object")
+    for file, method in _QUANTIZATION_FILES.items():
+        if (folder / file).exists():
+            raw.setdefault("quantization_config", {"quant_method": method})
     return raw
+
+
+def stored_base(spec: ModelSpec, raw: RawConfig) -> Base | None:
+    """Returns the base that a model's weights were quantized to; None if they are not quantized.
+
+    Raises:
+        ModelError: If they are quantized otherwise than adapters can be trained on.
+    """
+    parts = (raw, *(part for part in raw.values() if isinstance(part, dict)))  # `text_config`
+    stored = (part.get(key) for part in parts for key in _QUANTIZATION_KEYS)
+    config = next((one for one in stored if isinstance(one, dict) and one), None)
+    if config is None:
+        return None
+    kind = config.get("quant_method", "unnamed")
+    if config.get("load_in_4bit"):
+        kind = config.get("bnb_4bit_quant_type", "fp4")
+    if config.get("load_in_8bit") or kind == "nf4":
+        return "nf4" if kind == "nf4" else "int8"
+    raise ModelError(
+        f"{spec.name} is quantized ({kind}), and adapters are trained on bitsandbytes' int8 and nf4"
+        " alone: name the folder of the unquantized model"
+    )
 
 
 def _hub_config(spec: ModelSpec) -> RawConfig:

@@ -18,10 +18,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from workers.models.frozen_base import quantize_layers
 from workers.models.init_recorder import Recipe, fill
 from workers.models.stage_placeholders import TensorSlice, whole_slice
 
-_WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "base_layer"})
+_WRAPPERS = frozenset(
+    {"_checkpoint_wrapped_module", "_orig_mod", "base_layer", "original_module", "modules_to_save"}
+)
 _SOURCES = "_plimsoll_sources"  # of a module: {name of its parameter: pieces}
 _PERTURBED_ELEMENTS = 2**20  # at a time
 
@@ -99,6 +102,9 @@ class InitialValues:
             weights_on: Holds the weights in place of `device` if they are offloaded.
         """
         device = torch.empty(0, device=device).device  # with its index
+        quantize_layers(
+            module, lambda name, weight: self._fill(module, name, prefix, weight, device), device
+        )
         names = [name for name, tensor in _tensors(module) if tensor.is_meta]
         _allocate(module, device, weights_on or device)
         tensors = dict(_tensors(module))
@@ -146,8 +152,10 @@ class InitialValues:
 def original_name(name: str) -> str:
     """Returns a parameter's name without the parts that wrappers add.
 
-    Recomputation, compilation and adapters add such parts.
+    Recomputation, compilation and adapters add such parts. A copy that is trained in full begins
+    as the original, whose name it has.
     """
+    name = name.replace("modules_to_save.default", "modules_to_save")
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 

@@ -170,6 +170,7 @@ def _cached_file(spec: ModelSpec, train: TrainSpec) -> Path:
             "source": model_source(spec),
             "sequence_length": train.sequence_length,
             "lora": train.lora.model_dump(mode="json") if train.method == "lora" else None,
+            "precision": train.precision if train.method == "lora" else None,  # `lora.base` unset
         }
     )
     return cache_folder("models") / f"{digest}.json"

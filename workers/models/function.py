@@ -132,7 +132,7 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
 
 
 def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeMemory) -> BuiltModel:
-    """Builds the model of fake tensors of `mode`.
+    """Builds the model of fake tensors of `mode`, with adapters on the meta device.
 
     Raises:
         ModelError: As `build_function`.
@@ -142,12 +142,6 @@ def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeMemory) -> 
     if lora := adapters_of(train):
         with torch.device("meta"):  # peft moves adapters to their weights; fake ones cannot move
             add_adapters(spec.name, model.module, lora)
-    with mode:
-        for part in model.module.modules():
-            for key, weight in part._parameters.items():
-                if weight is not None and weight.is_meta:
-                    fake = torch.empty_like(weight, device="cpu")
-                    part._parameters[key] = nn.Parameter(fake, requires_grad=weight.requires_grad)
     return model
 
 
@@ -166,9 +160,10 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
             torch.device("meta"),
         ):
             module, batch_maker = call_function(spec)
-    if module is not None and lora_json is not None:
+    lora = LoraSpec.model_validate_json(lora_json) if lora_json else None
+    if module is not None and lora is not None:
         with seeded(0), torch.device("meta"):
-            add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
+            add_adapters(spec.name, module, lora)
     return ModelFacts(
         name=spec.name,
         architecture=type(module).__name__ if module is not None else spec.name,
@@ -177,6 +172,7 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
         widened=tuple(sorted(str(one)[len("torch.") :] for one in batch_maker.widened))
         if batch_maker is not None
         else (),
+        base=lora.base if lora else None,
         blocks=len(find_blocks(module)) if module is not None else 0,
         attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
         packing=(),

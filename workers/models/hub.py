@@ -33,8 +33,13 @@ from workers.models.capabilities import (
     stated_positions,
 )
 from workers.models.config import BAD_VALUES, make_config, one_sentence
-from workers.models.config_source import check_remote_code, config_class, raw_config
-from workers.models.deferred_init import InitialValues
+from workers.models.config_source import (
+    check_remote_code,
+    config_class,
+    raw_config,
+    stored_base,
+)
+from workers.models.deferred_init import InitialValues, original_name
 from workers.models.experts import active_parameters
 from workers.models.init_recorder import NotReplayableError, Recipe, recording
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
@@ -108,7 +113,7 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
         ModelError: If the model cannot be found or built, or if `train.sequence_length` is
             beyond its last learned position.
     """
-    lora = adapters_of(train)
+    lora = _adapters(spec, train)
     facts, positions = _facts(spec.model_dump_json(), lora.model_dump_json() if lora else None)
     if positions is not None and train.sequence_length > positions:
         raise ModelError(
@@ -142,13 +147,13 @@ def build_transformers_model(
         ModelError: If the model cannot be found or built. The build on the meta device shows
             this, so that running out of memory is not taken for a fault of the model.
     """
-    config = _configure(spec)
+    config, lora = _configure(spec), _adapters(spec, train)
     with seeded(train.seed):
         try:
-            module, recipes = _record(spec, config, attention, adapters_of(train))
+            module, recipes = _record(spec, config, attention, lora)
         except NotReplayableError:
             module, recipes = _from_config(spec, _configure(spec), attention), {}
-            if lora := adapters_of(train):
+            if lora is not None:
                 add_adapters(spec.name, module, lora)
     return BuiltModel(
         module=module,
@@ -161,14 +166,19 @@ def build_transformers_model(
     )
 
 
+def _adapters(spec: ModelSpec, train: TrainSpec) -> LoraSpec | None:
+    return adapters_of(train, spec.name, stored_base(spec, raw_config(spec)))
+
+
 @lru_cache(maxsize=32)
 def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | None]:
     spec = ModelSpec.model_validate_json(spec_json)
     config = _configure(spec)
     module = _build_on_meta(spec, config, "eager")
-    if lora_json is not None:
+    lora = LoraSpec.model_validate_json(lora_json) if lora_json else None
+    if lora is not None:
         with torch.device("meta"):
-            add_adapters(spec.name, module, LoraSpec.model_validate_json(lora_json))
+            add_adapters(spec.name, module, lora)
     attentions = attentions_of(module)
     learned = learned_positions(module)
     probed = probe_loss(module, spec.task, attentions)
@@ -181,7 +191,8 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
         name=spec.name,
         architecture=type(module).__name__,
         parameters=sum(weight.numel() for weight in module.parameters()),
-        trainable=trainable_parameters(module) if lora_json else None,
+        trainable=trainable_parameters(module) if lora else None,
+        base=lora.base if lora else None,
         active=active_parameters(module),
         blocks=len(find_blocks(module)),
         attentions=attentions,
@@ -260,9 +271,11 @@ def _record(
 def _record_adapters(spec: ModelSpec, module: nn.Module, lora: LoraSpec) -> dict[str, Recipe]:
     with recording() as recorder, torch.device("meta"):
         add_adapters(spec.name, module, lora)
-    trained = {name for name, weight in module.named_parameters() if weight.requires_grad}
-    recipes = recorder.recipes(module)
-    return {name: recipe for name, recipe in recipes.items() if name in trained}
+    return {
+        name: recorder.recipe(name, weight)
+        for name, weight in module.named_parameters()
+        if weight.requires_grad and original_name(name) == name
+    }
 
 
 def _build_on_meta(spec: ModelSpec, config: Any, attention: Attention) -> Any:

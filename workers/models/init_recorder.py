@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):
         """Returns a recipe for each weight and buffer on the meta device, under all its names.
 
         Raises:
-            CannotTellError: If one of them has none; names it.
+            NotReplayableError: If one of them has none; names it.
         """
         recipes: dict[str, Recipe] = {}
         by_tensor: dict[int, Recipe] = {}
@@ -200,11 +200,16 @@ class Recorder(TorchDispatchMode):
             for name, tensor in named_tensors:
                 if tensor.is_meta:
                     if id(tensor) not in by_tensor:
-                        by_tensor[id(tensor)] = self._recipe(name, tensor)
+                        by_tensor[id(tensor)] = self.recipe(name, tensor)
                     recipes[name] = by_tensor[id(tensor)]
         return recipes
 
-    def _recipe(self, name: str, tensor: torch.Tensor) -> Recipe:
+    def recipe(self, name: str, tensor: torch.Tensor) -> Recipe:
+        """Returns the recipe of a weight or buffer on the meta device.
+
+        Raises:
+            NotReplayableError: If it has none; names it.
+        """
         shape = tuple(tensor.shape)
         steps: list[Step] | None = []
         for event in self._events(tensor):

@@ -6,15 +6,12 @@ that need it import it.
 
 from __future__ import annotations
 
-import torch
-
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.models import function
 from workers.models.built import BuiltModel
-from workers.models.fake_memory import FakeMemory
 from workers.models.user_code import user_code_errors
 
 
@@ -59,21 +56,3 @@ def build_whole(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> B
         ModelError: As `build`.
     """
     return build(spec, train, attention=attention).materialised()
-
-
-def build_fake(
-    spec: ModelSpec, train: TrainSpec, *, attention: Attention, mode: FakeMemory
-) -> BuiltModel:
-    """Builds the model of fake tensors of `mode`, which report the CPU as their device.
-
-    Raises:
-        ModelError: As `build`.
-    """
-    if function.is_function(spec):
-        return function.build_fake_function(spec, train, mode)
-    from workers.models import hub
-
-    model = hub.build_transformers_model(spec, train, attention=attention)
-    with mode:
-        model.module.to_empty(device=torch.device("cpu"))
-    return model

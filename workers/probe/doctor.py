@@ -24,7 +24,7 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("cpu_adam", "engine deepspeed with offload_optimizer", lambda _: missing_for_cpu_adam()),
     ("nvme", "offload to nvme", missing_for_nvme),
     ("compile", "compile", missing_for_compile),
-    ("eight_bit", "optimizer adamw_8bit", lambda _: missing_extra("bitsandbytes")),
+    ("eight_bit", "adamw_8bit, int8 and nf4", lambda _: missing_extra("bitsandbytes")),
     (
         "flash_attention_2",
         "attention flash_attention_2",

@@ -152,6 +152,7 @@ class ModuleHooks:
             columns=self.shape[1] if len(self.shape) > 1 else None,
             compute=_dtype_name(self.dtypes),
             attention=_attention(self.roots),
+            frozen=_frozen(self.roots),
             optimizer=_optimizer_name(optimizer),
         )
 
@@ -216,6 +217,11 @@ def _class_name(module: nn.Module) -> str:
 def _dtype_name(dtypes: Counter[torch.dtype]) -> str | None:
     most = dtypes.most_common(1)
     return str(most[0][0]).removeprefix("torch.") if most else None
+
+
+def _frozen(roots: Iterable[nn.Module]) -> tuple[str, ...]:
+    frozen = {one.dtype for root in roots for one in root.parameters() if not one.requires_grad}
+    return tuple(sorted(str(dtype).removeprefix("torch.") for dtype in frozen))
 
 
 def _attention(roots: Iterable[nn.Module]) -> str | None:

@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from search_spaces.costs.footprint import Extent, Peak
 from workers.tracing.operators import FusedCall, Product
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Operation, Storage
-from workers.tracing.step import TracedStep
+from workers.tracing.step import TracedStep, WeightUse
+
+_WHOLE_BYTES = 2  # of an element of a quantized weight, as products in 16 bits take it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class PassCosts:
     names: tuple[str, ...]
     products: tuple[Product, ...]
     attentions: tuple[FusedCall, ...]
-    traffic_bytes: int
+    traffic_bytes: float
     launches: int
     exchanged_bytes: int
     exchanges: int
@@ -38,6 +40,7 @@ class PartCosts:
 
     trained: int
     frozen: int
+    quantized_bytes: float
     largest_weight: int
     saved_bytes: int
     kept_bytes: int
@@ -66,13 +69,15 @@ def _read_part(
 ) -> PartCosts:
     log, ends = traced.log, traced.log.forward_ends
     weights = [weight for weight in traced.weights if part in weight.parts]
+    packed = [weight for weight in weights if weight.packed_bytes]
     own = [index for index, operation in enumerate(log.operations) if operation.part == part]
     forward = [index for index in own if index < ends]
     recomputed = [index for index in forward if not log.operations[index].kept]
     backward = [index for index in own if index >= ends]
     return PartCosts(
         trained=sum(weight.numbers for weight in weights if weight.trains),
-        frozen=sum(weight.numbers for weight in weights if not weight.trains),
+        frozen=sum(w.numbers for w in weights if not (w.trains or w.packed_bytes)),
+        quantized_bytes=sum(weight.packed_bytes for weight in packed),
         largest_weight=max((weight.numbers for weight in weights), default=0),
         saved_bytes=saved_bytes,
         kept_bytes=sum(
@@ -81,24 +86,30 @@ def _read_part(
             if s.kept and s.part == part and s.made_at < ends and s.behind is None
         ),
         input_bytes=log.hidden_bytes.get(part, 0),
-        forward=_read_pass(log, forward, transient),
-        backward=_read_pass(log, backward, transient),
-        recomputed=_read_pass(log, recomputed, transient),
+        forward=_read_pass(log, forward, transient, packed),
+        backward=_read_pass(log, backward, transient, packed),
+        recomputed=_read_pass(log, recomputed, transient, packed),
     )
 
 
-def _read_pass(log: Log, indices: list[int], transient: NDArray[np.float64]) -> PassCosts:
+def _read_pass(
+    log: Log, indices: list[int], transient: NDArray[np.float64], packed: Sequence[WeightUse]
+) -> PassCosts:
+    # approximate: each packed weight is read and written out, and kernels can do without
+    whole = [_WHOLE_BYTES * weight.numbers for weight in packed]
     operations: list[Operation] = [log.operations[index] for index in indices]
     work = [operation.work for operation in operations]
     return PassCosts(
         names=tuple(operation.name for operation in operations),
         products=tuple(product for one in work for product in one.products),
         attentions=tuple(one.attention for one in work if one.attention is not None),
-        traffic_bytes=sum(one.traffic_bytes for one in work),
-        launches=sum(one.launches for one in work),
+        traffic_bytes=sum(one.traffic_bytes for one in work)
+        + sum(weight.packed_bytes for weight in packed)
+        + sum(whole),
+        launches=sum(one.launches for one in work) + len(whole),
         exchanged_bytes=sum(one.exchanged_bytes for one in work),
         exchanges=sum(one.exchanges for one in work),
-        above_bytes=transient[indices],
+        above_bytes=transient[indices] + max(whole, default=0),
     )
 
 

@@ -13,9 +13,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from search_spaces.costs.footprint import Compute
+from search_spaces.costs.footprint import QUANTIZED_BITS, Compute
 from workers.models.built import BuiltModel
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
+from workers.models.frozen_base import quantized_weights
 from workers.models.user_code import errors_as
 from workers.plain_torch.loss import loss_of
 from workers.plain_torch.selective import saved_operators
@@ -199,6 +200,7 @@ class WeightUse:
     numbers: int
     trains: bool
     parts: tuple[int, ...]
+    packed_bytes: float = 0.0  # with scales, if it is held quantized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,13 +283,20 @@ def _weights(model: BuiltModel, present: tuple[int, ...], log: Log) -> Iterator[
     for block in present:
         for weight in model.blocks[block].parameters():
             owners.setdefault(id(weight), block)
+    quantized = quantized_weights(model.module)
     for index, weight in enumerate(model.module.parameters()):
         if id(weight) in owners:
             parts: tuple[int, ...] = (owners[id(weight)],)
         else:
             users = log.uses.get(index, {HEAD})
             parts = tuple(part for part in (EMBEDDING, HEAD) if part in users) or (EMBEDDING,)
-        yield WeightUse(numbers=weight.numel(), trains=weight.requires_grad, parts=parts)
+        base = quantized.get(id(weight))
+        yield WeightUse(
+            numbers=weight.numel(),
+            trains=weight.requires_grad,
+            parts=parts,
+            packed_bytes=weight.numel() * QUANTIZED_BITS[base] / 8 if base else 0.0,
+        )
 
 
 def emulated_device(device: str) -> contextlib.AbstractContextManager[object]:

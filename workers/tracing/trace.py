@@ -50,6 +50,7 @@ def digest_of(spec: SweepSpec, device: str) -> str:
             "files": [file_stamp(file) for file in files],
             "sequence_length": train.sequence_length,
             "lora": train.lora.model_dump(mode="json") if train.method == "lora" else None,
+            "precision": train.precision if train.method == "lora" else None,  # `lora.base` unset
         }
     )
 

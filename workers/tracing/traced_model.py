@@ -25,8 +25,8 @@ from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
 from workers.models.config import one_sentence
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
-from workers.models.function import is_function
-from workers.models.load import build, build_fake
+from workers.models.function import build_fake_function, is_function
+from workers.models.load import build
 from workers.models.stack import find_stack
 from workers.models.stack_trace import NoStackError
 from workers.models.stage_placeholders import BlockPlaceholder
@@ -151,7 +151,7 @@ def in_fake_memory(
         localize(module)
     casts = compute == "cast"
     with mode:
-        replace_weights(module, partial(_in_memory, casts=casts))
+        replace_weights(module, partial(_in_memory, compute=compute))
         for part in module.modules():
             for key, buffer in part._buffers.items():
                 if buffer is not None and buffer.is_meta:
@@ -174,7 +174,7 @@ def _build(spec: SweepSpec, attention: Attention, mode: FakeMemory) -> BuiltMode
         )
 
     with errors_as(build_error), without_fake_tensor_logs():
-        return build_fake(spec.model, spec.train, attention=attention, mode=mode)
+        return build_fake_function(spec.model, spec.train, mode)
 
 
 def _input_maker(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None:
@@ -194,8 +194,10 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _in_memory(weight: nn.Parameter, *, casts: bool) -> nn.Parameter:
-    dtype = torch.bfloat16 if casts and weight.is_floating_point() else weight.dtype
+def _in_memory(weight: nn.Parameter, *, compute: Compute) -> nn.Parameter:
+    dtype = torch.bfloat16 if compute == "cast" and weight.is_floating_point() else weight.dtype
+    if compute == "fp32" and dtype == torch.bfloat16 and not weight.requires_grad:
+        dtype = torch.float32  # held so beside adapters, by plans that do not compute in fp32
     empty = torch.empty_like(weight, dtype=dtype, device="cpu")
     return nn.Parameter(empty, requires_grad=weight.requires_grad)
 

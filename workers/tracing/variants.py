@@ -75,6 +75,7 @@ def _part(runs: Sequence[PartCosts], grid: Grid) -> Part:
     return Part(
         trained=grid.extent([run.trained for run in runs]),
         frozen=grid.extent([run.frozen for run in runs]),
+        quantized_bytes=grid.extent([run.quantized_bytes for run in runs]),
         saved_bytes=grid.extent([run.saved_bytes for run in runs]),
         kept_bytes=grid.extent([run.kept_bytes for run in runs]),
         input_bytes=grid.extent([run.input_bytes for run in runs]),

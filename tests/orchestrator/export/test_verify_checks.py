@@ -46,6 +46,7 @@ def test_a_run_as_it_should_be_holds_in_everything() -> None:
         ({"compiled": 4}, "compiled"),
         ({"compute": "bfloat16"}, "compute dtype"),
         ({"attention": "eager"}, "attention"),
+        ({"frozen": ("float32", "uint8")}, "frozen weights"),
         ({"off": 0.01}, "losses"),  # of 4, where 0.004 may be
         ({"step_seconds": 0.6}, "samples/s"),
     ],

@@ -38,6 +38,7 @@ def an_export(**changed: Any) -> ExportManifest:
         local=True,
         files=(("train.py", "0"),),
         caveats=(),
+        base="nf4",
     )
     return replace(whole, **changed)
 
@@ -60,6 +61,7 @@ def a_run(
         "columns": 64,
         "compute": "float32",
         "attention": "sdpa",
+        "frozen": ("bfloat16", "uint8"),
         "optimizer": "AdamW fused",
     } | {name: value for name, value in seen.items() if name != "passes"}
     passes = seen.get("passes", exported.plan.accumulation)

@@ -69,12 +69,18 @@ def test_data_says_how_it_was_read(changes: dict[str, Any], words: list[str]) ->
 
 def test_what_is_not_read_from_files_is_said_too() -> None:
     generated = understood_rows(understood(replace(DATA, reading=None)))
-    own = understood_rows(understood(None, vocab_size=None, name="net:build", trainable=4_000_000))
+    own = understood_rows(
+        understood(None, vocab_size=None, name="net:build", trainable=4_000_000, base="bf16")
+    )
 
     assert generated[0][1] == f"random tokens, since data.files is not set; {LENGTHS}"
     assert own[:3] == (
         ("data", "net:build makes its own batches"),
-        ("model", "net:build: GPT2LMHeadModel, 12 blocks, 4.00 M parameters trained, 120 M frozen"),
+        (
+            "model",
+            "net:build: GPT2LMHeadModel, 12 blocks, 4.00 M parameters trained, 120 M frozen"
+            " and held in bf16",
+        ),
         ("loss", "mean over targets of the batch, else labels that are not -100, else samples"),
     )
     assert generated[2:] == (

@@ -191,3 +191,34 @@ def test_flash_attention_needs_a_gpu_that_is_new_enough(
     found = hub.missing_for_flash(generation, cuda)
 
     assert (found is None) if lack is None else (lack in (found or ""))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "lora", "found"),
+    [
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, {}, "nf4"),
+        ({"load_in_8bit": True}, {"base": "int8"}, "int8"),
+        ({"load_in_8bit": True}, {"base": "nf4"}, "is quantized to int8, which can only"),
+        ({"load_in_8bit": True}, None, "only be trained with train.method lora and .*base int8"),
+        ({"load_in_4bit": True}, {}, "is quantized .fp4., and adapters are trained on"),
+        *(
+            ({"quant_method": method}, lora, f"is quantized .{method}., and adapters")
+            for method in ("gptq", "awq", "fp8", "compressed-tensors", "mxfp4")
+            for lora in (None, {})
+        ),
+    ],
+    ids=str,
+)
+def test_a_quantized_folder_is_understood_or_refused(
+    tmp_path: Path, quantization: dict[str, Any], lora: dict[str, Any] | None, found: str
+) -> None:
+    config = build(TINY_LLAMA, TRAIN, attention="eager").module.config.to_dict()
+    name = _folder(tmp_path, **config | {"quantization_config": quantization})
+    method = {} if lora is None else {"method": "lora", "lora": lora}
+    train = TrainSpec.model_validate({"global_batch": 8, "sequence_length": 64} | method)
+
+    if found in ("nf4", "int8"):
+        assert describe(ModelSpec(name=name), train).base == found
+        return
+    with pytest.raises(ModelError, match=found):
+        describe(ModelSpec(name=name), train)

@@ -9,20 +9,21 @@ import torch
 
 from search_spaces.errors import ModelError
 from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import LoraSpec, TrainSpec
+from search_spaces.spec.sections import Base, LoraSpec, TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import a_spec, odd_model
 from workers.models.load import build, build_whole, describe
 from workers.tracing.model_work import count_work
 
 RANK = 4
-FULL = TrainSpec(global_batch=8, sequence_length=32)
+FULL = TrainSpec(global_batch=8, sequence_length=32, precision="fp32")
 LORA = FULL.model_copy(update={"method": "lora", "lora": LoraSpec(rank=RANK, alpha=8)})
 ODD = ModelSpec.model_validate(odd_model("none", width=6, layers=3))
 
 
-def _targeting(*names: str) -> TrainSpec:
-    return LORA.model_copy(update={"lora": LoraSpec(rank=RANK, target_modules=names)})
+def _targeting(*names: str, saved: tuple[str, ...] = ()) -> TrainSpec:
+    lora = LoraSpec(rank=RANK, target_modules=names, modules_to_save=saved)
+    return LORA.model_copy(update={"lora": lora})
 
 
 # An adapter of a layer with n inputs and m outputs has rank * (n + m) numbers. Llama, a layer:
@@ -64,6 +65,54 @@ def test_some_layers_can_be_chosen() -> None:
     }
 
 
+def test_embeddings_can_be_chosen_and_modules_be_trained_in_full() -> None:
+    """A copy that is trained begins as the original, from which adapters stay away."""
+    chosen = _targeting("embed_tokens", "v_proj", "lm_head", saved=("model.norm", "lm_head"))
+    built = build_whole(TINY_LLAMA, chosen, attention="eager")
+    weights = dict(built.module.named_parameters(remove_duplicate=False))
+    trained = {name for name, weight in weights.items() if weight.requires_grad}
+    copies = {name for name in trained if "modules_to_save" in name}
+
+    assert copies == {
+        f"{name}.modules_to_save.default.weight" for name in ("model.norm", "lm_head")
+    }
+    assert trained - copies == {
+        *(f"model.embed_tokens.lora_embedding_{factor}.default" for factor in "AB"),
+        *(
+            f"model.layers.{layer}.self_attn.v_proj.lora_{factor}.default.weight"
+            for layer in "01"
+            for factor in "AB"
+        ),
+    }
+    for name in copies:
+        original = weights[name.replace("modules_to_save.default", "original_module")]
+        assert original.any()
+        assert torch.equal(weights[name], original)
+    assert describe(TINY_LLAMA, chosen).trainable == sum(weights[name].numel() for name in trained)
+
+
+@pytest.mark.parametrize(
+    ("update", "base", "dtypes"),
+    [
+        ({"precision": "bf16"}, "bf16", {torch.bfloat16}),
+        ({"precision": "fp32"}, "fp32", {torch.float32}),
+        ({"precision": "bf16", "base": "nf4"}, "nf4", {torch.bfloat16, torch.uint8}),
+        ({"precision": "bf16", "base": "int8"}, "int8", {torch.bfloat16, torch.int8}),
+    ],
+)
+@pytest.mark.parametrize("spec", [TINY_LLAMA, ODD], ids=["llama", "function"])
+def test_frozen_weights_are_held_as_the_base_says(
+    spec: ModelSpec, update: dict[str, Any], base: Base, dtypes: set[torch.dtype]
+) -> None:
+    lora = LoraSpec(rank=RANK, base=update.get("base"))
+    train = LORA.model_copy(update={"precision": update["precision"], "lora": lora})
+    weights = list(build_whole(spec, train, attention="eager").module.parameters())
+
+    assert describe(spec, train).base == base
+    assert {one.dtype for one in weights if one.requires_grad} == {torch.float32}
+    assert {one.dtype for one in weights if not one.requires_grad} == dtypes
+
+
 @pytest.mark.parametrize("spec", [TINY_LLAMA, TINY_GPT2, ODD], ids=["llama", "gpt2", "function"])
 def test_before_the_first_step_the_model_is_that_of_full_training(spec: ModelSpec) -> None:
     """The second factor starts at zero, and the frozen weights equal those of a full build."""
@@ -87,11 +136,15 @@ def test_before_the_first_step_the_model_is_that_of_full_training(spec: ModelSpe
         (
             TINY_LLAMA,
             ("k_proj", "q_prj"),
-            "'q_prj', which is not a linear layer of .*: q_proj|q_proj",
+            "'q_prj', which is not a linear layer or embedding of .*: q_proj|q_proj",
         ),
-        (TINY_LLAMA, ("input_layernorm",), "not a linear layer of llama-3.2-1b; the nearest are"),
-        (TINY_GPT2, ("attn",), "'attn', which is not a linear layer of gpt2; .*c_attn"),
-        (ODD, ("layer",), "not a linear layer of .*; the nearest are "),
+        (TINY_LLAMA, ("input_layernorm",), "or embedding of llama-3.2-1b; the nearest are"),
+        (
+            TINY_GPT2,
+            ("attn",),
+            "'attn', which is not a linear layer or embedding of gpt2; .*c_attn",
+        ),
+        (ODD, ("layer",), "not a linear layer or embedding of .*; the nearest are "),
     ],
 )
 def test_a_wrong_name_is_told_beforehand(
@@ -101,6 +154,25 @@ def test_a_wrong_name_is_told_beforehand(
         describe(spec, _targeting(*targets))
 
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "lora", "said"),
+    [
+        (
+            TINY_LLAMA,
+            {"modules_to_save": ("lm_haed",)},
+            "'lm_haed', which is .*nearest are lm_head",
+        ),
+        (TINY_GPT2, {"base": "nf4"}, "gpt2 has no `nn.Linear` in .*base must be bf16 or fp32"),
+    ],
+)
+def test_what_a_model_cannot_hold_or_save_is_told_beforehand(
+    spec: ModelSpec, lora: dict[str, Any], said: str
+) -> None:
+    train = LORA.model_copy(update={"precision": "bf16", "lora": LoraSpec(**lora)})
+    with pytest.raises(ModelError, match=said):
+        describe(spec, train)
 
 
 def test_flops_by_hand() -> None:

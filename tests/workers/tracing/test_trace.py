@@ -211,6 +211,23 @@ def test_adapters_are_what_is_trained(cache: Path) -> None:
     assert part.frozen.at(1) == sum(a * b for a, b in sizes) + 2 * width
 
 
+def test_quantized_weights_are_held_packed_and_unpacked_in_each_pass(cache: Path) -> None:
+    """Seven projections in 4.127 bits a number, two bytes for each number that is unpacked."""
+    held, packed = (
+        block_of(spec_of(LLAMA, method="lora", lora={"base": base}), cache)
+        for base in ("bf16", "nf4")
+    )
+    numbers, largest = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128, 64 * 128
+
+    assert packed.quantized_bytes.at(1) == pytest.approx(numbers * 4.127 / 8)
+    assert (held.frozen.at(1) - packed.frozen.at(1), held.quantized_bytes.at(1)) == (numbers, 0)
+    for one, other in ((held.forward, packed.forward), (held.backward, packed.backward)):
+        unpacked = other.traffic_bytes.at(8) - one.traffic_bytes.at(8)
+        assert unpacked == pytest.approx(numbers * (4.127 / 8 + 2))
+        assert other.transient_bytes.at(8) - one.transient_bytes.at(8) == 2 * largest
+        assert other.launches - one.launches == 7
+
+
 def test_what_selective_recomputation_keeps(cache: Path) -> None:
     """Results of the seven projections, and of attention with its row sums; two bytes each."""
     part = block_of(spec_of(LLAMA), cache)
