@@ -110,14 +110,13 @@ def _quantized(layer: nn.Linear, weight: torch.Tensor, base: Base) -> nn.Module:
     return held
 
 
-def _prepare(layer: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Casts the input of a layer of bitsandbytes, which autocast does not know.
+def _prepare(layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Has a layer of bitsandbytes compute as autocast says, which does not know it.
 
     Before the first pass, int8 is also where `Module.to` may have moved the weight alone.
     """
     weight, kind = layer.weight, inputs[0].device.type
     if getattr(weight, "CB", None) is not None:
         weight.CB, weight.SCB = weight.data, weight.SCB.to(weight.device)
-    if not torch.is_autocast_enabled(kind):
-        return inputs
-    return (inputs[0].to(torch.get_autocast_dtype(kind)),)
+    if torch.is_autocast_enabled(kind):
+        layer.compute_dtype, layer.compute_type_is_set = torch.get_autocast_dtype(kind), True
