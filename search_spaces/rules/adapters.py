@@ -17,8 +17,10 @@ def tensor_trains_all_weights(plan: Plan, context: RuleContext) -> str | None:
     )
 
 
-def quantized_weights_stay_whole(plan: Plan, context: RuleContext) -> str | None:
+def quantized_weights_fit(plan: Plan, context: RuleContext) -> str | None:
     """Packed weights have scales of their own, which neither FSDP2 nor ZeRO-3 splits with them.
+
+    Compiled blocks have not been shown to train with them.
 
     Source:
         bitsandbytes/nn/modules.py (0.50): `quant_state` is an attribute of the whole weight.
@@ -28,6 +30,8 @@ def quantized_weights_stay_whole(plan: Plan, context: RuleContext) -> str | None
         return None
     if lack := context.cluster.lack("eight_bit"):
         return f"frozen weights in {base}: {lack}"
+    if plan.compile:
+        return f"blocks with frozen weights in {base} are not compiled: compile must be false"
     if plan.zero_stage < (2 if plan.engine == "torch" else 3):
         return None
     return (

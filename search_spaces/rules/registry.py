@@ -20,7 +20,7 @@ from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.rules.adapters import (
     frozen_weights_have_their_precision,
-    quantized_weights_stay_whole,
+    quantized_weights_fit,
     tensor_trains_all_weights,
 )
 from search_spaces.rules.base import Rule, RuleContext
@@ -135,7 +135,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             interleaving_has_whole_rounds,
             split_backward_is_plain,
             tensor_trains_all_weights,
-            quantized_weights_stay_whole,
+            quantized_weights_fit,
             frozen_weights_have_their_precision,
             tensor_has_a_plan,
             tensor_stays_inside_a_node,

@@ -180,7 +180,7 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(cluster=EIGHT, spec=LORA),
         "train.method lora: adapters are not split, so tensor must be 1, but is 2",
     ),
-    "quantized_weights_stay_whole": (
+    "quantized_weights_fit": (
         ddp_plan(zero_stage=3, precision="bf16"),
         around(spec=HALF_LORA, model=a_model(base="nf4")),
         "zero_stage 3 of engine torch splits weights, and frozen ones in nf4 cannot be split:"

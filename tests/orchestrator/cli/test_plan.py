@@ -231,3 +231,32 @@ def test_a_device_of_the_users_own(spec_path: Path, capsys: pytest.CaptureFixtur
     assert planned.limit_bytes == 17179869184
     assert planned.node_devices == 2
     assert "on 4 x mine" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("base", "zero_stage", "weights_gib"),
+    [("nf4", 0, 9.5), ("bf16", 3, 0.0)],  # by hand; FSDP2 offloads, or keeps half of 27.8
+)
+def test_adapters_of_14_billion_weights_fit_two_cards_of_24_gb(
+    base: str, zero_stage: int, weights_gib: float, spec_path: Path
+) -> None:
+    """The shape of Qwen2.5-14B: 13.2e9 numbers in linear layers of blocks, 1.56e9 elsewhere."""
+    sizes = {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 48}
+    heads = {"num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 152064}
+    config = {"model_type": "qwen2", "tie_word_embeddings": False, **sizes, **heads}
+    Path("qwen").mkdir()
+    Path("qwen", "config.json").write_text(json.dumps(config), encoding="utf-8")
+    spec_path.write_text(
+        "model: ./qwen\ncluster: {device: cuda, workers: 2, gpu: RTX 4090}\n"
+        "train: {global_batch: 16, sequence_length: 1024, method: lora,"
+        f" lora: {{rank: 16, base: {base}}}}}\n",
+        encoding="utf-8",
+    )
+
+    assert run("plan", spec_path) in (0, None)
+
+    best = planned_in(Path("plimsoll-runs/tiny/plan.json")).recommendation.best[0]
+    assert best.plan.zero_stage == zero_stage
+    assert best.fits > 0.9
+    assert dict(best.held_bytes)["weights"] / 2**30 == pytest.approx(weights_gib, abs=0.1)
