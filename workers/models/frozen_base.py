@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -107,7 +107,7 @@ def _quantized(layer: nn.Linear, weight: torch.Tensor, base: Base) -> nn.Module:
         held.weight = layers.Int8Params(packed, requires_grad=False, CB=packed, SCB=scales)
     held.bias = layer.bias
     held.register_forward_pre_hook(_prepare)
-    return held
+    return cast(nn.Module, held)
 
 
 def _prepare(layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
