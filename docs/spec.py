@@ -47,6 +47,8 @@ def markdown_reference() -> str:
 def _tables(path: str, field: FieldInfo) -> Iterator[str]:
     """Yields the table of a section, then the tables of the sections in it."""
     if (section := section_of(field)) is None:
+        if "." not in path:
+            yield f"## {path}\n\nHolds {field.description}.\n"
         return
     head = "| key | type | default | meaning |\n|---|---|---|---|\n"
     keys = section.model_fields.items()

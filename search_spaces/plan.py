@@ -198,17 +198,24 @@ class Plan:
 
 
 def _broken_rules(plan: Plan) -> Iterator[str]:
-    for name, least in COUNTS.items():
-        count = getattr(plan, name)
-        if type(count) is not int or count < least:
-            yield f"{name} is {count!r}, must be a whole number of {least} or more"
-    ratio = plan.checkpoint_ratio
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
-        yield f"checkpoint_ratio is {ratio!r}, must lie in 0.0 to 1.0"
-    for name, choices in CHOICES.items():
-        value = getattr(plan, name)
-        if type(value) not in map(type, choices) or value not in choices:
-            yield f"{name} is {value!r}, must be one of {', '.join(map(str, choices))}"
+    for name in (*COUNTS, "checkpoint_ratio", *CHOICES):
+        if problem := knob_problem(name, getattr(plan, name)):
+            yield problem
+
+
+def knob_problem(name: str, value: Any) -> str | None:
+    """Returns what is wrong with a value of the knob, in words; None if a plan may have it."""
+    if name not in _HINTS:
+        return f"{name} is not a knob; the knobs are {', '.join(_HINTS)}"
+    if name in COUNTS and (type(value) is not int or value < COUNTS[name]):
+        return f"{name} is {value!r}, must be a whole number of {COUNTS[name]} or more"
+    choices = CHOICES.get(name)
+    if choices and (type(value) not in map(type, choices) or value not in choices):
+        return f"{name} is {value!r}, must be one of {', '.join(map(str, choices))}"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name == "checkpoint_ratio" and not (number and 0 <= value <= 1):
+        return f"checkpoint_ratio is {value!r}, must lie in 0.0 to 1.0"
+    return None
 
 
 def _choices() -> dict[str, tuple[Any, ...]]:

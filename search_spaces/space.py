@@ -257,12 +257,15 @@ def _too_many(count: int, domains: Mapping[str, Values]) -> SpecError:
 
 
 def _baseline(legal: PlanTable, spec: SweepSpec) -> Plan:
-    """Returns the plan a user would start with: DDP, micro-batch 1, no recomputation, sdpa, padded.
+    """Returns the legal plan nearest to the specification's baseline, or else where users start.
 
-    It trains in the specified precision: the gain of another precision is not a speed-up of the
-    same training.
+    That is DDP, micro-batch 1, no recomputation, sdpa, padded. Unless the specification says
+    otherwise it trains in its precision: the gain of another one is no speed-up of the same
+    training.
     """
-    nearest = legal.take(_nearest(~legal.is_value("precision", spec.train.precision)))
+    others = [~legal.is_value(name, value) for name, value in spec.baseline.items()]
+    nearest = legal.take(_nearest(np.sum(others, axis=0))) if others else legal
+    nearest = nearest.take(_nearest(~nearest.is_value("precision", spec.train.precision)))
     for distance in _FROM_BASELINE:
         nearest = nearest.take(_nearest(distance(nearest)))
     return nearest.plan(0)

@@ -64,6 +64,7 @@ def check(
         "ranks_assumed": spec.cluster.workers == "auto",
         "legal_plans": len(space.candidates),
         "ruled_out": dict(space.ruled_out),
+        "baseline": space.baseline.as_dict(),
         "searched": {name: list(values) for name, values in space.domains if len(values) > 1},
         "effective_specification": spec_to_tree(spec),
     }
@@ -80,10 +81,27 @@ def _show(spec_path: Path, context: RuleContext, ranks: int, space: Space) -> No
     assumed = " (cluster.workers is auto: the sweep uses all that the cluster has)"
     print_line(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
     print_line(_searched_sentence(space))
+    if spec.baseline:
+        print_line(_baseline_sentence(context, space))
     for sentence in _loss_sentences(context, space):
         print_line(sentence)
     if (problem := _forecast_problem(spec, space)) is not None:
         print_line(problem)
+
+
+def _baseline_sentence(context: RuleContext, space: Space) -> str:
+    """Names the baseline, and why it is not quite that of the specification if it cannot be."""
+    from orchestrator.report.labels import plan_words
+    from search_spaces.rules.registry import refusal
+
+    spec, nearest = context.spec, space.baseline
+    today = replace(nearest, **spec.baseline)
+    if today == nearest:
+        return f"The baseline is {plan_words(nearest)}."
+    rows = max(spec.train.global_batch // (today.micro_batch * today.data), 1)
+    refused = refusal(replace(today, accumulation=rows), context)
+    reason = f": {refused.detail}" if refused else ""
+    return f"The baseline is not legal here{reason}. The nearest plan is {plan_words(nearest)}."
 
 
 def planned_context(spec: SweepSpec, ranks: int) -> RuleContext:

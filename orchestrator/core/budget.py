@@ -170,7 +170,7 @@ def trial_deadline_seconds(
 
 def start_deadline_seconds(spec: SweepSpec) -> float:
     """Returns how long workers may take to start, in seconds."""
-    compiling = _COMPILE_SECONDS if "deepspeed" in (spec.space.engine or ()) else 0.0
+    compiling = _COMPILE_SECONDS if "deepspeed" in spec.named("engine") else 0.0
     return 60 * spec.cluster.start_minutes + compiling
 
 

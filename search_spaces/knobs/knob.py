@@ -67,13 +67,16 @@ class Knob:
     label: str = ""
 
     def values(self, choice: DomainContext) -> Values:
-        """Returns the values to search at a point of the space; the specification's list wins."""
+        """Returns the values to search at a point of the space, the baseline's among them.
+
+        The specification's list wins over the knob's own values.
+        """
         if not self.is_active(choice.chosen):
             return (DEFAULTS[self.name],)
-        specified: Values | None = getattr(choice.spec.space, self.name)
-        if specified is not None:
-            return tuple(dict.fromkeys(specified))
-        return self.default(choice) if self.default else (DEFAULTS[self.name],)
+        usual: Values = ()
+        if getattr(choice.spec.space, self.name) is None:
+            usual = self.default(choice) if self.default else (DEFAULTS[self.name],)
+        return tuple(dict.fromkeys((*usual, *choice.spec.named(self.name))))
 
 
 def is_sharded(chosen: Chosen) -> bool:

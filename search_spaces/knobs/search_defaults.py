@@ -115,8 +115,8 @@ def zero_stages(choice: DomainContext) -> Values:
         return (0, 2, 3) if choice.chosen["data"] > 1 else (0,)
     if choice.chosen["data"] > 1:
         return (0, 1, 2, 3)
-    space = choice.spec.space
-    offloads = choice.on_cuda or space.offload_optimizer or space.offload_parameters
+    named = choice.spec.named
+    offloads = choice.on_cuda or named("offload_optimizer") or named("offload_parameters")
     return (0, 2, 3) if offloads else (0,)
 
 

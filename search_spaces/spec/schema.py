@@ -6,10 +6,12 @@ Each field's description is its documentation: `plimsoll init` and `docs/spec.md
 from __future__ import annotations
 
 import math
+from itertools import starmap
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from search_spaces.plan import knob_problem
 from search_spaces.spec.sections import (
     ClusterSpec,
     Count,
@@ -201,6 +203,12 @@ class SweepSpec(Section):
     cluster: ClusterSpec = ClusterSpec()
     train: TrainSpec
     space: SpaceSpec = SpaceSpec()
+    baseline: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the setting of today, one value for each key of space that you know: the first"
+        " trial, which speed-ups are relative to. Its values are searched too; if unset, DDP with"
+        " micro-batch 1 and nothing recomputed",
+    )
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: BudgetSpec = BudgetSpec()
     validation: ValidationSpec = ValidationSpec()
@@ -212,6 +220,13 @@ class SweepSpec(Section):
     def _model_by_name(cls, value: Any) -> Any:
         if isinstance(value, dict) and isinstance(value.get("model"), str):
             return {**value, "model": {"name": value["model"]}}
+        return value
+
+    @field_validator("baseline")
+    @classmethod
+    def _knobs_exist(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if problems := [*filter(None, starmap(knob_problem, value.items()))]:
+            raise ValueError("; ".join(problems))
         return value
 
     @field_validator("objective")
@@ -240,6 +255,11 @@ class SweepSpec(Section):
         """Memory limit per rank in bytes; None if only the machine limits it."""
         gib = self.cluster.memory_gib
         return None if gib is None else math.floor(gib * GIB)
+
+    def named(self, knob: str) -> tuple[Any, ...]:
+        """Returns the values that `space` and `baseline` name for a knob; empty if none."""
+        today = (self.baseline[knob],) if knob in self.baseline else ()
+        return (*(getattr(self.space, knob) or ()), *today)
 
     @property
     def for_workers(self) -> Self:

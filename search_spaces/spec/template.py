@@ -54,7 +54,7 @@ def _entry(path: str, field: FieldInfo, indent: str) -> Iterator[str]:
 
 def _comment(text: str, indent: str) -> Iterator[str]:
     for line in text.splitlines():
-        for part in textwrap.wrap(line, WIDTH - len(indent) - 2):
+        for part in textwrap.wrap(line, WIDTH - len(indent) - 2, break_on_hyphens=False):
             yield f"{indent}# {part}"
 
 

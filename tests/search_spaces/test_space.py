@@ -246,6 +246,19 @@ def test_the_baseline_is_the_same_where_everything_is_searched() -> None:
     assert build_space(wide, 4).baseline == build_space(plain, 4).baseline
 
 
+def test_the_baseline_of_the_specification_is_searched_and_comes_first() -> None:
+    today = {"zero_stage": 3, "micro_batch": 2, "checkpoint_ratio": 0.3, "compile": True}
+    built = build_space(around(spec=a_spec(baseline=today), cluster=a_cluster(slots=2)), 2)
+    impossible = a_spec(baseline={"zero_stage": 1, "micro_batch": 2})  # of engine torch
+    nearest = build_space(around(spec=impossible, cluster=a_cluster(slots=2)), 2).baseline
+
+    assert {name: getattr(built.baseline, name) for name in today} == today
+    assert dict(built.domains)["checkpoint_ratio"] == (0.0, 0.25, 0.5, 0.75, 1.0, 0.3)
+    assert (nearest.zero_stage, nearest.micro_batch) == (0, 2)
+    with pytest.raises(ValueError, match="zero_stage is 7, must be one of 0, 1, 2, 3; x is not"):
+        a_spec(baseline={"zero_stage": 7, "x": 1})
+
+
 def test_a_global_batch_that_no_plan_can_meet_names_the_nearest() -> None:
     spec = a_spec(train={"global_batch": 32}, space={"micro_batch": [5], "data": [2]})
 

@@ -100,11 +100,12 @@ def load_engines(spec: SweepSpec, device: torch.device) -> None:
     The extensions are compiled on first use on a machine. That takes minutes, which must not
     count towards a trial.
     """
-    if "deepspeed" not in (spec.space.engine or ()):
+    if "deepspeed" not in spec.named("engine"):
         return
     load_deepspeed(device)
-    state_places = spec.space.offload_optimizer or (("cpu",) if device.type == "cuda" else ())
-    weight_places = spec.space.offload_parameters or ()
+    usual = ("cpu",) if device.type == "cuda" and spec.space.offload_optimizer is None else ()
+    state_places = (*usual, *spec.named("offload_optimizer"))
+    weight_places = spec.named("offload_parameters")
     if set(state_places) & {"cpu", "nvme"} and missing_for_cpu_adam() is None:
         load_cpu_adam()
     if "nvme" in (*state_places, *weight_places) and missing_for_nvme(device) is None:

@@ -29,9 +29,10 @@ def compile_operators(spec: SweepSpec, say: Callable[[str], None]) -> None:
         say: Receives a line before it starts, and one if it fails.
     """
     space, on_gpu = spec.space, spec.cluster.device != "cpu"
-    usual = ("cpu",) if on_gpu else ()  # as in `load_engines`
-    places = {*(space.offload_optimizer or usual), *(space.offload_parameters or ())} - {"none"}
-    if "deepspeed" not in (space.engine or ()) or not places or missing_extra("deepspeed"):
+    usual = ("cpu",) if on_gpu and space.offload_optimizer is None else ()  # as in `load_engines`
+    named = {*spec.named("offload_optimizer"), *spec.named("offload_parameters")}
+    places = {*usual, *named} - {"none"}
+    if "deepspeed" not in spec.named("engine") or not places or missing_extra("deepspeed"):
         return
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
