@@ -1,4 +1,4 @@
-"""`plimsoll init`: a first specification, or a runnable example."""
+"""`plimsoll init`: a first specification, one from another trainer's file, or an example."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from orchestrator.cli.console import command_line, print_line
 from search_spaces.errors import UserError, written
 from search_spaces.spec.files import write_durably
 from search_spaces.spec.template import RUNNABLE_EXAMPLES, commented_template, example_files
+from search_spaces.spec.trainer_configs.conversion import convert
+from search_spaces.spec.trainer_configs.tables import trainers
 
 _SPEC = Path("plimsoll.yaml")
 
@@ -34,9 +36,24 @@ def init(
             f" {', '.join(RUNNABLE_EXAMPLES)}.",
         ),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Turn a configuration of another trainer into a specification:"
+            f" {', '.join(trainers())}. FILE:NAME names one of several in"
+            " a Python file.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write a specification that explains every key, or a runnable example."""
+    """Write a specification that explains every key, one from another trainer, or an example."""
+    if source is not None:
+        if example is not None:
+            raise UserError("--from and --example write different files; give one of them")
+        _convert(source, path or _SPEC, force=force)
+        return
     if example is None:
         file = path or _SPEC
         _write({file: commented_template()}, force=force)
@@ -52,6 +69,16 @@ def init(
     change_folder = "" if folder == Path() else f"cd {folder} && "
     files = " and ".join(map(str, texts))
     print_line(f"Wrote {files}. Run it: {change_folder}plimsoll tune {example}.yaml")
+
+
+def _convert(source: str, file: Path, *, force: bool) -> None:
+    conversion = convert(source)
+    _write({file: conversion.text}, force=force)
+    print_line(f"Wrote {file} from a configuration of {conversion.trainer}.")
+    for title, lines in (("Left out", conversion.omitted), ("Fill in", conversion.blanks)):
+        for line in lines:
+            print_line(f"{title}: {line}")
+    print_line(f"Then: {command_line('check', file)}")
 
 
 def _write(texts: Mapping[Path, str], *, force: bool) -> None:

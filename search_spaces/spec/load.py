@@ -22,6 +22,7 @@ from search_spaces.spec.error_messages import format_value, schema_faults, stray
 from search_spaces.spec.redaction import without_password
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Section, section_of
+from search_spaces.spec.trainer_configs.document import recognized_trainer
 from search_spaces.spec.yaml_reader import SpecDumper, read_tree, yaml_text
 
 FLAG = "--set"
@@ -141,7 +142,13 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
         SpecError: If the file cannot be read, or it or an override has faults; holds all of them.
     """
     text = yaml_text(path, kind="a specification", command="plimsoll init")
-    return parse_spec(text, source=str(path), overrides=overrides)
+    try:
+        return parse_spec(text, source=str(path), overrides=overrides)
+    except SpecError:
+        if (trainer := recognized_trainer(path)) is None:
+            raise
+    advice = f"is a configuration of {trainer}; `plimsoll init --from {path}` makes a specification"
+    raise SpecError(str(path), (Fault(path="file", value="", advice=advice),))
 
 
 def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> SweepSpec:

@@ -176,13 +176,13 @@ def _syntax_fault(error: yaml.YAMLError) -> Fault:
     return Fault(path="file", value="", advice=f"is not valid YAML: {error}")
 
 
-def yaml_text(path: Path, *, kind: str, command: str) -> str:
+def yaml_text(path: Path, *, kind: str, command: str = "") -> str:
     """Returns the text of a YAML file, which may hold a page or two.
 
     Args:
         path: The file.
         kind: What it describes, for messages, such as "a specification".
-        command: The command that writes one.
+        command: The command that writes one; empty if none does.
 
     Raises:
         SpecError: If it cannot be read.
@@ -196,7 +196,8 @@ def yaml_text(path: Path, *, kind: str, command: str) -> str:
     except FileTooLarge:
         raise refuse(f"is larger than 1 MiB, too large for {kind}") from None
     except FileNotFoundError:
-        raise refuse(f"does not exist; `{command}` writes one") from None
+        hint = f"; `{command}` writes one" if command else ""
+        raise refuse(f"does not exist{hint}") from None
     except IsADirectoryError:
         raise refuse("is a folder; name the YAML file in it") from None
     except UnicodeDecodeError as error:

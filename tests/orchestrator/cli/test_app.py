@@ -120,6 +120,26 @@ def test_init_writes_a_specification_that_loads(
     assert run("check", "plimsoll.yaml") == 0
 
 
+def test_init_from_a_trainers_file_passes_check_which_names_the_baseline(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {"acc.yaml": "distributed_type: FSDP\nnum_processes: 2\n"}
+    texts["axo.yaml"] = "base_model: gpt2\nsequence_len: 64\nmicro_batch_size: 2\nliger_rope: on\n"
+    for name, text in texts.items():
+        Path(name).write_text(text)
+
+    assert run("init", "--from", "acc.yaml") == 0
+    assert "Fill in: model.name" in capsys.readouterr().out
+    assert run("check", "plimsoll.yaml") == 2
+    assert "model.name: is missing" in capsys.readouterr().err
+    assert run("check", "axo.yaml") == 2
+    assert "is a configuration of axolotl; `plimsoll init --from " in capsys.readouterr().err
+    assert run("init", "--from", "axo.yaml", "mine.yaml") == 0
+    assert "Left out: kernels that replace" in capsys.readouterr().out
+    assert run("check", "mine.yaml", "--set", "baseline.zero_stage=1") == 0
+    assert "The baseline is not legal here: " in capsys.readouterr().out
+
+
 def test_init_does_not_overwrite(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("init", spec_path) == 2
     assert capsys.readouterr().err == "demo.yaml exists; --force replaces it\n"

@@ -1,0 +1,1 @@
+"""Configurations of other trainers, turned into specifications; nothing in them is run."""

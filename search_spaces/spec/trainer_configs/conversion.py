@@ -1,0 +1,252 @@
+"""Turns the configuration of another trainer into a specification: every key is taken or listed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from search_spaces.plan import knob_problem
+from search_spaces.spec.error_messages import schema_faults, stray_booleans
+from search_spaces.spec.files import is_file
+from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.trainer_configs.document import read_document
+from search_spaces.spec.trainer_configs.tables import (
+    AUTO,
+    NO_PRESET,
+    Trainer,
+    parts_left_out,
+    reason_against,
+    take,
+)
+
+_WIDTH = 96
+_NAME, _BATCH, _RANKS = "model.name", "train.global_batch", "cluster.workers"
+_PARTS = ("_micro_batch", "_accumulation", "_global_batch", "_shards", "_part", _RANKS)
+_DEGREES = ("tensor", "pipeline", "replicas")
+_RATIO = "_warmup_ratio"
+_LINKS = ("deepspeed", "deepspeed_config.deepspeed_config_file")
+_BLANKS: Mapping[str, str] = {  # keys that a trainer's file may lack, with what to write
+    _NAME: "a folder with config.json, a Hub id, or a name of `plimsoll models`",
+    _BATCH: "samples per optimizer step: micro-batch x accumulation x data ranks",
+    "train.sequence_length": "longest sample, in tokens",
+    "train.total_steps": "optimizer steps of the run",
+    _RANKS: "GPUs that train today, which train.global_batch is for",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """A specification made from the configuration of a trainer.
+
+    Attributes:
+        trainer: Name of the trainer.
+        text: The specification as YAML, with the origin of each value, and the lists below.
+        blanks: What the file does not say: a key and what to write, a line each.
+        omitted: What was left out: a reason and its keys, a line each.
+    """
+
+    trainer: str
+    text: str
+    blanks: tuple[str, ...]
+    omitted: tuple[str, ...]
+
+
+class _Entries:
+    """Values by key of a specification, their origins, and the keys left out for each reason."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.omitted: dict[str, list[str]] = {}
+
+    def add(self, values: Mapping[str, Any], origin: str) -> None:
+        """Adds values, and lists keys that said otherwise as left out."""
+        for key, value in values.items():
+            earlier, origins = self.origins.get(key), [" ".join(origin.split())]
+            if earlier is not None and self.values.get(key) == value:
+                origins.insert(0, earlier)
+            elif earlier is not None and key in self.values:
+                self.omit(earlier, f"{origins[0]} says otherwise")
+            self.values[key], self.origins[key] = value, ", ".join(origins)
+
+    def omit(self, origin: str, reason: str) -> None:
+        self.omitted.setdefault(reason, []).append(" ".join(origin.split()))
+
+    def count(self, key: str) -> int | None:
+        """Takes a whole number out; lists any other value as left out."""
+        value = self.values.pop(key, None)
+        if type(value) is int and value > 0:
+            return value
+        if value is not None:
+            self.omit(self.origins[key], "must be a whole number of 1 or more")
+        return None
+
+
+def convert(source: str) -> Conversion:
+    """Converts the configuration of another trainer.
+
+    Args:
+        source: The file; `FILE:NAME` for one of several configurations in a Python file.
+
+    Raises:
+        UserError: If it cannot be read, or belongs to no known trainer.
+    """
+    trainer, values = read_document(source)
+    entries = _Entries()
+    _read(trainer, _joined(values, Path(source).parent, entries), entries)
+    _join_batches(entries)
+    _join_warmup(entries)
+    name = str(entries.values.get(_NAME, ""))
+    if "data.files" in entries.values and (is_file(Path(name, "tokenizer.json")) or "/" in name):
+        entries.add({"data.tokenizer": name}, "the model's")
+    for key, reason in [*_refused(entries.values)]:
+        del entries.values[key]
+        entries.omit(entries.origins[key], reason)
+    if _NAME in entries.values:
+        entries.omitted.pop(NO_PRESET, None)
+    blanks = {key: hint for key, hint in _BLANKS.items() if key not in entries.values}
+    omitted = tuple(
+        f"{reason}: {', '.join(dict.fromkeys(keys))}" for reason, keys in entries.omitted.items()
+    )
+    lines = [f"# A Plimsoll sweep, from a configuration of {trainer.name} ({Path(source).name}).\n"]
+    lines += [*_sections(entries, blanks), "", *["# Left out:"] * bool(omitted)]
+    for line in omitted:
+        lines += textwrap.wrap(line, _WIDTH, initial_indent="# - ", subsequent_indent="#   ")
+    return Conversion(
+        trainer=trainer.name,
+        text="\n".join(lines) + "\n",
+        blanks=tuple(f"{key}: {hint}" for key, hint in blanks.items()),
+        omitted=omitted,
+    )
+
+
+def _joined(values: Mapping[str, Any], folder: Path, entries: _Entries) -> dict[str, Any]:
+    """Joins values that lie in two places: DeepSpeed's file, and a model's name and flavor."""
+    joined = dict(values)
+    for name in (values[key] for key in _LINKS if isinstance(values.get(key), str)):
+        found = [path for path in (Path(name), folder / name) if is_file(path)]
+        if not found:
+            entries.omit(name, "no such file here: write its settings under baseline")
+            continue
+        _, linked = read_document(str(found[0]))
+        joined |= {f"deepspeed.{key}": value for key, value in linked.items()}
+    if {"model.name", "model.flavor"} <= joined.keys():
+        joined["model"] = f"{joined.pop('model.name')}-{joined.pop('model.flavor')}"
+    return joined
+
+
+def _read(trainer: Trainer, values: Mapping[str, Any], entries: _Entries) -> None:
+    """Fills the entries: what the file says, then the trainer's defaults."""
+    usual = _Entries()
+    usual.add(trainer.always, "")
+    order = {key: number for number, key in enumerate(trainer.takes)}
+    for into, source in ((usual, trainer.defaults), (entries, values)):
+        for key in sorted(source, key=lambda key: order.get(key, len(order))):
+            taken = take(trainer, key, source[key])
+            if isinstance(taken, str):
+                into.omit(key, taken)
+            elif not taken:
+                into.omit(key, "of no effect")
+            elif into is entries or key not in values:
+                into.add(taken, key)
+                for name in parts_left_out(source[key]):
+                    into.omit(f"{key}[].{name}", reason_against(name))
+    if any("bf16" in key for key in entries.omitted.get(AUTO, ())):
+        usual.values.pop("train.precision")
+    for key in usual.values.keys() - entries.values.keys():
+        entries.add({key: usual.values[key]}, f"default of {trainer.name}")
+
+
+def _join_batches(entries: _Entries) -> None:
+    """Fills the global batch, the ranks and the baseline's micro-batch from their parts."""
+    origins = dict.fromkeys(_PARTS, "") | entries.origins
+    micro, accumulation, total, shards, part, ranks = map(entries.count, _PARTS)
+    degrees = (entries.values.get(f"baseline.{name}") for name in _DEGREES)
+    tensor, pipeline, replicas = (n if type(n) is int and n > 0 else 1 for n in degrees)
+    data = ranks // (tensor * pipeline) if ranks else shards * replicas if shards else None
+    per_rank = (micro or 0) * (accumulation or 1)
+    if total and accumulation and per_rank and not data and total % per_rank == 0:
+        data = total // per_rank
+    if total:
+        entries.add({_BATCH: total}, origins["_global_batch"])
+    elif micro:
+        parts = f"{micro} x {accumulation or 1} accumulated x {data or 1} data ranks"
+        silent = "" if data else ": the file names no ranks"
+        entries.add({_BATCH: per_rank * (data or 1)}, f"{parts}{silent}")
+    if accumulation:
+        entries.omit(origins["_accumulation"], "follows from train.global_batch and the plan")
+    if micro:  # torchtitan splits the batch of a rank for a pipeline
+        size = part if part and pipeline > 1 else micro
+        named = (
+            origins[key] for key in ("_micro_batch", "_part") if size == part or key != "_part"
+        )
+        entries.add({"baseline.micro_batch": size}, ", ".join(dict.fromkeys(named)))
+    if ranks or data:
+        origin = origins[_RANKS] or origins["_shards"] or origins["_global_batch"]
+        entries.values[_RANKS] = ranks or (data or 1) * tensor * pipeline
+        entries.origins[_RANKS] = origin
+
+
+def _join_warmup(entries: _Entries) -> None:
+    ratio, steps = (entries.values.get(key) for key in (_RATIO, "train.total_steps"))
+    if entries.values.pop(_RATIO, None) is None:
+        return
+    if "train.warmup_steps" in entries.values:
+        entries.omit(entries.origins[_RATIO], "the steps of the warm-up are given too")
+    elif type(steps) is int and isinstance(ratio, int | float) and 0 <= ratio <= 1:
+        entries.add({"train.warmup_steps": math.ceil(ratio * steps)}, entries.origins[_RATIO])
+    else:
+        entries.omit(entries.origins[_RATIO], "a share of steps whose number the file does not say")
+
+
+def _refused(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the keys whose values a specification cannot have, with the reason."""
+    tree = _tree({_NAME: "gpt2", _BATCH: 1} | dict(values))
+    faults = [*stray_booleans(tree)]
+    try:
+        SweepSpec.model_validate(tree)
+    except ValidationError as error:
+        faults += schema_faults(error)
+    for key in values:
+        section, _, knob = key.partition(".")
+        problem = knob_problem(knob, values[key]) if section == "baseline" else None
+        about = [fault for fault in faults if re.match(rf"{re.escape(key)}(?![\w-])", fault.path)]
+        if problem or about:
+            yield key, problem or str(about[0])
+
+
+def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, name = key.split(".")
+        below = tree
+        for parent in parents:
+            below = below.setdefault(parent, {})
+        below[name] = value
+    return tree
+
+
+def _sections(entries: _Entries, blanks: Mapping[str, str]) -> Iterator[str]:
+    """Yields the lines of the specification, with comments on where each value is from."""
+    lines = {key: ("# ", f"# fill in: {hint}") for key, hint in blanks.items()}
+    for key, value in entries.values.items():
+        text = json.dumps(value, ensure_ascii=False)
+        lines[key] = ("", f"{text}  # {entries.origins[key]}")
+    shown: list[str] = []
+    order = list(SweepSpec.model_fields)
+    for key in sorted(lines, key=lambda key: (order.index(key.split(".")[0]), key.count("."))):
+        *parents, name = key.split(".")
+        for depth, parent in enumerate(parents):
+            if shown[: depth + 1] != parents[: depth + 1]:
+                yield f"{'  ' * depth}{parent}:"
+        shown = parents
+        mark, line = lines[key]
+        yield f"{'  ' * len(parents)}{mark}{name}: {line}"

@@ -1,0 +1,167 @@
+"""Trainers whose configurations are known, and the meaning of their keys: see `trainers.yaml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from search_spaces.presets.catalogue import preset_names
+
+Taken = Mapping[str, Any] | str  # keys of a specification, or the reason against a key
+AUTO = "auto, so that something else decides"
+NO_PRESET = "no preset has this shape"
+_NO_VALUE = "Plimsoll has no such value"
+_SHARED = ("hf", "fsdp", "reasons")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """A trainer; the fields are explained in `trainers.yaml`."""
+
+    name: str
+    own: tuple[str, ...]
+    takes: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    always: Mapping[str, Any]
+
+    def owns(self, key: str) -> bool:
+        """Returns True for a key that is this trainer's."""
+        return any(key == own or key.startswith(f"{own}.") for own in self.own)
+
+    def meaning(self, key: str) -> Any:
+        """Returns the entry of a key, those of a linked file of DeepSpeed among them."""
+        deepspeed = key.removeprefix("deepspeed.")
+        if deepspeed != key:
+            return trainers()["DeepSpeed"].takes.get(deepspeed)
+        return self.takes.get(key.replace("fsdp_config.fsdp_", "fsdp_config."))
+
+
+@cache
+def trainers() -> Mapping[str, Trainer]:
+    """Returns the known trainers by name."""
+    return {
+        name: Trainer(
+            name=name,
+            own=tuple(table["own"]),
+            takes={
+                key: entry
+                for part in (table, *(_tables()[like] for like in table.get("like", ())), table)
+                for key, entry in part.get("takes", {}).items()
+            },
+            defaults=table.get("defaults", {}),
+            always=table["always"],
+        )
+        for name, table in _tables().items()
+        if name not in _SHARED
+    }
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    tables: Mapping[str, Any] = yaml.safe_load(
+        (files(__package__) / "trainers.yaml").read_text("utf-8")
+    )
+    return tables
+
+
+def take(trainer: Trainer, key: str, value: Any) -> Taken:
+    """Returns what becomes of a key and its value."""
+    if value == "auto":
+        return AUTO
+    if value is None or value in ("", [], {}):
+        return "not set"
+    entry = trainer.meaning(key)
+    if isinstance(entry, dict):
+        entry = entry.get(str(value).lower(), entry.get("*", _NO_VALUE))
+    if isinstance(entry, dict):
+        return entry
+    if entry == _NO_VALUE:
+        return _NO_VALUE
+    if entry is None:
+        return "off" if value is False else reason_against(key)
+    try:
+        return _FUNCTIONS[entry](value) if entry.startswith("=") else {entry: value}
+    except (TypeError, ValueError, AttributeError):  # such as a list in place of a name
+        return _NO_VALUE
+
+
+def reason_against(key: str) -> str:
+    """Returns the reason against a key of no table."""
+    for reason, pattern in _tables()["reasons"].items():
+        if re.search(pattern, key):
+            return str(reason)
+    return "Plimsoll has no such setting"
+
+
+def _optimizer(value: Any) -> Taken:
+    name = str(value).lower()
+    if "8bit" in name and "adam" in name:
+        return {"train.optimizer": "adamw", "baseline.optimizer": "adamw_8bit"}
+    if name == "adafactor":
+        return {"baseline.optimizer": "adafactor"}
+    stem = name.partition("_")[0]
+    return {"train.optimizer": "adamw" if stem in ("adam", "fusedadam") else stem}
+
+
+def _modules(value: Any) -> Taken:
+    names = _names(value)
+    every = names in (["all"], ["all-linear"])
+    return {"train.lora.target_modules": "all-linear" if every else names}
+
+
+def _names(value: Any) -> list[str]:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
+
+
+def _fsdp(value: Any) -> Taken:
+    """Takes `full_shard auto_wrap offload`, such a list, or true."""
+    words = value.split() if isinstance(value, str) else [] if value is True else list(value or ())
+    if not value:
+        return {}
+    stages = {"shard_grad_op": 2, "hybrid_shard_zero2": 2, "no_shard": 0}
+    taken = {"baseline.zero_stage": min((stages.get(word, 3) for word in words), default=3)}
+    offload = {"baseline.offload_optimizer": "cpu", "baseline.offload_parameters": "cpu"}
+    return taken | (offload if "offload" in words else {})
+
+
+def _files(value: Any) -> Taken:
+    """Takes data files that are all here, and the field of their texts."""
+    entries = value if isinstance(value, list) else [value]
+    paths = [entry.get("path", "") if isinstance(entry, dict) else str(entry) for entry in entries]
+    if not all(Path(path).is_file() for path in paths):
+        return "no such file here: set data.files"
+    fields = {entry["field"] for entry in entries if isinstance(entry, dict) and "field" in entry}
+    return {"data.files": paths} | ({"data.field": fields.pop()} if len(fields) == 1 else {})
+
+
+def parts_left_out(value: Any) -> list[str]:
+    """Returns the keys of data sets in a list that `_files` does not read."""
+    entries = [entry for entry in value if isinstance(entry, dict)] if type(value) is list else []
+    return sorted({str(name) for entry in entries for name in entry} - {"path", "field"})
+
+
+def _preset(value: Any) -> Taken:
+    """Takes a folder with a configuration, else the preset of a shape, such as `llama3-8B`."""
+    if Path(str(value), "config.json").is_file():
+        return {"model.name": str(value)}
+    name = str(value).lower().rpartition("/")[2].replace("llama3", "llama-3")
+    found = [preset for preset in (name, name.replace("3.1-", "3-")) if preset in preset_names()]
+    return {"model.name": found[0]} if found else NO_PRESET
+
+
+_FUNCTIONS: Mapping[str, Callable[[Any], Taken]] = {
+    "=optimizer": _optimizer,
+    "=modules": _modules,
+    "=saved_modules": lambda value: {"train.lora.modules_to_save": _names(value)},
+    "=lora_rank": lambda value: {"train.lora.rank": value, "train.lora.alpha": 2 * value},
+    "=fsdp": _fsdp,
+    "=files": _files,
+    "=preset": _preset,
+}
