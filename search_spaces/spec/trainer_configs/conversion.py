@@ -70,7 +70,7 @@ class _Entries:
     def add(self, values: Mapping[str, Any], origin: str) -> None:
         """Adds values, and lists keys that said otherwise as left out."""
         for key, value in values.items():
-            earlier, origins = self.origins.get(key), [" ".join(origin.split())]
+            earlier, origins = self.origins.get(key), [_one_line(origin)]
             if earlier is not None and self.values.get(key) == value:
                 origins.insert(0, earlier)
             elif earlier is not None and key in self.values:
@@ -78,7 +78,7 @@ class _Entries:
             self.values[key], self.origins[key] = value, ", ".join(origins)
 
     def omit(self, origin: str, reason: str) -> None:
-        self.omitted.setdefault(reason, []).append(" ".join(origin.split()))
+        self.omitted.setdefault(reason, []).append(_one_line(origin))
 
     def count(self, key: str) -> int | None:
         """Takes a whole number out; lists any other value as left out."""
@@ -114,9 +114,11 @@ def convert(source: str) -> Conversion:
         entries.omitted.pop(NO_PRESET, None)
     blanks = {key: hint for key, hint in _BLANKS.items() if key not in entries.values}
     omitted = tuple(
-        f"{reason}: {', '.join(dict.fromkeys(keys))}" for reason, keys in entries.omitted.items()
+        _one_line(f"{reason}: {', '.join(dict.fromkeys(keys))}")
+        for reason, keys in entries.omitted.items()
     )
-    lines = [f"# A Plimsoll sweep, from a configuration of {trainer.name} ({Path(source).name}).\n"]
+    file = _one_line(Path(source).name)
+    lines = [f"# A Plimsoll sweep, from a configuration of {trainer.name} ({file}).\n"]
     lines += [*_sections(entries, blanks), "", *["# Left out:"] * bool(omitted)]
     for line in omitted:
         lines += textwrap.wrap(line, _WIDTH, initial_indent="# - ", subsequent_indent="#   ")
@@ -161,8 +163,8 @@ def _read(trainer: Trainer, values: Mapping[str, Any], entries: _Entries) -> Non
                     into.omit(f"{key}[].{name}", reason_against(name))
     if any("bf16" in key for key in entries.omitted.get(AUTO, ())):
         usual.values.pop("train.precision")
-    for key in usual.values.keys() - entries.values.keys():
-        entries.add({key: usual.values[key]}, f"default of {trainer.name}")
+    silent = {key: value for key, value in usual.values.items() if key not in entries.values}
+    entries.add(silent, f"default of {trainer.name}")
 
 
 def _join_batches(entries: _Entries) -> None:
@@ -223,6 +225,10 @@ def _refused(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, problem or str(about[0])
 
 
+def _one_line(text: str) -> str:
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
 def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in values.items():
@@ -238,7 +244,8 @@ def _sections(entries: _Entries, blanks: Mapping[str, str]) -> Iterator[str]:
     """Yields the lines of the specification, with comments on where each value is from."""
     lines = {key: ("# ", f"# fill in: {hint}") for key, hint in blanks.items()}
     for key, value in entries.values.items():
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False)  # YAML has no pairs of surrogates
+        text = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
         lines[key] = ("", f"{text}  # {entries.origins[key]}")
     shown: list[str] = []
     order = list(SweepSpec.model_fields)

@@ -59,9 +59,9 @@ def recognized_trainer(path: Path) -> str | None:
     return trainer.name if trainer else None
 
 
-def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the values of nested mappings by dotted key."""
-    for key, value in tree.items():
+def flattened(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of nested mappings by dotted key; nothing for what is no mapping."""
+    for key, value in tree.items() if isinstance(tree, Mapping) else ():
         if isinstance(value, Mapping) and value:
             yield from flattened(value, f"{prefix}{key}.")
         else:
@@ -87,14 +87,15 @@ def _parsed(text: str, path: Path, name: str) -> tuple[Values, str]:
     ):
         try:
             tree = parse(text)
+            inner = tree.pop("training_args", None) if isinstance(tree, dict) else None
+            values = dict(flattened(tree | inner if isinstance(inner, dict) else tree))
         except _FormError as error:
             problems[suffix] = str(error)
         except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
             problems[suffix] = f"is not valid {_FORMS.get(suffix, 'YAML')}: {error}"
         else:
-            if isinstance(tree, dict) and tree:
-                inner = tree.pop("training_args", None)
-                return dict(flattened({**tree, **inner} if isinstance(inner, dict) else tree)), ""
+            if values:
+                return values, ""
             problems[suffix] = "holds no keys with values"
     return {}, problems.get(path.suffix.lower(), problems[".yaml"])
 

@@ -174,18 +174,18 @@ def test_takes_or_lists_every_key(name: str, written: Any) -> None:
 
 @pytest.mark.parametrize("name", trainers())
 @pytest.mark.parametrize(
-    "value", [[1], {"a": 1}, 4, -3, 2.5, "x", True, None, "auto", "a\n# b"], ids=str
+    "value", [[1], {"a": 1}, 4, -3, 2.5, "x", True, None, "auto", "a\n# \x01\u2028😀"], ids=str
 )
 def test_no_value_breaks_the_specification_or_is_silent(
     name: str, value: Any, written: Any
 ) -> None:
     trainer = trainers()[name]
-    given = dict.fromkeys([*trainer.own, *trainer.takes, "unheard_of"], value)
+    given = dict.fromkeys([*trainer.own, *trainer.takes, "un\nheard_of"], value)
     conversion = written(json.dumps(given))
     said = " ".join([conversion.text, *conversion.omitted])
 
     spec_of(conversion)
-    assert [key for key in given if key not in said] == []
+    assert [key for key in given if key.replace("\n", " ") not in said] == []
 
 
 def test_data_that_is_here_is_taken_and_what_it_says_besides_is_listed(
@@ -230,6 +230,7 @@ def test_a_specification_is_told_from_a_trainers_file(text: str, tmp_path: Path)
         ("base_model: [", "is not valid YAML"),
         ("- base_model", "is a list"),
         ("", "is empty"),
+        ('{"a":' * 5000, "nested deeper"),
         ("model: gpt2\ntrain: {global_batch: 8}\nadapter: lora", "no keys of a known trainer"),
     ],
 )
