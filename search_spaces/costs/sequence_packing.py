@@ -2,8 +2,8 @@
 
 A model is traced on samples of the longest length. Other micro-batches compute only the tokens of
 their rows: a padded row is as long as its longest sample, a packed one holds several samples. Fill
-ratios are the share of the traced work. They follow the sampling of a step (one sample from each
-stratum of lengths) and its arrangement (`workers.data.batches`, `arrange`, `collate`).
+ratios are the share of the traced work. They follow the sampling of a step (random samples of an
+epoch) and its arrangement (`workers.data.batches`, `arrange`, `collate`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from search_spaces.plan_table import PlanTable
 Bins = tuple[tuple[int, ...], ...]
 _SAMPLES = 8192  # drawn to estimate a mean
 _MIN_STEPS, _MAX_STEPS = 8, 256  # steps that these samples are drawn in
-_PACKED_BATCHES = 64  # micro-batches that are packed to estimate a mean
+_PACKED_BATCHES, _PACKED_SAMPLES = 64, 4096  # at least, packed to estimate a mean
 _MAX_PACKED = 256  # samples of a micro-batch, beyond which rows do not get fuller
 
 
@@ -146,18 +146,20 @@ def _tokens(
             return micro_batch * float(_rounded(longest, multiple).mean())
         case "packed":
             count = min(micro_batch, _MAX_PACKED)
-            batches = steps.reshape(-1, micro_batch)[:_PACKED_BATCHES, :count].tolist()
-            return float(np.mean([_row_tokens(batch, row_tokens) for batch in batches])) * (
-                micro_batch / count
-            )
+            drawn = max(_PACKED_BATCHES, _PACKED_SAMPLES // count)
+            batches = steps.reshape(-1, micro_batch)[:drawn, :count].tolist()
+            filled = sum(_row_tokens(batch, row_tokens) for batch in batches)
+            # a ratio, since a few batches say more of the padding than of the lengths
+            return micro_batch * float(steps.mean()) * filled / sum(map(sum, batches))
 
 
 @functools.lru_cache(maxsize=64)
 def _steps(lengths: tuple[int, ...], samples: int) -> Counts:
     rng = np.random.default_rng(0)
     steps = min(max(_SAMPLES // samples, _MIN_STEPS), _MAX_STEPS)
-    indices = (np.arange(samples) + rng.random((steps, samples))) * len(lengths) / samples
-    return rng.permuted(np.array(lengths)[indices.astype(np.intp)], axis=1)
+    drawn = steps * samples  # an epoch has all lengths evenly, its steps have not
+    indices = (np.arange(drawn) + rng.random(drawn)) * len(lengths) / drawn
+    return rng.permutation(np.array(lengths)[indices.astype(np.intp)]).reshape(steps, samples)
 
 
 def _row_tokens(lengths: list[int], capacity: int) -> int:

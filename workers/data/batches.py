@@ -71,17 +71,11 @@ def deal_samples(
 
 
 def step_samples(lengths: Lengths, step: int, global_batch: int, seed: int) -> tuple[int, ...]:
-    """Returns the samples of an optimizer step: `global_batch` numbers, shuffled.
+    """Returns the samples of an optimizer step: `global_batch` numbers, as a shuffled loader draws.
 
-    Each batch is stratified by length. The samples, sorted by length, are cut into
-    `global_batch` strata of nearly equal size, and every step draws one sample from each. So
-    all steps have nearly the same lengths and the same amount of work. The step time varies
-    less than with random draws, and fewer steps give the same confidence. Each sample still
-    has the same chance to be drawn.
-
-    Epochs follow each other without end. No sample comes twice in an epoch. If the strata
-    differ in size, some samples of the larger ones skip an epoch. With fewer samples than
-    `global_batch`, samples repeat within a step.
+    Each epoch is a new permutation of all samples, without those that fill no whole step. Epochs
+    follow each other without end. With fewer samples than `global_batch`, samples repeat within a
+    step.
 
     Args:
         lengths: Tokens of each sample.
@@ -94,10 +88,45 @@ def step_samples(lengths: Lengths, step: int, global_batch: int, seed: int) -> t
     """
     if len(lengths) < 1 or step < 0:
         raise ValueError(f"need samples and step >= 0, got {len(lengths)} samples, {step=}")
-    steps = _steps_per_epoch(len(lengths), global_batch)
-    epoch, index = divmod(step, steps)
-    table = _epoch(lengths.astype(np.int32).tobytes(), global_batch, seed, epoch)
-    return tuple(table[index].tolist())
+    epoch, index = divmod(step, _steps_per_epoch(len(lengths), global_batch))
+    return tuple(_epoch(len(lengths), global_batch, seed, epoch)[index].tolist())
+
+
+def excess_tokens(lengths: Lengths, step: int, plan: Plan, multiple: int, seed: int) -> float:
+    """Returns what a step has to compute beyond the mean step of its epoch, in tokens.
+
+    The tokens are those of the rank with most, with padding; packed rows count without.
+
+    Args:
+        lengths: Tokens of each sample.
+        step: Optimizer step, counted from 0.
+        plan: Sets how samples are dealt and arranged.
+        multiple: Tokens to a multiple of which rows are padded.
+        seed: Of the order.
+    """
+    epoch, index = divmod(step, _steps_per_epoch(len(lengths), plan.global_batch))
+    work = _epoch_work(lengths.astype(np.int32).tobytes(), plan, multiple, seed, epoch)
+    return float(work[index] - work.mean())
+
+
+@lru_cache(maxsize=4)
+def _epoch_work(
+    length_bytes: bytes, plan: Plan, multiple: int, seed: int, epoch: int
+) -> NDArray[np.int64]:
+    """Returns `excess_tokens` of each step of an epoch, without the mean taken off."""
+    lengths = np.frombuffer(length_bytes, dtype=np.int32).astype(np.int64)
+    steps = lengths[_epoch(len(lengths), plan.global_batch, seed, epoch)]
+    if plan.batching == "grouped":
+        steps = -np.sort(-steps, axis=1)
+    dealt = steps.reshape(len(steps), plan.accumulation, plan.data, plan.micro_batch)
+    if plan.batching == "packed":
+        tokens = dealt.sum(axis=-1)
+    else:
+        tokens = plan.micro_batch * -(-dealt.max(axis=-1) // multiple) * multiple
+    if plan.batching == "grouped":  # as `deal_samples` has it
+        tokens[:, 1::2] = tokens[:, 1::2, ::-1]
+    work: NDArray[np.int64] = tokens.sum(axis=1).max(axis=1)
+    return work
 
 
 def longest_samples(lengths: Lengths, global_batch: int) -> tuple[int, ...]:
@@ -116,23 +145,17 @@ def _steps_per_epoch(samples: int, global_batch: int) -> int:
 
 
 @lru_cache(maxsize=4)
-def _epoch(length_bytes: bytes, global_batch: int, seed: int, epoch: int) -> NDArray[np.int32]:
+def _epoch(samples: int, global_batch: int, seed: int, epoch: int) -> NDArray[np.int32]:
     """Returns the samples of each step of an epoch, shape (steps, global_batch)."""
-    lengths = np.frombuffer(length_bytes, dtype=np.int32)
-    repeats = -(-global_batch // len(lengths))
-    by_length = np.repeat(np.argsort(lengths, kind="stable"), repeats)
-    steps = _steps_per_epoch(len(lengths), global_batch)
-    generator = np.random.default_rng([seed, epoch])
-    strata = np.array_split(by_length, global_batch)
-    draws = [generator.permutation(stratum)[:steps] for stratum in strata]
-    table = np.stack(draws, axis=1).astype(np.int32)
-    return generator.permuted(table, axis=1)
+    order = np.random.default_rng([seed, epoch]).permutation(samples).astype(np.int32)
+    return np.resize(order, (_steps_per_epoch(samples, global_batch), global_batch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatches:
     """The micro-batches of one rank in one optimizer step.
 
+    `excess` is work beyond that of a mean step (`excess_tokens`), 0 where lengths are unknown.
     `targets` (see `MicroBatch`) and `tokens` count the whole global batch, over all ranks: every
     rank knows them without communication, unless `targets_of_rank` says that `targets` are those of
     this rank.
@@ -142,6 +165,7 @@ class StepBatches:
     targets: float
     tokens: int
     targets_of_rank: bool = False
+    excess: float = 0.0
 
     def counted_over(
         self, plan: Plan, group: dist.ProcessGroup | None, device: torch.device
@@ -178,12 +202,13 @@ class DatasetSource:
         """
         train, task = self.spec.train, self.spec.model.task
         all_lengths = self.dataset.lengths
+        multiple = math.lcm(plan.pad_multiple, plan.tensor if plan.sequence_parallel else 1)
         if step == WORST_STEP:
-            numbers = longest_samples(all_lengths, plan.global_batch)
+            numbers, excess = longest_samples(all_lengths, plan.global_batch), 0.0
         else:
             numbers = step_samples(all_lengths, step, plan.global_batch, train.seed)
+            excess = excess_tokens(all_lengths, step, plan, multiple, train.seed)
         lengths = all_lengths[list(numbers)].tolist()
-        multiple = math.lcm(plan.pad_multiple, plan.tensor if plan.sequence_parallel else 1)
         layout = self._layout(plan.batching, multiple, plan.attention)
         return StepBatches(
             batches=tuple(
@@ -192,6 +217,7 @@ class DatasetSource:
             ),
             targets=sum(target_count(task, length) for length in lengths),
             tokens=sum(lengths),
+            excess=excess,
         )
 
     def _layout(

@@ -21,6 +21,7 @@ Flags = NDArray[np.bool_]
 CONFIDENCE = 0.95
 # Fewer windows do not tell dependence from chance, and count as independent
 MIN_WINDOWS_FOR_DEPENDENCE = 12
+MIN_WINDOWS_FOR_SLOPE = 6  # with fewer, a slope tells more of noise than of work
 # The lag-1 autocorrelation is raised by this many of its standard errors: the rule looks after
 # each window, and stops most readily when the estimate is too low by chance
 _AUTOCORRELATION_MARGIN = 1.3
@@ -33,7 +34,10 @@ _STALL_DEVIATIONS = 4.0 * 1.4826
 
 
 def mean_estimate(
-    seconds: Sequence[float], steps: Sequence[int] | None = None, noise: Noise | None = None
+    seconds: Sequence[float],
+    steps: Sequence[int] | None = None,
+    noise: Noise | None = None,
+    excess: Sequence[float] | None = None,
 ) -> Estimate:
     """Returns the mean seconds of a step and its 95 % confidence interval.
 
@@ -41,37 +45,74 @@ def mean_estimate(
         seconds: Seconds per step of each window.
         steps: Steps of each window; None if all have the same number.
         noise: What is known of the device; None for a CPU of which nothing is.
+        excess: Work of a step in each window beyond that of a mean step; None if all are alike.
 
     Raises:
         ValueError: If there is no window.
     """
     if not seconds:
         raise ValueError("need at least one window")
-    bounds = mean_bounds(np.asarray(seconds, float), _weights(seconds, steps), noise)
+    work = None if excess is None else np.asarray(excess, float)
+    bounds = mean_bounds(np.asarray(seconds, float), _weights(seconds, steps), noise, work)
     value, low, high = map(float, bounds)
     return Estimate(value=value, low=min(low, value), high=max(high, value))
 
 
 def mean_bounds(
-    seconds: Numbers, steps: Numbers, noise: Noise | None = None
+    seconds: Numbers, steps: Numbers, noise: Noise | None = None, excess: Numbers | None = None
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Returns the mean, and the lower and upper bound of its 95 % interval, in seconds.
 
-    The mean is all seconds over all steps. Student's t is symmetric for its logarithm, so both
-    bounds are positive. The upper bound also allows for stalls that no window caught.
+    The mean is all seconds over all steps. Where steps differ in work, it is that of a step of mean
+    work: seconds are regressed on the excess, a control variate whose mean is known to be 0.
+    Student's t is symmetric for its logarithm, so both bounds are positive. The upper bound also
+    allows for stalls that no window caught.
+
+    Source:
+        Owen, "Monte Carlo theory, methods and examples", 2013, section 8.9 (control variates).
     """
     windows = seconds.shape[-1]
+    unseen = (noise or noise_prior("cpu")).allowance(windows, (seconds * steps).mean(axis=-1))
+    seconds, inflation, slopes = _at_mean_work(seconds, steps, excess)
     mean = _weighted_mean(seconds, steps)
     weights = steps / steps.mean(axis=-1, keepdims=True)
     deviations = weights * (seconds - mean[..., None])  # of a ratio of sums, to first order
-    effective = effective_windows(deviations)
+    effective = effective_windows(deviations) - slopes
     # deviations from the mean of the same windows are too small by one effective window; a single
     # window has none, whatever divides them
     variance = (deviations**2).mean(axis=-1) / np.maximum(effective - 1, _LEAST_SURPLUS)
     freedom = np.maximum(effective - 1, _MIN_FREEDOM)
-    relative = stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(variance) / mean
-    unseen = (noise or noise_prior("cpu")).allowance(windows, (seconds * steps).mean(axis=-1))
+    error = np.sqrt(variance * inflation)
+    relative = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error / mean
     return mean, mean * np.exp(-relative), mean * (np.exp(relative) + unseen)
+
+
+def _at_mean_work(
+    seconds: Numbers, steps: Numbers, excess: Numbers | None
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Returns the seconds that windows of mean work would have taken.
+
+    Returns:
+        The seconds; the factor by which the slope's error raises the variance of their mean; and
+        the number of slopes that were fitted, 0 or 1.
+    """
+    ones = np.ones(seconds.shape[:-1])
+    if excess is None or seconds.shape[-1] < MIN_WINDOWS_FOR_SLOPE:
+        return seconds, ones, 0 * ones
+    mean = _weighted_mean(excess, steps)
+    apart = excess - mean[..., None]
+    spread = _weighted_mean(apart**2, steps)
+    fitted = spread > 0
+    divisor = np.where(fitted, spread, 1.0)
+    slope = np.maximum(_weighted_mean(apart * seconds, steps) / divisor, 0.0)
+    adjusted = seconds - (slope * mean)[..., None] - slope[..., None] * apart
+    # time is never less than none: a rest below that says that the slope is noise
+    sane = fitted & (_weighted_mean(adjusted, steps) > 0)
+    return (
+        np.where(sane[..., None], adjusted, seconds),
+        np.where(sane, 1 + mean**2 / divisor, 1.0),
+        sane.astype(float),
+    )
 
 
 def effective_windows(deviations: Numbers) -> Numbers:
@@ -101,16 +142,23 @@ def effective_windows(deviations: Numbers) -> Numbers:
     return effective
 
 
-def stall_seconds(seconds: Sequence[float], steps: Sequence[int]) -> float:
-    """Returns the seconds that stalled windows took beyond those of median speed."""
-    times = np.asarray(seconds, float)
-    excess = times - np.median(times)
-    stalled = excess > _STALL_DEVIATIONS * np.median(np.abs(excess))
-    return float((excess * np.asarray(steps))[stalled].sum())
+def stall_seconds(
+    seconds: Sequence[float], steps: Sequence[int], excess: Sequence[float] | None = None
+) -> float:
+    """Returns the seconds that stalled windows took beyond those of median speed and mean work."""
+    work = None if excess is None else np.asarray(excess, float)
+    times, _, _ = _at_mean_work(np.asarray(seconds, float), _weights(seconds, steps), work)
+    slower = times - np.median(times)
+    stalled = slower > _STALL_DEVIATIONS * np.median(np.abs(slower))
+    return float((slower * np.asarray(steps))[stalled].sum())
 
 
 def is_precise(
-    seconds: Numbers, steps: Numbers, interval: float, noise: Noise | None = None
+    seconds: Numbers,
+    steps: Numbers,
+    interval: float,
+    noise: Noise | None = None,
+    excess: Numbers | None = None,
 ) -> Flags:
     """Returns True where measuring may end.
 
@@ -118,7 +166,8 @@ def is_precise(
     series differ by at most half of that. The second condition catches a slow start that lasts
     longer than the series has been measured: its windows agree with each other.
     """
-    mean, low, high = mean_bounds(seconds, steps, noise)
+    mean, low, high = mean_bounds(seconds, steps, noise, excess)
+    seconds, _, _ = _at_mean_work(seconds, steps, excess)
     half = seconds.shape[-1] // 2
     if half == 0:
         return np.zeros(mean.shape, bool)
@@ -130,10 +179,16 @@ def is_precise(
 
 
 def is_series_precise(
-    seconds: Sequence[float], steps: Sequence[int], interval: float, noise: Noise | None = None
+    seconds: Sequence[float],
+    steps: Sequence[int],
+    interval: float,
+    noise: Noise | None = None,
+    excess: Sequence[float] | None = None,
 ) -> bool:
     """Returns `is_precise` for the windows of one trial."""
-    return bool(is_precise(np.asarray(seconds, float), _weights(seconds, steps), interval, noise))
+    work = None if excess is None else np.asarray(excess, float)
+    times = np.asarray(seconds, float)
+    return bool(is_precise(times, _weights(seconds, steps), interval, noise, work))
 
 
 def _weighted_mean(seconds: Numbers, steps: Numbers) -> Numbers:

@@ -47,6 +47,7 @@ class Window:
     tokens: float  # per step, all ranks
     compile_seconds: float  # sum over its steps and all ranks
     allocator_retries: int = 0
+    excess: float = 0.0  # tokens per step beyond those of a mean step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class Series:
     @property
     def stall_seconds(self) -> float:
         """Seconds of the steps that count which were lost to stalls."""
-        return stall_seconds(*_columns(self.steady))
+        return stall_seconds(*_columns(self.steady), _excess(self.steady))
 
     @property
     def median_step_seconds(self) -> float:
@@ -176,7 +177,7 @@ def _timed(
     allocator_retries: Callable[[], int],
 ) -> tuple[Window, list[float]]:
     """Times `steps` steps from step `first`; also returns this rank's parts of the losses."""
-    parts, tokens = [], 0
+    parts, tokens, excess = [], 0, 0.0
     synchronize_ranks(group, watch)
     watch.read()
     compiled, retried = compile_seconds(), allocator_retries()
@@ -186,6 +187,7 @@ def _timed(
             samples = feed(step)
         parts.append(training.step(samples.batches, samples.targets, watch))
         tokens += samples.tokens
+        excess += samples.excess
     synchronize_ranks(group, watch)
     seconds = (watch.clock() - started) / steps
     spent = watch.read()
@@ -198,6 +200,7 @@ def _timed(
         tokens=tokens / steps,
         compile_seconds=compiling,
         allocator_retries=round(retries),
+        excess=excess / steps,
     )
     return window, [part.item() for part in parts]
 
@@ -226,7 +229,7 @@ def next_window(
     if incumbent is not None and regular and _is_beaten(steady, incumbent, noise):
         return BEATEN
     enough = len(steady) >= objective.min_steps and spent >= floor_seconds
-    if enough and is_series_precise(*_columns(steady), objective.interval, noise):
+    if enough and is_series_precise(*_columns(steady), objective.interval, noise, _excess(steady)):
         return STOP
     # a plan too slow for min_steps within max_seconds still gets a second window
     if done >= objective.max_steps or (spent >= objective.max_seconds and len(timed) > 1):
@@ -243,7 +246,11 @@ def _is_beaten(steady: Sequence[Window], incumbent: Estimate, noise: Noise) -> b
 
 
 def _mean_estimate(windows: Sequence[Window], noise: Noise) -> Estimate:
-    return mean_estimate(*_columns(windows), noise)
+    return mean_estimate(*_columns(windows), noise, _excess(windows))
+
+
+def _excess(windows: Sequence[Window]) -> list[float]:
+    return [window.excess for window in windows]
 
 
 def _columns(windows: Sequence[Window]) -> tuple[list[float], list[int]]:

@@ -247,7 +247,8 @@ def test_a_cpu_launches_and_works_in_turn() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "knobs", "share"),
-    [((256, 1024), {"batching": "packed"}, 5 / 8), ((96,), {"pad_multiple": 128}, 4 / 3)],
+    # of 16 samples 8 are long on average, the others fill 2.375 rows of four: not all are full
+    [((256, 1024), {"batching": "packed"}, 10.375 / 16), ((96,), {"pad_multiple": 128}, 4 / 3)],
 )
 def test_what_stages_and_the_host_are_handed_follows_the_rows(
     lengths: tuple[int, ...], knobs: dict[str, Any], share: float

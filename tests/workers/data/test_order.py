@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from search_spaces.costs.sequence_packing import pack, width
 from search_spaces.plan import Plan
 from tests.plans import ddp_plan
-from workers.data.batches import deal_samples, longest_samples, step_samples
+from workers.data.batches import deal_samples, excess_tokens, longest_samples, step_samples
+from workers.measure.interval import mean_estimate
 
 LENGTHS = st.lists(st.integers(2, 500), min_size=1, max_size=60).map(
     lambda lengths: np.array(lengths, dtype=np.int32)
@@ -44,14 +46,53 @@ def test_longest_come_first(lengths: np.ndarray, global_batch: int) -> None:
         assert drawn == sorted(lengths.tolist(), reverse=True)[:global_batch]
 
 
-def test_steps_are_alike_in_length_but_not_in_samples() -> None:
-    lengths = np.random.default_rng(0).geometric(0.01, size=4096).clip(2, 1024).astype(np.int32)
-    stratified = [lengths[list(step_samples(lengths, step, 32, 0))].sum() for step in range(100)]
-    random = [lengths[np.random.default_rng(i).integers(4096, size=32)].sum() for i in range(100)]
+DISTRIBUTIONS = {
+    "lognormal to 1024": lambda rng: rng.lognormal(4.5, 1.0, 2048).clip(8, 1024),
+    "lognormal to 4096": lambda rng: rng.lognormal(5.5, 1.2, 2048).clip(8, 4096),
+    "nine in ten short": lambda rng: np.where(rng.random(2048) < 0.9, 128, 1024),
+}
+ARRANGED = {
+    (micro, data, batching)
+    for micro, data in ((1, 1), (4, 1), (16, 1), (4, 2), (16, 2))
+    for batching in ("padded", "grouped", "packed")
+}
 
-    assert np.std(stratified) < np.std(random) / 4
-    assert np.mean(stratified) == pytest.approx(32 * lengths.mean(), rel=0.02)
-    assert set(step_samples(lengths, 0, 32, 0)).isdisjoint(step_samples(lengths, 1, 32, 0))
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_few_steps_rank_plans_as_a_plain_loop_over_an_epoch_does(name: str) -> None:
+    lengths = DISTRIBUTIONS[name](np.random.default_rng(1)).astype(np.int32)
+    truths, estimates = [], []
+    for micro, data, batching in sorted(ARRANGED):
+        plan = _plan(micro, 64 // (micro * data), data, batching)
+        seconds = [
+            1e-3 * plan.accumulation + 1e-6 * _row_tokens(lengths, step, plan) for step in range(32)
+        ]
+        excess = [excess_tokens(lengths, step, plan, 1, 0) for step in range(32)]
+        estimate = mean_estimate(seconds[:16], excess=excess[:16])
+        truths.append(np.mean(seconds))
+        estimates.append(estimate.value)
+
+        assert sum(excess) == pytest.approx(0, abs=1e-6)
+        assert estimate.value == pytest.approx(
+            truths[-1], rel=0.025 if batching == "packed" else 1e-6
+        )
+    clear = np.subtract.outer(truths, truths) > 0.02 * np.mean(truths)
+
+    assert (np.subtract.outer(estimates, estimates)[clear] > 0).all()
+
+
+def _row_tokens(lengths: np.ndarray, step: int, plan: Plan) -> int:
+    """Returns the tokens in the rows of the rank with most, as `collate` makes them."""
+    numbers = step_samples(lengths, step, plan.global_batch, 0)
+    ranks = []
+    for micro_batches in deal_samples(numbers, lengths[list(numbers)].tolist(), plan):
+        own = [lengths[list(micro)].tolist() for micro in micro_batches]
+        if plan.batching == "packed":
+            rows = [(pack(micro, int(lengths.max())), micro) for micro in own]
+            ranks.append(sum(len(bins) * width(bins, micro) for bins, micro in rows))
+        else:
+            ranks.append(sum(len(micro) * max(micro) for micro in own))
+    return max(ranks)
 
 
 def test_the_order_depends_on_the_seed_and_the_epoch() -> None:

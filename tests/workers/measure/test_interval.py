@@ -122,3 +122,18 @@ def test_a_stall_is_slower_than_all_noise() -> None:
     assert stall_seconds(noisy, [2] * 7) == 0
     assert stall_seconds([*noisy, 1.5], [*[2] * 7, 3]) == pytest.approx(3 * (1.5 - 1.005))
     assert stall_seconds([0.25], [1]) == 0
+
+
+@pytest.mark.parametrize("windows", [6, 10, 40])
+def test_windows_of_unequal_work_are_told_from_noise(windows: int) -> None:
+    rng = np.random.default_rng(windows)
+    excess = rng.lognormal(0, 1.0, (4000, windows)) - math.exp(0.5)
+    seconds = 1.0 + 0.05 * excess + rng.normal(0, 0.01, excess.shape)
+    ones = np.ones(excess.shape)
+    mean, low, _ = mean_bounds(seconds, ones, None, excess)
+    _, plain_low, _ = mean_bounds(seconds, ones)
+
+    # the upper end also allows for stalls, the lower one is that of 95 %: 2.5 % lie above 1
+    assert 0.005 < (low > 1.0).mean() < 0.035
+    assert mean.mean() == pytest.approx(1.0, abs=1e-3)
+    assert (mean - low).mean() < 0.6 * (mean - plain_low).mean()
