@@ -157,6 +157,21 @@ class LossDependence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """Facts about a `train.optimizer` other than adamw.
+
+    Attributes:
+        state_bytes: Bytes of its states per trained parameter.
+        update_bytes: Bytes of its temporaries per trained parameter.
+        elementwise: True if it is known to update each element alone, so that weights may be split.
+    """
+
+    state_bytes: float = 8.0
+    update_bytes: float = 0.0
+    elementwise: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """Facts about a model before it is built; parameters are counts.
 
@@ -190,6 +205,7 @@ class ModelFacts:
         widened: Types of a function's weights that became fp32, in which weights are trained.
         attention_differences: Share by which outputs differ from those of the first of
             `attentions`, for each other one.
+        optimizer: Facts about `train.optimizer`, if it is not adamw.
         step: Findings about a step of training; None if it was not looked at.
     """
 
@@ -219,6 +235,7 @@ class ModelFacts:
     shared_in_blocks: tuple[str, ...] = ()
     widened: tuple[str, ...] = ()
     attention_differences: tuple[tuple[Attention, float], ...] = ()
+    optimizer: OptimizerFacts = OptimizerFacts()
     step: StepFindings | None = None
 
     @property

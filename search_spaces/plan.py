@@ -20,7 +20,9 @@ CheckpointMode = Literal["full", "selective"]
 Offload = Literal["none", "cpu", "nvme"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "interleaved_zero_bubble", "zbv", "dualpipev"]
 CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
-Optimizer = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor"]
+Optimizer = Literal[
+    "adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor", "sgd", "lion", "muon", "custom"
+]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
@@ -105,7 +107,8 @@ class Plan:
     ] = "default"
     optimizer: Annotated[
         Optimizer,
-        "optimizer implementations: adamw_fused, adamw_foreach; lossy: adamw_8bit, adafactor",
+        "implementations of train.optimizer; of adamw: adamw_fused, adamw_foreach, and lossy:"
+        " adamw_8bit, adafactor",
     ] = "adamw_fused"
     # communication
     bucket_mib: Annotated[int, "MiB of gradients to reduce together"] = 25

@@ -17,6 +17,7 @@ from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts, with_findings
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
+from search_spaces.knobs.search_defaults import implementations
 from search_spaces.plan import Plan, Precision
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import ObjectiveSpec
@@ -343,6 +344,7 @@ def train_one_step(spec: SweepSpec, worker: Worker) -> None:
         precision=spec.train.precision,
         batching="padded",
         data=1,
+        optimizer=implementations(spec.train.optimizer)[0],
     )
     request = TrialRequest(number=-1, plan=plan, spec=spec)
     training, source = _build(request, facts, None, worker.device)

@@ -40,7 +40,7 @@ _OPTIMIZERS = {
 _ENGINE_OF_NVME = "NVMe was measured with DeepSpeed's own optimizer, which Trainer lacks"
 _WRITTEN = (*SCRIPT_KNOBS, "loader_workers", "loader_pin_memory")
 _LIMITS = (
-    *SCRIPT_LIMITS,
+    *(limit for limit in SCRIPT_LIMITS if limit.knob != "optimizer"),
     Limit(
         knob="batching",
         values=("padded", "grouped"),
@@ -90,6 +90,7 @@ def training_arguments(
         "optim": _OPTIMIZERS[plan.optimizer],
         "learning_rate": train.learning_rate,
         "weight_decay": train.weight_decay,
+        **_moments(train),
         "max_grad_norm": train.grad_clip or 0.0,
         "lr_scheduler_type": _schedule(train),
         "warmup_steps": train.warmup_steps,
@@ -184,6 +185,11 @@ def _engine(plan: Plan, model: ModelFacts, device: str) -> dict[str, Any]:
     return {}
 
 
+def _moments(train: TrainSpec) -> dict[str, float]:
+    betas = dict(zip(("adam_beta1", "adam_beta2"), train.betas or (), strict=False))
+    return betas | ({} if train.eps is None else {"adam_epsilon": train.eps})
+
+
 def _schedule(train: TrainSpec) -> str:
     warm_constant = train.schedule == "constant" and train.warmup_steps > 0
     return "constant_with_warmup" if warm_constant else train.schedule
@@ -238,7 +244,10 @@ def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
     settings = render_deepspeed(plan, model, spec, device)
     config = dict(settings.config)
     if settings.host_optimizer:
-        rates = {"lr": spec.train.learning_rate, "weight_decay": spec.train.weight_decay}
+        train = spec.train
+        rates: dict[str, Any] = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
+        rates |= {"betas": train.betas} if train.betas else {}
+        rates |= {"eps": train.eps} if train.eps else {}
         config["optimizer"] = {"type": "AdamW", "params": rates}
     return config
 

@@ -13,7 +13,7 @@ from orchestrator.export.expressed_knobs import Limit
 from orchestrator.export.source import ExportSource
 from orchestrator.export.worker_code import complete_script
 from orchestrator.report.labels import plan_words
-from search_spaces.plan import Plan
+from search_spaces.plan import CHOICES, Plan
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.settings.optimizer import (
     OptimizerSettings,
@@ -61,6 +61,11 @@ SCRIPT_LIMITS = (
         knob="checkpoint_mode",
         values=("full",),
         reason="blocks modify in place what torch's own contexts save",
+    ),
+    Limit(
+        knob="optimizer",
+        values=tuple(value for value in CHOICES["optimizer"] if value != "custom"),
+        reason="a script does not contain the function of train.optimizer",
     ),
 )
 _PORT = 29500  # torchrun's default

@@ -63,6 +63,9 @@ _OPTIMIZERS = {
     "adamw_foreach": "AdamW foreach",
     "adamw_8bit": "AdamW8bit",
     "adafactor": "Adafactor",
+    "sgd": "SGD foreach",
+    "lion": "Lion",
+    "muon": "Muon",
 }
 
 

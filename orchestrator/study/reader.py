@@ -181,7 +181,7 @@ def model_of(state: SweepState) -> ModelFacts:
     from workers.models.trust import runs_user_code
 
     model, train = state.spec.model, state.spec.train
-    if runs_user_code(model):
+    if runs_user_code(model) or ":" in train.optimizer:
         raise StudyError(
             f"study {state.study} does not record what model {model.name} is, and only plimsoll"
             " tune runs its code: resume the sweep once"

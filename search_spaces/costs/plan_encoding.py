@@ -35,6 +35,7 @@ MIB = 2**20
 _MOMENT_BYTES = {"adamw_fused": 8.0, "adamw_foreach": 8.0, "adamw_8bit": 2.04, "adafactor": 0.01}
 # during the update: foreach has temporaries of all weights, Adafactor of one weight at a time
 _UPDATE_BYTES = {"adamw_fused": 0.0, "adamw_foreach": 4.0, "adamw_8bit": 0.0, "adafactor": 0.0}
+_OWN = ("sgd", "lion", "muon", "custom")  # whose bytes are facts: see `OptimizerFacts`
 # per gradient in an all-reduce; powersgd has rank 1: a row and a column
 _SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "powersgd": 0.1}
 _PRECISION_CODES = {name: float(PRECISIONS.index(name)) for name in ("fp32", "bf16", "fp16")}
@@ -63,6 +64,8 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     first, middle, last = _blocks(table, model, footprint.depth)
     ddp, averaged = _replicated(table)
     buffers = _buffers(table, model, ddp, averaged, deepspeed) + _gathered_ahead(table, model)
+    own_states = dict.fromkeys(_OWN, model.optimizer.state_bytes)
+    own_updates = dict.fromkeys(_OWN, model.optimizer.update_bytes)
     sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
@@ -91,12 +94,12 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         weight_bytes=np.where(deepspeed & half, 2.0, 4.0),
         gathered_bytes=np.where(fsdp | whole_shards, np.where(half, 2.0, 4.0), 0.0),
         gradient_bytes=np.where(deepspeed & half & (zero > 0), 2.0, 4.0),
-        state_bytes=_mapped(table, "optimizer", _MOMENT_BYTES)
+        state_bytes=_mapped(table, "optimizer", _MOMENT_BYTES | own_states)
         + np.where(deepspeed & half, 4.0, 0.0),
         reduced_bytes=np.where(deepspeed & half, 2.0, sent),
         frozen_bytes=np.where(half & (deepspeed | (model.base not in (None, "fp32"))), 2.0, 4.0),
         buffer_bytes=buffers,
-        update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES),
+        update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES | own_updates),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
         optimizer_on_host=~table.is_value("offload_optimizer", "none"),

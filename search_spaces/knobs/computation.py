@@ -83,13 +83,17 @@ COMPUTATION = (
         name="optimizer",
         trades=(
             "adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"
-            " adamw_8bit and adafactor need less memory for states, but approximate the moments"
+            " adamw_8bit and adafactor need less memory for states, but approximate the moments;"
+            " another train.optimizer has one implementation, and custom is module:function"
         ),
         does=(
             "creates that optimizer for the trained weights; if states are offloaded, DeepSpeed's"
             " own CPU Adam replaces adamw_fused"
         ),
-        lossy=lambda value, _: value in {"adamw_8bit", "adafactor"},
+        default=search_defaults.optimizers,
+        lossy=lambda value, spec: (
+            spec.train.optimizer == "adamw" and value in {"adamw_8bit", "adafactor"}
+        ),
         lossy_values="adamw_8bit, adafactor",
         label="{}",
     ),

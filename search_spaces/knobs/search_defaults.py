@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from search_spaces.facts import ClusterFacts, ModelFacts
+from search_spaces.plan import Optimizer
 from search_spaces.spec.schema import GIB, SweepSpec
 
 Values = tuple[Any, ...]
+_ADAMW: tuple[Optimizer, ...] = ("adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor")
 Chosen = Mapping[str, Any]
 
 CHECKPOINT_RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -233,6 +235,18 @@ def compiles(choice: DomainContext) -> Values:
     """Returns both values on GPUs, if the model and the machines can compile."""
     supported = choice.on_cuda and not choice.model.bypasses_hooks
     return (False, True) if supported and not choice.cluster.lack("compile") else (False,)
+
+
+def implementations(optimizer: str) -> tuple[Optimizer, ...]:
+    """Returns the values of the knob for a value of `train.optimizer`, the default first."""
+    if optimizer == "adamw":
+        return _ADAMW
+    return ("custom",) if ":" in optimizer else (cast("Optimizer", optimizer),)
+
+
+def optimizers(choice: DomainContext) -> Values:
+    """Returns the default implementation of the specified optimizer."""
+    return implementations(choice.spec.train.optimizer)[:1]
 
 
 def _is_tight(choice: DomainContext, ranks: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from search_spaces.facts import SAME_OUTPUTS, Recomputation
 from search_spaces.hardware.device import Architecture
-from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
+from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS, implementations
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.blocks import checkpointed_blocks
@@ -101,22 +101,42 @@ def eight_bit_can_be_used(plan: Plan, context: RuleContext) -> str | None:
     return context.cluster.lack("eight_bit") if plan.optimizer == "adamw_8bit" else None
 
 
-def optimizer_fits_engine(plan: Plan, _: RuleContext) -> str | None:
-    """Lossy optimizers have states whose shapes differ from their weights.
+def optimizer_is_specified(plan: Plan, context: RuleContext) -> str | None:
+    """The knob chooses an implementation of the specified optimizer, never another one."""
+    allowed = implementations(context.spec.train.optimizer)
+    if plan.optimizer in allowed:
+        return None
+    return (
+        f"train.optimizer is {context.spec.train.optimizer}: optimizer must be"
+        f" {' or '.join(allowed)}, but is {plan.optimizer}"
+    )
+
+
+def optimizer_fits_engine(plan: Plan, context: RuleContext) -> str | None:
+    """Some optimizers need whole weights, or the names of a whole model.
 
     8-bit states are scaled block by block, which also works within a rank's shard of a weight;
     DeepSpeed flattens weights that need separate scales into one vector. Adafactor keeps means over
     rows and columns of whole weights, which torch's implementation cannot compute from shards.
+    Muon orthogonalizes whole matrices. A user's own is taken for one that updates each element
+    alone if its class is known to.
 
     Source:
         Dettmers et al. 2021, arXiv:2110.02861 (block-wise quantisation); torch.optim.Adafactor,
         whose in-place square of a norm has no strategy in DTensor (torch 2.13).
     """
-    if plan.optimizer in ("adamw_fused", "adamw_foreach"):
+    if plan.optimizer in ("adamw_fused", "adamw_foreach", "sgd", "lion"):
         return None
     if plan.engine != "torch":
         return f"optimizer {plan.optimizer} needs engine torch, but engine is {plan.engine}"
-    if plan.optimizer == "adamw_8bit" or (plan.zero_stage == 0 and plan.tensor == 1):
+    if plan.optimizer in ("muon", "custom") and plan.pipeline > 1:
+        return (
+            f"optimizer {plan.optimizer} needs the names of a whole model: pipeline must be 1, but"
+            f" is {plan.pipeline}"
+        )
+    shards = plan.optimizer == "custom" and context.model.optimizer.elementwise
+    whole = (plan.zero_stage == 0 or shards) and plan.tensor == 1
+    if plan.optimizer == "adamw_8bit" or whole:
         return None
     return (
         f"optimizer {plan.optimizer} needs whole weights: zero_stage must be 0 and tensor 1,"

@@ -40,6 +40,7 @@ from search_spaces.rules.compute import (
     flash_needs_sixteen_bits,
     loader_pinning_needs_cuda,
     optimizer_fits_engine,
+    optimizer_is_specified,
     recomputation_keeps_the_gradient,
     zero_3_compiles_no_selective_recomputation,
 )
@@ -176,6 +177,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             compile_can_be_used,
             compiled_blocks_are_called,
             eight_bit_can_be_used,
+            optimizer_is_specified,
             optimizer_fits_engine,
             static_graph_has_one_pass,
             prefetch_ends_with_the_blocks,

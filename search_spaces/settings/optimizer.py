@@ -19,6 +19,9 @@ class OptimizerSettings:
     learning_rate: float
     weight_decay: float
     decay: Decay
+    momentum: float | None
+    betas: tuple[float, float] | None
+    eps: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,9 @@ def render_optimizer(kind: Kind, train: TrainSpec) -> OptimizerSettings:
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         decay=train.decay,
+        momentum=train.momentum,
+        betas=train.betas,
+        eps=train.eps,
     )
 
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from search_spaces.plan import Precision
@@ -15,6 +25,7 @@ MOST_GIB = 1_000_000.0  # more than any machine has
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # the largest that NumPy takes
 Seconds = Annotated[float, Field(gt=0)]
 UserPath = Annotated[str, AfterValidator(expanded)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 Device = Literal["auto", "cpu", "cuda"]
 # Keys of `cluster` that no measurement depends on: where it is, and how a sweep uses it
 KEYS_OUTSIDE_MEASUREMENT = frozenset(
@@ -270,12 +281,43 @@ class LoraSpec(Section):
     )
 
 
+_RATES = ("learning_rate", "weight_decay", "decay")
+OPTIMIZER_KEYS: Mapping[str, tuple[str, ...]] = {
+    "adamw": (*_RATES, "betas", "eps"),
+    "sgd": (*_RATES, "momentum"),
+    "adafactor": _RATES,
+    "lion": (*_RATES, "betas"),
+    "muon": (*_RATES, "momentum", "betas", "eps"),
+}
+
+
 class TrainSpec(Section):
     """The training run itself, which a sweep leaves as it is: only lossless knobs are searched."""
 
     global_batch: Count = Field(description="samples per optimizer step, over all ranks")
     sequence_length: Count = Field(default=1024, description="longest sample, in tokens")
-    optimizer: Literal["adamw"] = Field(default="adamw", description="adamw")
+    optimizer: str = Field(
+        default="adamw",
+        description="adamw, sgd, adafactor, lion, muon (for matrices in numbered blocks, and adamw"
+        " for the rest) or module:function, which takes the module and returns an optimizer with"
+        " its own groups and rates",
+    )
+    momentum: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="momentum of sgd or muon; if unset, torch's: 0 and 0.95",
+    )
+    betas: tuple[Beta, Beta] | None = Field(
+        default=None,
+        description="decay rates of the moments of adamw, lion or muon's adamw; if unset,"
+        " (0.9, 0.999), and (0.9, 0.99) for lion",
+    )
+    eps: float | None = Field(
+        default=None,
+        gt=0,
+        description="term of adamw's denominator, muon's adamw too; if unset, 1e-8",
+    )
     learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate")
     schedule: LearningRate = Field(
         default="constant",
@@ -313,3 +355,21 @@ class TrainSpec(Section):
     )
     lora: LoraSpec = Field(default=LoraSpec(), description="adapters for method lora")
     seed: Seed = Field(default=0, description="random seed for weights and data order")
+
+    @field_validator("optimizer")
+    @classmethod
+    def _optimizer_exists(cls, value: str) -> str:
+        if value not in OPTIMIZER_KEYS and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value):
+            raise ValueError(
+                f"there is no optimizer {value!r}: {', '.join(OPTIMIZER_KEYS)} or module:function"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _optimizer_has_the_keys(self) -> Self:
+        keys = OPTIMIZER_KEYS.get(self.optimizer, ())
+        for name in dict.fromkeys(chain(*OPTIMIZER_KEYS.values())):
+            if name not in keys and getattr(self, name) != type(self).model_fields[name].default:
+                has = f"its keys are {', '.join(keys)}" if keys else "the function sets its rates"
+                raise ValueError(f"optimizer {self.optimizer} has no {name}: {has}")
+        return self

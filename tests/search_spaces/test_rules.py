@@ -344,6 +344,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ),
         "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
     ),
+    "optimizer_is_specified": (
+        ddp_plan(),
+        around(a_spec(data=LENGTHS, train={"global_batch": 32, "optimizer": "sgd"})),
+        "train.optimizer is sgd: optimizer must be sgd, but is adamw_fused",
+    ),
     "optimizer_fits_engine": (
         ddp_plan(zero_stage=2, optimizer="adafactor"),
         around(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import asdict
 from functools import partial
 
 import torch
@@ -11,7 +10,6 @@ import torch
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import render_deepspeed
-from search_spaces.settings.optimizer import render_optimizer
 from search_spaces.settings.render import render_torch
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import TrialRequest
@@ -19,6 +17,7 @@ from workers.engines.base import AbstractTraining
 from workers.engines.optimizer_step import make_update
 from workers.engines.torch import TorchTraining
 from workers.models.built import BuiltModel
+from workers.models.optimizer import optimizer_of
 from workers.parallel.apply import parallelize
 from workers.parallel.compile import load_compiler
 from workers.parallel.deepspeed_features import (
@@ -29,7 +28,6 @@ from workers.parallel.deepspeed_features import (
     missing_for_nvme,
 )
 from workers.parallel.draws import seed_draws
-from workers.plain_torch.optimizers import make_optimizer
 from workers.process_groups import Mesh
 
 
@@ -123,6 +121,5 @@ def _build_deepspeed(
 
     train = request.spec.train
     settings = render_deepspeed(request.plan, facts, request.spec, device.type)
-    rendered = asdict(render_optimizer(settings.optimizer_kind, train))
-    optimizer_of = partial(make_optimizer, **rendered)
-    return start_deepspeed(model, settings, mesh, device, train, optimizer_of)
+    make = partial(optimizer_of, settings.optimizer_kind, train)
+    return start_deepspeed(model, settings, mesh, device, train, make)

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from search_spaces.plan import Optimizer, Precision
-from search_spaces.settings.optimizer import render_optimizer, render_schedule
+from search_spaces.settings.optimizer import render_schedule
 from search_spaces.spec.sections import TrainSpec
-from workers.plain_torch.optimizers import make_optimizer
+from workers.models.optimizer import optimizer_of
 from workers.plain_torch.update import Clipping, Update, make_scaler, make_scheduler
 from workers.process_groups import Mesh
 
@@ -40,7 +40,7 @@ def make_update(
         counted_elsewhere: Tied weights of this rank that another stage counts in the norm of the
             gradient. Both stages must hold the sum of the gradients.
     """
-    optimizer = make_optimizer(module, **asdict(render_optimizer(kind, train)))
+    optimizer = optimizer_of(kind, train, module)
     schedule = render_schedule(train)
     group = None if mesh is None else mesh.group
     clipping = None

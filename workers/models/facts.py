@@ -110,7 +110,7 @@ def model_facts(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
 def _facts(spec_json: str, train_json: str) -> ModelFacts:
     spec = ModelSpec.model_validate_json(spec_json)
     train = TrainSpec.model_validate_json(train_json)
-    if ":" in spec.name:
+    if ":" in spec.name or ":" in train.optimizer:
         return _described_apart(spec, train)
     file = _cached_file(spec, train)
     try:
@@ -122,10 +122,11 @@ def _facts(spec_json: str, train_json: str) -> ModelFacts:
 
 
 def _described_apart(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
-    module, colon, _ = spec.name.partition(":")
-    if colon:
-        with importable_from_cwd():
-            check_trusted(module)
+    for name in (spec.name, train.optimizer):
+        module, colon, _ = name.partition(":")
+        if colon:
+            with importable_from_cwd():
+                check_trusted(module)
     request = {"model": spec.model_dump(mode="json"), "train": train.model_dump(mode="json")}
     facts = _adapter().validate_json(run_apart(describe_to_json, request, DESCRIBE_SECONDS))
     if not colon:
@@ -163,12 +164,16 @@ def probe_to_json(request: Any) -> bytes:
         return _REFUSED + str(error).encode()
 
 
+_OPTIMIZER_KEYS = ("optimizer", "momentum", "weight_decay")  # that its bytes depend on
+
+
 def _cached_file(spec: ModelSpec, train: TrainSpec) -> Path:
     digest = content_digest(
         {
             "model": spec.model_dump(mode="json"),
             "source": model_source(spec),
             "sequence_length": train.sequence_length,
+            "optimizer": {name: getattr(train, name) for name in _OPTIMIZER_KEYS},
             "lora": train.lora.model_dump(mode="json") if train.method == "lora" else None,
             "precision": train.precision if train.method == "lora" else None,  # `lora.base` unset
         }

@@ -152,7 +152,7 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
     batch_maker: NumberedBatches | None = None
     with importable_from_cwd():
         # outside the guard below: a wrong name must raise and not count as a failed build
-        _import_function(spec.name)
+        import_function(spec.name)
         with (
             contextlib.suppress(UserCodeError),
             user_code_errors(spec.name),
@@ -220,7 +220,7 @@ def call_function(spec: ModelSpec) -> tuple[nn.Module, NumberedBatches]:
         ModelError: If there is no such function, or it does not return (module, batch maker) or
             (module, batch maker, number of samples).
     """
-    returned = _import_function(spec.name)(**spec.config)
+    returned = import_function(spec.name)(**spec.config)
     parts = tuple(returned) if isinstance(returned, tuple | list) else ()
     is_pair = len(parts) in (2, 3) and isinstance(parts[0], nn.Module) and callable(parts[1])
     if not is_pair:
@@ -281,10 +281,15 @@ def _turn_off_caches(module: nn.Module) -> None:
             config.use_cache = False
 
 
-def _import_function(name: str) -> Callable[..., Any]:
+def import_function(name: str) -> Callable[..., Any]:
+    """Imports package.module:function, if the user trusts the module.
+
+    Raises:
+        ModelError: If there is no such function, or the user does not trust it.
+    """
     matched = _NAME.fullmatch(name)
     if matched is None:
-        raise ModelError(f"model {name!r} is not of the form package.module:function")
+        raise ModelError(f"{name!r} is not of the form package.module:function")
     module_name, function_name = matched["module"], matched["function"]
     check_trusted(module_name)
     with user_code_errors(f"{module_name} cannot be imported"):

@@ -6,12 +6,24 @@ that need it import it.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
+=======
+from dataclasses import replace
+
+import torch
+
+>>>>>>> 328a7b1 (Train with the optimizer that the specification names: SGD, Adafactor, Lion, Muon or a function)
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.models import function
 from workers.models.built import BuiltModel
+<<<<<<< HEAD
+=======
+from workers.models.fake_memory import FakeMemory
+from workers.models.optimizer import optimizer_facts
+>>>>>>> 328a7b1 (Train with the optimizer that the specification names: SGD, Adafactor, Lion, Muon or a function)
 from workers.models.user_code import user_code_errors
 
 
@@ -20,14 +32,16 @@ def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
 
     Raises:
         ModelError: If the model cannot be found or built, has fewer positions than
-            `train.sequence_length`, or cannot take `train`'s adapters.
+            `train.sequence_length`, or cannot take `train`'s adapters or its optimizer.
     """
     with user_code_errors(f"{spec.name} cannot be built"):
         if function.is_function(spec):
-            return function.describe_function(spec, train)
-        from workers.models import hub
+            facts = function.describe_function(spec, train)
+        else:
+            from workers.models import hub
 
-        return hub.describe_transformers_model(spec, train)
+            facts = hub.describe_transformers_model(spec, train)
+        return replace(facts, optimizer=optimizer_facts(spec, train))
 
 
 def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:

@@ -21,7 +21,15 @@ Make = Callable[[list[ParameterGroup]], torch.optim.Optimizer]
 
 
 def make_optimizer(
-    module: nn.Module, *, kind: str, learning_rate: float, weight_decay: float, decay: str
+    module: nn.Module,
+    *,
+    kind: str,
+    learning_rate: float,
+    weight_decay: float,
+    decay: str,
+    momentum: float | None = None,
+    betas: tuple[float, float] | None = None,
+    eps: float | None = None,
 ) -> torch.optim.Optimizer:
     """Makes the optimizer of the trained weights.
 
@@ -30,17 +38,22 @@ def make_optimizer(
 
     Args:
         module: The model.
-        kind: adamw_fused, adamw_foreach, adamw_8bit, adafactor, or adamw_cpu (DeepSpeed's, for
-            states in host memory).
+        kind: adamw_fused, adamw_foreach, adamw_8bit, adafactor, sgd, lion, muon, or adamw_cpu
+            (DeepSpeed's, for states in host memory).
         learning_rate: Learning rate.
         weight_decay: Weight decay, of the weights that decay.
         decay: Which do: all, or stock (all but biases and norms).
+        momentum: Of sgd and muon; None for torch's default, as of the others.
+        betas: Of AdamW and Lion.
+        eps: Of AdamW.
 
     Raises:
-        ValueError: If there is no such optimizer.
+        ValueError: If there is no such optimizer, or no weight for muon.
     """
     groups = decay_groups(module, decay)
-    rates: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay}
+    shared: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay}
+    rates = shared | ({"betas": betas} if betas else {}) | ({"eps": eps} if eps else {})
+    moving = shared | ({} if momentum is None else {"momentum": momentum})
     if kind == "adamw_fused":
         return torch.optim.AdamW(by_sharding(groups), fused=True, **rates)
     if kind == "adamw_foreach":
@@ -48,7 +61,13 @@ def make_optimizer(
     if kind == "adamw_8bit":
         return ShardedOptimizer(groups, lambda local: eight_bit_adamw(local, rates), rates)
     if kind == "adafactor":
-        return torch.optim.Adafactor(groups, **rates)
+        return torch.optim.Adafactor(groups, **shared)
+    if kind == "sgd":
+        return torch.optim.SGD(by_sharding(groups), foreach=True, **moving)
+    if kind == "lion":
+        return Lion(groups, **rates)
+    if kind == "muon":
+        return MuonAndAdamW(module, groups, muon=moving, adamw=rates)
     if kind == "adamw_cpu":
         return cpu_adamw(groups, rates)
     raise ValueError(f"there is no optimizer {kind!r}")
@@ -113,6 +132,88 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Returns the states of this rank's local weights, in their order."""
         return self._inner.state_dict()
+
+
+class Lion(torch.optim.Optimizer):
+    """Moves each weight by the sign of its momentum.
+
+    Source:
+        Chen et al. 2023, arXiv:2302.06675, program 1.
+    """
+
+    def __init__(
+        self,
+        groups: list[ParameterGroup],
+        lr: float,
+        weight_decay: float,
+        betas: tuple[float, float] = (0.9, 0.99),
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # none is ever given
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                if "momentum" not in self.state[weight]:
+                    self.state[weight]["momentum"] = torch.zeros_like(weight)
+                momentum = self.state[weight]["momentum"]
+                update = momentum.mul(first).add_(weight.grad, alpha=1 - first).sign_()
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.add_(update, alpha=-group["lr"])
+                momentum.mul_(second).add_(weight.grad, alpha=1 - second)
+
+
+class MuonAndAdamW(torch.optim.Optimizer):
+    """Updates matrices in numbered blocks by Muon, other weights by AdamW, at one learning rate.
+
+    Muon's updates get the size of AdamW's. Embeddings are AdamW's wherever they are.
+
+    Source:
+        Liu et al. 2025, arXiv:2502.16982, section 2.2 (`match_rms_adamw` of torch.optim.Muon).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        groups: list[ParameterGroup],
+        *,
+        muon: dict[str, Any],
+        adamw: dict[str, Any],
+    ) -> None:
+        tables = {id(one.weight) for one in module.modules() if isinstance(one, nn.Embedding)}
+        hidden = {
+            id(weight)
+            for name, weight in module.named_parameters()
+            if weight.dim() == 2 and id(weight) not in tables and re.search(r"(^|\.)\d+\.", name)
+        }
+        matrices, others = (
+            [
+                group | {"params": weights}
+                for group in groups
+                if (weights := [one for one in group["params"] if (id(one) in hidden) == is_muons])
+            ]
+            for is_muons in (True, False)
+        )
+        if not matrices:
+            raise ValueError("muon is for matrices in numbered blocks, and this model trains none")
+        self._inner: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **muon)
+        ]
+        if others:
+            self._inner.append(torch.optim.AdamW(others, **adamw))
+        super().__init__([group for one in self._inner for group in one.param_groups], {})
+        for one in self._inner:
+            one.state = self.state
+        # the same objects, so that a schedule reaches both
+        self.param_groups = [group for one in self._inner for group in one.param_groups]
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # none is ever given
+        for one in self._inner:
+            one.step()
 
 
 def eight_bit_adamw(groups: list[ParameterGroup], rates: dict[str, Any]) -> torch.optim.Optimizer:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accelerate.commands.config.config_args import ClusterConfig
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -20,8 +21,14 @@ from orchestrator.export.inputs import collect_inputs
 from search_spaces.errors import UserError
 from search_spaces.settings.rank_layout import draw_seed
 from tests.orchestrator.export.folders import BIN, CLIP, STEPS, run_folder, taken_of
-from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
+from tests.workers.test_same_training import (
+    LOSS_TOLERANCE,
+    WORST_STEP,
+    _accumulate,
+    losses_with_the_longest,
+)
 from tests.workers.values import a_plan
+from workers.models.load import build_whole
 
 ZERO: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 2}
 STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
@@ -62,10 +69,30 @@ def test_the_folder_starts_as_it_is_and_gives_the_losses_of_a_plain_loop(
     assert losses == pytest.approx(losses_with_the_longest(CLIP)[: 1 + STEPS], rel=LOSS_TOLERANCE)
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_script_trains_by_the_specified_sgd(tmp_path: Path) -> None:
+    plan = a_plan(optimizer="sgd")
+    what = taken_of(plan, optimizer="sgd", momentum=0.9, learning_rate=0.1, weight_decay=0.0)
+    write_bundle(export_bundle(what, "torchrun"), what, tmp_path / "out")
+
+    lines = run_folder(tmp_path / "out", steps=1 + STEPS)
+
+    module = build_whole(what.spec.model, what.spec.train, attention="eager").module
+    optimizer, losses = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), []
+    for step in range(WORST_STEP, STEPS):
+        losses.append(_accumulate(module, step))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [line["loss"] for line in lines] == pytest.approx(losses, rel=LOSS_TOLERANCE)
+
+
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
         ("torchrun", {"data": 1}),
+        ("torchrun", {"optimizer": "muon"}),
+        ("accelerate", {"optimizer": "lion"}),
         ("torchrun", {"zero_stage": 2, "offload_parameters": "cpu"}),
         ("torchrun", {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1}),
         ("torchrun", {"compile": True, "compression": "powersgd", "pad_multiple": 64}),
@@ -119,6 +146,8 @@ def assert_complete(text: str, folder: Path) -> None:
         ("accelerate", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
         ("accelerate", {"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
         ("hf-trainer", {"batching": "packed"}, "batching is packed"),
+        ("hf-trainer", {"optimizer": "sgd"}, "optimizer is sgd: Trainer's differs from torch's"),
+        ("accelerate", {"optimizer": "custom"}, "a script does not contain the function of train"),
         ("hf-trainer", {"precision": "fp16"}, "on a CPU accelerate silently trains in fp32"),
         ("yaml", {}, "the formats are torchrun, deepspeed"),
         (

@@ -164,6 +164,24 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, words
     assert caught.value.source == str(path)
 
 
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        (
+            "optimizer: adam",
+            "there is no optimizer 'adam': adamw, sgd, adafactor, lion, muon or mod",
+        ),
+        ("momentum: 0.9", "adamw has no momentum: its keys are learning_rate, weight_decay, decay"),
+        ("optimizer: sgd, betas: [0.9, 0.99]", "optimizer sgd has no betas"),
+        ("optimizer: 'a.b:c', learning_rate: 1", "has no learning_rate: the function sets its"),
+    ],
+)
+def test_an_optimizer_and_its_keys(train: str, words: str) -> None:
+    (fault,) = faults_of(f"model: gpt2\ntrain: {{global_batch: 8, {train}}}").values()
+
+    assert words in fault
+
+
 def test_what_is_no_file_says_so(tmp_path: Path) -> None:
     for path, words in ((tmp_path, "is a folder"), (Path("a\0b"), "is not a valid file name")):
         with pytest.raises(SpecError, match=words):
