@@ -83,6 +83,8 @@ def _counted(spec: ModelSpec, train: TrainSpec) -> OptimizerFacts:
     mode = FakeMemory()
     with errors_as(step_error), without_fake_tensor_logs():
         model: BuiltModel = build_fake(spec, train, attention="eager", mode=mode)
+        if callable(tie := getattr(model.module, "tie_weights", None)):
+            tie()  # fake copies of tied weights are two
         trained = [one for one in model.module.parameters() if one.requires_grad]
         with mode:
             kind: Kind = "muon" if train.optimizer == "muon" else "custom"
