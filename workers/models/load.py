@@ -6,24 +6,18 @@ that need it import it.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
 from dataclasses import replace
 
 import torch
 
->>>>>>> 328a7b1 (Train with the optimizer that the specification names: SGD, Adafactor, Lion, Muon or a function)
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.models import function
 from workers.models.built import BuiltModel
-<<<<<<< HEAD
-=======
 from workers.models.fake_memory import FakeMemory
 from workers.models.optimizer import optimizer_facts
->>>>>>> 328a7b1 (Train with the optimizer that the specification names: SGD, Adafactor, Lion, Muon or a function)
 from workers.models.user_code import user_code_errors
 
 
@@ -61,6 +55,22 @@ def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltMo
     from workers.models import hub
 
     return hub.build_transformers_model(spec, train, attention=attention)
+
+
+def build_fake(
+    spec: ModelSpec, train: TrainSpec, *, attention: Attention, mode: FakeMemory
+) -> BuiltModel:
+    """Builds the model of fake tensors of `mode`, which report the CPU as their device.
+
+    Raises:
+        ModelError: As `build`.
+    """
+    if function.is_function(spec):
+        return function.build_fake_function(spec, train, mode)
+    model = build(spec, train, attention=attention)
+    with mode:
+        model.module.to_empty(device=torch.device("cpu"))
+    return model
 
 
 def build_whole(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
