@@ -13,12 +13,12 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from orchestrator.cluster.ray_private import PACKAGING_LOGGER
+from orchestrator.cluster.ray_private import PACKAGING_LOGGER, packed_sizes
 from orchestrator.cluster.runtime import configure_ray, enable_token_auth
 from search_spaces.errors import ClusterError, require
 
@@ -61,10 +61,10 @@ _POLL_SECONDS = 2.0
 _REQUEST_SECONDS = 60.0  # for an answer
 _UPLOAD_SECONDS = 1800.0  # for 100 MiB, the most that Ray's server takes, over a slow line
 _SILENT_SECONDS = 60.0  # of a log, after which the job's state is asked for: its server may be gone
-_LARGEST = 3  # files named if a working directory is too large
+_MOST_BYTES = 100 * 2**20  # ray._private.ray_constants.DASHBOARD_CLIENT_MAX_SIZE, of the server
+_LARGEST = 3  # folders and files named if a working directory is too large
 _NO_JOB = "status code 404"
 _NO_AGENT = "No available agent"  # shortly after a head has started
-_TOO_LARGE = ("status code 413", "exceeds the maximum size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +214,13 @@ class JobServer:
 
         Raises:
             ClusterError: If the server refuses the job, or does not answer within
-                `patience_seconds`. If the directory is too large, the message names its largest
-                files.
+                `patience_seconds`. If the directory is too large, which is known before it is
+                packed, the message names its heaviest folders and largest files.
         """
         from requests import ConnectionError as LostConnection  # of Ray's client
         from requests import Timeout
 
+        _check_size(Path(submission.working_dir), submission.excludes)
         until = time.monotonic() + self._patience_seconds
         while True:
             try:
@@ -230,8 +231,6 @@ class JobServer:
                     metadata=dict(submission.metadata),
                 )
             except (RuntimeError, ValueError, OSError) as error:
-                if any(text in str(error) for text in _TOO_LARGE):
-                    raise ClusterError(_too_large(Path(submission.working_dir))) from error
                 is_lost = isinstance(error, ConnectionError | LostConnection | Timeout)
                 waits = is_lost or _NO_AGENT in str(error)
                 if not waits or time.monotonic() > until:
@@ -376,13 +375,39 @@ def _job(details: Any) -> Job:
     )
 
 
-def _too_large(folder: Path) -> str:
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    largest = sorted(files, key=lambda path: -path.stat().st_size)[:_LARGEST]
-    named = ", ".join(
-        f"{path.relative_to(folder)} ({path.stat().st_size / 2**20:.0f} MiB)" for path in largest
+def _check_size(folder: Path, excludes: Sequence[str]) -> None:
+    try:
+        size = sum(packed_sizes(folder, excludes).values())
+    except OSError as error:
+        raise ClusterError(f"--working-dir {folder} cannot be read ({error})") from error
+    if size > _MOST_BYTES:
+        raise ClusterError(_too_large(folder, excludes))
+
+
+def _too_large(folder: Path, excludes: Sequence[str] = DEFAULT_EXCLUDES) -> str:
+    """Names the folders and files that weigh most among those that are packed."""
+    sizes = packed_sizes(folder, excludes)
+    inside: dict[str, list[Path]] = {}
+    for path in sizes:
+        if len(path.parts) > 1:
+            inside.setdefault(path.parts[0], []).append(path)
+    heaviest = sorted(
+        ((sum(sizes[path] for path in paths), paths) for paths in inside.values()), reverse=True
     )
+    folders = [
+        f"{os.path.commonpath([path.parent for path in paths])}/ ({_mib(size)} in {len(paths):,}"
+        f" file{'s' * (len(paths) > 1)})"
+        for size, paths in heaviest[:_LARGEST]
+    ]
+    largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:_LARGEST]
+    files = [f"{path} ({_mib(sizes[path])})" for path in largest]
+    heavy = f"the heaviest folders are {', '.join(folders)}; " if folders else ""
     return (
-        f"--working-dir {folder} exceeds the limit of Ray's job server, 100 MiB: leave out files"
-        f" that the sweep does not need with --exclude; the largest files are {named}"
+        f"--working-dir {folder} has {_mib(sum(sizes.values()))} to send, and Ray's job server"
+        f" takes {_mib(_MOST_BYTES)}: leave out what the sweep does not need with --exclude;"
+        f" {heavy}the largest files are {', '.join(files)}"
     )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.{0 if size_bytes >= 2**20 else 2}f} MiB"

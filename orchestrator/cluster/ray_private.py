@@ -6,7 +6,8 @@ each function with Ray's source. Each part is needed because the public API fall
 - `ray._private.state`, `ray.core.generated`: the public state API needs the dashboard, which local
   sweeps and many clusters run without.
 - `ray._private.worker`: what it does at the end of a process has no time limit.
-- `ray._private.runtime_env.packaging`: its logger has no public setting.
+- `ray._private.runtime_env.packaging`: its logger has no public setting, and nothing public says
+  what of a folder it packs.
 - `ray.data._internal.cluster_autoscaler`: the public `request_resources` overwrites the requests
   of Ray Train.
 - `ray.tune.execution.class_cache`, `ray.train.v2._internal.constants`: Tune hands the driver's AWS
@@ -26,12 +27,40 @@ load Ray import this one.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 PACKAGING_LOGGER = "ray._private.runtime_env.packaging"  # logs each upload of a folder
+
+
+def packed_sizes(folder: Path, excludes: Sequence[str]) -> dict[Path, int]:
+    """Returns the bytes of each file that Ray packs as a working directory, by relative path.
+
+    Ray leaves out `excludes` (in .gitignore's syntax), its own defaults, and what `.gitignore` and
+    `.rayignore` of each folder name. The package is not compressed.
+
+    Raises:
+        OSError: If a file or folder cannot be read.
+    """
+    from ray._private import ray_constants
+    from ray._private.runtime_env import packaging
+
+    sizes: dict[Path, int] = {}
+
+    def add(path: Path) -> None:
+        if path.is_file():
+            sizes[path.relative_to(root)] = path.stat().st_size
+
+    root = folder.absolute()
+    patterns = [*ray_constants.get_runtime_env_default_excludes(), *excludes]
+    ignored = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE) != "1"
+    excluded = [packaging._get_excludes(root, patterns)]
+    packaging._dir_travel(root, excluded, add, ignored, logging.getLogger(__name__))
+    return sizes
 
 
 def actors_of_job() -> list[Any]:
