@@ -29,8 +29,8 @@ MEANINGS: Mapping[ExitCode, str] = MappingProxyType(
     {
         ExitCode.DONE: "done",
         ExitCode.NOTHING_FOUND: "ran, with a negative result: no feasible plan (tune, explain), no"
-        " plan fits (plan), the folder differs from the measurement (verify), the job was stopped"
-        " (submit)",
+        " plan fits (plan), the folder differs from the measurement, or losses were not compared"
+        " (verify), the job was stopped (submit)",
         ExitCode.USER_ERROR: "invalid input; one message on stderr says how to correct it",
         ExitCode.INTERNAL_ERROR: "a bug in Plimsoll; --debug shows the traceback",
         ExitCode.TRY_AGAIN: "the study's database or MLflow does not answer, or machines or nodes"

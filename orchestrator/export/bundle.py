@@ -103,6 +103,7 @@ def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportM
         environment=tuple(bundle.environment),
         device=source.device,
         plan=source.plan,
+        train=source.spec.train,
         samples_per_second=measured.samples_per_second,
         step_seconds=measured.step_seconds,
         peak_bytes=measured.memory.peak_bytes,

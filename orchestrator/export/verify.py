@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
+from math import isclose
 from pathlib import Path
+from statistics import fmean
 
 import workers.run_recorder
 from orchestrator.core.losses import loss_differences
@@ -32,7 +34,7 @@ from search_spaces.settings.observed_run import (
     ObservedSettings,
     ObservedStep,
 )
-from search_spaces.spec.sections import Base
+from search_spaces.spec.sections import Base, TrainSpec
 from search_spaces.trial import Estimate
 from workers.measure.interval import mean_estimate
 from workers.measure.steady import warmup_length
@@ -57,6 +59,9 @@ _COMMANDS = (
     re.compile(rf"torchrun --nproc-per-node \d+ {_FILE}"),
     re.compile(rf"accelerate launch --config_file {_FILE} {_FILE}"),
 )
+LOSSES = "losses"  # the check without which nothing is verified
+_WEIGHT_DIGITS, _SAME_RATE = 3, 1e-4  # the rest is rounding
+_BETAS = (0.9, 0.999)  # of AdamW in torch, DeepSpeed and transformers
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _OPTIMIZERS = {
     "adamw_fused": "AdamW fused",
@@ -258,12 +263,13 @@ def ranks_in(folder: Path) -> Iterator[ObservedRank]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check of a run: expected and observed value. `passed` is None if it was not checked."""
+    """One check of a run. `passed` is None if it was not checked, for a `reason` if it is known."""
 
     check: str
     expected: str
     observed: str
     passed: bool | None
+    reason: str = ""
 
 
 def changed_files(manifest: ExportManifest, folder: Path) -> tuple[str, ...]:
@@ -276,7 +282,11 @@ def _digest(file: Path) -> str:
 
 
 def check_run(
-    manifest: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str] = ()
+    manifest: ExportManifest,
+    ranks: Sequence[ObservedRank],
+    changed: Sequence[str] = (),
+    *,
+    settings_only: bool = False,
 ) -> tuple[Finding, ...]:
     """Compares settings, losses and speed of a run to the plan and its measurement.
 
@@ -284,10 +294,13 @@ def check_run(
         manifest: The plan and its measurement.
         ranks: Observations of at least one rank.
         changed: Exported files that the user changed: the data may differ then.
+        settings_only: True to compare no losses.
     """
+    reason = _not_compared(manifest, changed, settings_only)
     return (
         *_settings(manifest, ranks),
-        _losses(manifest, ranks, changed),
+        *_update(manifest, ranks),
+        _losses(manifest, ranks, reason),
         _speed(manifest, ranks[0]),
     )
 
@@ -315,6 +328,43 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
     if observed.attention is not None:
         yield _equal("attention", plan.attention, observed.attention)
     yield _equal("optimizer", _optimizer(plan), observed.optimizer)
+
+
+def _update(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
+    """Compares what becomes of a gradient: its scale, its clipping and the optimizer's step."""
+    train, observed = manifest.train, ranks[0].settings
+    weights = [rank.settings.loss_weight for rank in ranks]
+    known = [weight for weight in weights if weight is not None]
+    is_known = len(known) == len(ranks) and not _scales_losses(manifest.plan)
+    yield _equal("loss weight", 1.0, round(fmean(known), _WEIGHT_DIGITS) if is_known else None)
+    yield _equal("gradient clipping", train.grad_clip or "none", observed.clip or "none")
+    yield _rate(train, ranks[0].steps)
+    others = set(observed.decays) - {train.weight_decay, 0.0 if train.decay == "stock" else None}
+    decay = max(others or observed.decays, default=None)
+    yield _equal("weight decay", train.weight_decay, decay)
+    if observed.betas is not None:
+        yield _equal("betas", _BETAS, observed.betas)
+
+
+def _rate(train: TrainSpec, steps: Sequence[ObservedStep]) -> Finding:
+    from workers.plain_torch.update import rate_factor  # imports torch, which is slow
+
+    schedule = {"warmup_steps": train.warmup_steps, "total_steps": train.total_steps}
+    expected = [
+        train.learning_rate * rate_factor(number, shape=train.schedule, **schedule)
+        for number in range(len(steps))
+    ]
+    differing = [
+        f"{step.rate:g} in step {number}, not {rate:g}"
+        for number, (step, rate) in enumerate(zip(steps, expected, strict=True))
+        if not isclose(step.rate, rate, rel_tol=_SAME_RATE, abs_tol=_SAME_RATE * max(expected))
+    ]
+    return Finding(
+        check="learning rate",
+        expected=f"{train.learning_rate:g}, {train.schedule}",
+        observed=differing[0] if differing else f"the same in {len(steps)} steps",
+        passed=not differing,
+    )
 
 
 def _equal(what: str, expected: object, observed: object, words: str = "") -> Finding:
@@ -351,7 +401,6 @@ def _optimizer(plan: Plan) -> str:
 
 
 def _count(classes: Sequence[tuple[str, int]]) -> tuple[int, str]:
-
     return sum(count for _, count in classes), ", ".join(f"{n} {name}" for name, n in classes)
 
 
@@ -403,31 +452,35 @@ def observed_losses(ranks: Sequence[ObservedRank]) -> list[float]:
         of_ranks = [step.loss for step in steps if step.loss is not None]
         if not of_ranks:
             return []
-        losses.append(sum(of_ranks) / len(of_ranks))
+        losses.append(fmean(of_ranks))
     return losses
 
 
-def _losses(
-    manifest: ExportManifest, ranks: Sequence[ObservedRank], changed: Sequence[str]
-) -> Finding:
+def _losses(manifest: ExportManifest, ranks: Sequence[ObservedRank], not_compared: str) -> Finding:
     losses = observed_losses(ranks)[1:]  # the first step takes the longest samples
     differences = loss_differences(losses, manifest.losses)
     steps, difference = len(differences), max(differences, default=0.0)
-    reason = _not_compared(manifest, steps, changed)
+    reason = not_compared or ("" if steps else "none were observed")
+    apart = f"{100 * difference:.2g} % apart in {steps} steps"
     return Finding(
-        check="losses",
+        check=LOSSES,
         expected=f"within {100 * manifest.loss_tolerance:g} % of the trial's",
-        observed=reason or f"{100 * difference:.2g} % apart in {steps} steps",
+        observed=f"not compared: {reason}" if reason else apart,
         passed=None if reason else difference <= manifest.loss_tolerance,
+        reason=reason,
     )
 
 
-def _not_compared(manifest: ExportManifest, steps: int, changed: Sequence[str]) -> str:
+def _not_compared(manifest: ExportManifest, changed: Sequence[str], settings_only: bool) -> str:
+    if settings_only:
+        return "settings only"
     if changed:
-        return f"not compared: {', '.join(changed)} was changed"
-    if manifest.plan.precision == "fp16" and manifest.plan.engine == "deepspeed":
-        return "not compared: DeepSpeed scales them itself"
-    return "" if steps else "none observed"
+        return f"{' and '.join(changed)} {'was' if len(changed) == 1 else 'were'} changed"
+    return "DeepSpeed scales them itself" if _scales_losses(manifest.plan) else ""
+
+
+def _scales_losses(plan: Plan) -> bool:
+    return plan.precision == "fp16" and plan.engine == "deepspeed"
 
 
 def _speed(manifest: ExportManifest, rank: ObservedRank) -> Finding:

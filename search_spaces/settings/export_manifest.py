@@ -15,7 +15,7 @@ from search_spaces.plan import Plan
 from search_spaces.spec.files import DOCUMENT_BYTES, read_bounded
 from search_spaces.spec.load import load_spec
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Base
+from search_spaces.spec.sections import Base, TrainSpec
 from search_spaces.trial import Estimate
 
 EXPORTED_FILE, SPEC_FILE = "plimsoll.json", "spec.yaml"
@@ -87,6 +87,7 @@ class ExportManifest:
     environment: tuple[tuple[str, str], ...]
     device: str  # "cpu" or "cuda"
     plan: Plan
+    train: TrainSpec
     samples_per_second: Estimate
     step_seconds: Estimate
     peak_bytes: int

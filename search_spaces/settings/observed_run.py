@@ -25,6 +25,7 @@ class ObservedStep:
     at: float  # seconds on the rank's own monotonic clock, after the optimizer's step
     passes: int  # calls of backward
     loss: float | None
+    rate: float  # highest learning rate of the optimizer's groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,10 @@ class ObservedSettings:
     attention: str | None  # transformers' name of it
     frozen: tuple[str, ...] = ()  # dtypes of frozen weights: bfloat16, uint8
     optimizer: str  # class and implementation: AdamW fused
+    decays: tuple[float, ...]  # weight decays of the optimizer's groups, ascending
+    betas: tuple[float, ...] | None  # of the optimizer; None if it has none
+    clip: float | None  # largest norm of the gradient that stays; None without clipping
+    loss_weight: float | None  # sum over passes of what backward was called on, over the loss
 
 
 Observed = ObservedStep | ObservedSettings

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -30,6 +30,7 @@ class Wrappers:
     replicas: int = 1
     offload_parameters: str = "none"
     offload_optimizer: str = "none"
+    clip: float | None = None  # by the wrapper itself
     units: tuple[nn.Module, ...] = ()
 
 
@@ -63,6 +64,7 @@ def _of_deepspeed(engine: Any) -> Wrappers:
         zero_stage=int(engine.zero_optimization_stage()),
         offload_parameters=place(engine.zero_offload_param()),
         offload_optimizer=place(engine.zero_offload_optimizer()),
+        clip=engine.gradient_clipping() or None,
     )
 
 
@@ -93,6 +95,8 @@ class ModuleHooks:
     again: dict[int, nn.Module] = field(default_factory=dict)  # and in backward
     shape: tuple[int, ...] = ()  # of the first tensor input: batch dimension, tokens
     dtypes: Counter[torch.dtype] = field(default_factory=Counter)
+    losses: list[torch.Tensor] = field(default_factory=list)  # that the roots returned
+    backward_values: list[torch.Tensor] = field(default_factory=list)
 
     @classmethod
     def begin(cls, in_backward: Callable[[], bool]) -> Self:
@@ -106,6 +110,7 @@ class ModuleHooks:
         hooks = cls(in_backward, roots, compiled)
         for root in roots:
             hooks.handles.append(root.register_forward_pre_hook(hooks._on_root, with_kwargs=True))
+            hooks.handles.append(root.register_forward_hook(hooks._on_root_output))
             for module in root.modules():
                 if id(module) not in inside_compiled:
                     hooks._watch(module)
@@ -122,6 +127,11 @@ class ModuleHooks:
         if not self.shape and (first := next(tensors, None)) is not None:
             self.shape = tuple(first.shape)
 
+    def _on_root_output(self, _: nn.Module, __: object, output: object) -> None:
+        loss = _loss_of(output)
+        if loss is not None and not self.in_backward():
+            self.losses.append(loss.detach().float().reshape(()))
+
     def _on_forward(self, module: nn.Module, _: object) -> None:
         if self.in_backward():
             self.again[id(module)] = module
@@ -131,10 +141,12 @@ class ModuleHooks:
     def _on_linear_output(self, _: nn.Module, __: object, output: torch.Tensor) -> None:
         self.dtypes[output.dtype] += 1
 
-    def end(self, optimizer: torch.optim.Optimizer) -> ObservedSettings:
-        """Removes the hooks and returns the observed settings."""
+    def end(self, optimizer: torch.optim.Optimizer, clip: float | None) -> ObservedSettings:
+        """Removes the hooks; returns the settings, with the norm that the script clipped to."""
         for handle in self.handles:
             handle.remove()
+        groups = [group for group in optimizer.param_groups if group["params"]]
+        betas = groups[0].get("betas") if groups else None
         has_group = dist.is_available() and dist.is_initialized()
         wrappers = wrappers_of(module for root in self.roots for module in root.modules())
         return ObservedSettings(
@@ -154,7 +166,19 @@ class ModuleHooks:
             attention=_attention(self.roots),
             frozen=_frozen(self.roots),
             optimizer=_optimizer_name(optimizer),
+            decays=tuple(sorted({float(group.get("weight_decay", 0.0)) for group in groups})),
+            betas=tuple(map(float, betas)) if betas else None,
+            clip=wrappers.clip if clip is None else clip,
+            loss_weight=self._loss_weight(),
         )
+
+    def _loss_weight(self) -> float | None:
+        """Returns `ObservedSettings.loss_weight`; None if the model does not return its loss."""
+        losses = [float(loss) for loss in self.losses]
+        if not losses or len(losses) != len(self.backward_values) or 0.0 in losses:
+            return None
+        weights = zip(self.backward_values, losses, strict=True)
+        return sum(float(value) / loss for value, loss in weights)
 
     def _recomputed(self) -> Iterator[nn.Module]:
         """Yields the outermost recomputed modules, and wrappers inside compiled modules."""
@@ -180,6 +204,17 @@ class ModuleHooks:
         ran = [id(part) for part in parts if id(part) in self.ran]
         if ran and id(module) in self.ran and all(part in again for part in ran):
             again[id(module)] = module
+
+
+def _loss_of(output: Any) -> torch.Tensor | None:
+    """Returns the loss in the output of a model; None if there is none."""
+    if isinstance(output, Mapping):
+        output = output.get("loss")
+    elif isinstance(output, tuple) and output:
+        output = output[0]
+    elif not isinstance(output, torch.Tensor):
+        output = getattr(output, "loss", None)
+    return output if isinstance(output, torch.Tensor) and output.numel() == 1 else None
 
 
 def root_modules() -> Iterator[nn.Module]:

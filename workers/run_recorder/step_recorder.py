@@ -43,6 +43,7 @@ class StepRecorder:
         self._passes = 0
         self._loss: torch.Tensor | None = None
         self._scale = 1.0
+        self._clip: float | None = None  # of the step
         self._in_backward = False  # in any thread
         self._hooks: ModuleHooks | None = None
 
@@ -50,6 +51,11 @@ class StepRecorder:
         """Starts recording."""
         wrapt.wrap_function_wrapper(torch.autograd, "backward", self._backward)
         wrapt.wrap_function_wrapper(GradScaler, "scale", self._scaled)
+        # the public name, and the one that `clip_grad_norm_` calls
+        wrapt.wrap_function_wrapper(torch.nn.utils, "clip_grads_with_norm_", self._clipped)
+        wrapt.wrap_function_wrapper(
+            torch.nn.utils.clip_grad, "_clip_grads_with_norm_", self._clipped
+        )
         register_optimizer_step_post_hook(self._stepped)
 
     def _backward(
@@ -66,6 +72,8 @@ class StepRecorder:
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             value = loss.detach().float().reshape(()) / self._scale
             self._loss = value if self._loss is None else self._loss + value
+            if self._hooks is not None:
+                self._hooks.backward_values.append(value)
         self._in_backward = True
         try:
             return backward(*args, **kwargs)
@@ -79,20 +87,28 @@ class StepRecorder:
         self._scale = scaler.get_scale()
         return scaled
 
+    def _clipped(
+        self, clip: Callable[..., Any], _: object, args: _Arguments, kwargs: dict[str, Any]
+    ) -> Any:
+        self._clip = float(args[1] if len(args) > 1 else kwargs["max_norm"])
+        return clip(*args, **kwargs)
+
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         if self._passes == 0:  # still the same step, by the optimizer of other weights
             return
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         loss = None if self._loss is None else float(self._loss)
-        self._write(ObservedStep(at=time.monotonic(), passes=self._passes, loss=loss))
+        rate = max(float(group["lr"]) for group in optimizer.param_groups)
+        self._write(ObservedStep(at=time.monotonic(), passes=self._passes, loss=loss, rate=rate))
         self._steps += 1
         self._passes, self._loss = 0, None
         if self._steps == _OBSERVED_STEP:
             self._hooks = ModuleHooks.begin(lambda: self._in_backward)
         elif self._hooks is not None:
-            self._write(self._hooks.end(optimizer))
+            self._write(self._hooks.end(optimizer, self._clip))
             self._hooks = None
+        self._clip = None
 
     def _write(self, event: Observed) -> None:
         if self._file is None:

@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(project)
     words = [f"sample {number} has {'words ' * (number % 7)}" for number in range(40)]
     (project / "data" / "text.txt").write_text("\n\n".join(words))
-    spec = a_spec(data={"files": ["data/text.txt"], "lengths": {}})
+    spec = a_spec(data={"files": ["data/text.txt"], "lengths": {}}, train={"grad_clip": 0.5})
     rows = {"batching": "grouped", "pad_multiple": 8}
     what = taken_of(a_plan(checkpoint_ratio=0.5, bucket_mib=1, **rows), spec=spec)
     assert isinstance(what.outcome, Measured)
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def plain_losses(spec: SweepSpec) -> list[float]:
     """Returns the losses of a plain loop in one process, without its first step."""
-    reference = Reference(spec, a_plan(data=1, micro_batch=8))
+    reference = Reference(spec, a_plan(data=1, micro_batch=8), None)
     module, _ = reference.model()
     optimizer = torch.optim.AdamW(
         module.parameters(), lr=spec.train.learning_rate, weight_decay=spec.train.weight_decay
@@ -52,6 +52,7 @@ def plain_losses(spec: SweepSpec) -> list[float]:
     for _, ((inputs, _),) in zip(range(9), reference.steps(0), strict=False):
         loss = module(**inputs).loss
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -79,22 +80,62 @@ def test_a_folder_that_does_what_was_measured_is_verified(
     assert list(temporary.glob("torchelastic*")) == []
 
 
+def edit(script: Path, *edits: tuple[str, str]) -> None:
+    text = script.read_text()
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    script.write_text(text)
+
+
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_script_that_no_longer_does_as_the_plan_says_differs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = folder / "train.py"
-    changed = script.read_text().replace("RECOMPUTED = (1,)", "RECOMPUTED = (0, 1)")
-    assert changed != script.read_text()
-    script.write_text(changed)
+    edit(
+        folder / "train.py",
+        ("RECOMPUTED = (1,)", "RECOMPUTED = (0, 1)"),
+        ("loss * RANKS", "loss"),
+        ("max_norm=0.5", "max_norm=5000"),
+        ('"learning_rate": 0.003', '"learning_rate": 0.03'),
+    )
 
-    code, told = command(capsys, "verify", str(folder), "--steps", "5")
+    code, told = command(capsys, "verify", str(folder), "--steps", "5", "--settings-only")
 
     assert code == 1
     assert "recomputed blocks 1 2 LlamaDecoderLayer DIFFERS" in told
-    assert "not compared: train.py was changed not checked" in told
-    assert told.endswith("differs: recomputed blocks")
+    assert "loss weight 1.0 0.5 DIFFERS" in told
+    assert "0.003, constant 0.03 in step 0, not 0.003 DIFFERS" in told
+    changes = "recomputed blocks, loss weight, gradient clipping, learning rate"
+    assert told.endswith(f"differs: {changes}")
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ((), 1, "not verified: losses were not compared, because train.py was changed"),
+        (("--settings-only",), 0, "settings match; losses were not compared"),
+    ],
+)
+def test_with_other_data_the_settings_can_be_checked(
+    options: tuple[str, ...],
+    code: int,
+    words: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    steps = "Reference.here(__file__).steps(rank)"
+    other = f"batches = {steps}\n    next(batches)\n    return batches"
+    edit(folder / "train.py", (f"return {steps}", other))
+
+    ended, told = command(capsys, "verify", str(folder), "--steps", "9", *options)
+
+    assert ended == code, told
+    assert "DIFFERS" not in told
+    assert told.endswith(words)
 
 
 def test_a_folder_of_something_else_is_one_sentence(

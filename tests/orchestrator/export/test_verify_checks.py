@@ -47,6 +47,13 @@ def test_a_run_as_it_should_be_holds_in_everything() -> None:
         ({"compute": "bfloat16"}, "compute dtype"),
         ({"attention": "eager"}, "attention"),
         ({"frozen": ("float32", "uint8")}, "frozen weights"),
+        ({"loss_weight": 0.5}, "loss weight"),
+        ({"clip": 5000.0}, "gradient clipping"),
+        ({"clip": None}, "gradient clipping"),
+        ({"rate": 10}, "learning rate"),
+        ({"decays": (0.0,)}, "weight decay"),
+        ({"decays": (0.1, 0.2)}, "weight decay"),
+        ({"betas": (0.9, 0.99)}, "betas"),
         ({"off": 0.01}, "losses"),  # of 4, where 0.004 may be
         ({"step_seconds": 0.6}, "samples/s"),
     ],

@@ -9,8 +9,14 @@ from orchestrator.export.verify import ObservedRank
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import ObservedSettings, ObservedStep
 from search_spaces.trial import Estimate
-from tests.workers.values import a_plan
+from tests.workers.values import a_plan, a_spec
 
+TRAIN = {
+    **{"global_batch": 8, "sequence_length": 64, "precision": "fp32", "learning_rate": 0.002},
+    **{"schedule": "linear", "warmup_steps": 2, "total_steps": 6, "grad_clip": 0.5},
+    **{"weight_decay": 0.1, "decay": "stock"},
+}
+RATES = (0.0, 0.001, 0.002, 0.0015, 0.001)
 LOSSES = (4.0, 3.0, 2.0, 1.0)
 STEP_SECONDS = 0.5
 
@@ -28,6 +34,7 @@ def an_export(**changed: Any) -> ExportManifest:
         environment=(),
         device="cpu",
         plan=plan,
+        train=a_spec(train=TRAIN).train,
         samples_per_second=Estimate(value=rate, low=rate * 0.99, high=rate * 1.01),
         step_seconds=Estimate(value=STEP_SECONDS, low=STEP_SECONDS, high=STEP_SECONDS),
         peak_bytes=2**30,
@@ -63,7 +70,11 @@ def a_run(
         "attention": "sdpa",
         "frozen": ("bfloat16", "uint8"),
         "optimizer": "AdamW fused",
-    } | {name: value for name, value in seen.items() if name != "passes"}
+        "decays": (0.0, 0.1),
+        "betas": (0.9, 0.999),
+        "clip": 0.5,
+        "loss_weight": 1.0,
+    } | {name: value for name, value in seen.items() if name not in ("passes", "rate")}
     passes = seen.get("passes", exported.plan.accumulation)
     losses = (9.0, *LOSSES)
     return [
@@ -71,9 +82,12 @@ def a_run(
             settings=ObservedSettings(rank=rank, **settings),
             steps=tuple(
                 ObservedStep(
-                    at=step_seconds * number, passes=passes, loss=loss + off + 2 * rank - 1
+                    at=step_seconds * number,
+                    passes=passes,
+                    loss=loss + off + 2 * rank - 1,
+                    rate=rate * seen.get("rate", 1),
                 )
-                for number, loss in enumerate(losses)
+                for number, (loss, rate) in enumerate(zip(losses, RATES, strict=True))
             ),
         )
         for rank in range(2)
