@@ -100,6 +100,12 @@ def cpu_name() -> str:
     return name.group(1).strip() if name else platform.processor() or platform.machine()
 
 
+def host_memory_bytes() -> int:
+    """Returns this machine's memory in bytes, or that of its container if it is less."""
+    total: int = psutil.virtual_memory().total
+    return min(total, container_memory_bytes() or total)
+
+
 def container_memory_bytes() -> int | None:
     """Returns the memory limit of this container in bytes, None without one."""
     try:

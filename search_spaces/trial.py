@@ -436,6 +436,7 @@ class PlanForecast:
         uncalibrated_samples_per_second: Expected speed without that correction.
         uncalibrated_peak_bytes: Expected peak without that correction.
         filled: Mean work of a step over that of a step with only the longest samples, 0 to 1.
+        host_bytes: Expected host memory of a node for offload.
     """
 
     samples_per_second: Estimate
@@ -447,6 +448,7 @@ class PlanForecast:
     uncalibrated_samples_per_second: float
     uncalibrated_peak_bytes: float
     filled: float = 1.0
+    host_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,3 +469,4 @@ class Fingerprint:
     environment: tuple[tuple[str, str], ...] = ()  # name, value; sorted
     properties: DeviceProperties | None = None
     launches: BlockLaunches | None = field(default=None, compare=False)  # measured at the start
+    host_memory_bytes: int | None = field(default=None, compare=False)  # of a node

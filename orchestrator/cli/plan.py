@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +42,12 @@ _Gpus = Annotated[
 ]
 _PerNode = Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs per node.")]
 _Price = Annotated[float | None, typer.Option(min=0, metavar="PRICE", help="Price per GPU-hour.")]
+_HostMemory = Annotated[
+    float | None,
+    typer.Option(
+        min=0, metavar="GIB", help="Host memory of a node.", show_default="cluster.host_memory_gib"
+    ),
+]
 _Plan = Annotated[
     str | None,
     typer.Option(
@@ -76,6 +83,7 @@ def plan(
     gpu: _Gpu = None,
     gpus: _Gpus = None,
     gpus_per_node: _PerNode = None,
+    host_memory: _HostMemory = None,
     price: _Price = None,
     plan: _Plan = None,
     top: _Top = 10,
@@ -89,7 +97,7 @@ def plan(
     """Predict speed and memory of every legal plan, for GPUs you may not have."""
     began = time.perf_counter()
     trust_modules(trusted or ())
-    spec = load_spec(spec_path, overrides or ())
+    spec = load_spec(spec_path, _overrides(overrides or (), host_memory))
     files = _files(out or [])
     named = None if plan is None else _read_if_file(plan)
 
@@ -130,6 +138,11 @@ def plan(
     default_files = () if as_json else (folder / "plan.json", folder / "plan.html")
     _write(files or default_files, report, result)
     return result
+
+
+def _overrides(overrides: Sequence[str], host_memory: float | None) -> tuple[str, ...]:
+    host = () if host_memory is None else (f"cluster.host_memory_gib={host_memory}",)
+    return (*overrides, *host)
 
 
 def _files(files: list[Path]) -> tuple[Path, ...]:

@@ -55,7 +55,13 @@ from orchestrator.core.failures import (
 from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
 from orchestrator.core.placement import Processes
-from orchestrator.host import full_folder, oom_kills, package_versions, visible_gpu_bytes_in_use
+from orchestrator.host import (
+    full_folder,
+    host_memory_bytes,
+    oom_kills,
+    package_versions,
+    visible_gpu_bytes_in_use,
+)
 from search_spaces.spec.failpoints import Step, step
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
@@ -167,6 +173,7 @@ def worker_loop(config: dict[str, Any]) -> None:
         environment=environment_of(worker.device, but=config["set_by_plan"]),
         properties=device_properties(worker.device),
         launches=launches,
+        host_memory_bytes=host_memory_bytes(),
     )
     with step(Step.RANK_READY):
         ray.get(channel.set_ready.remote(actor, fingerprint))

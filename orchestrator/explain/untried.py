@@ -14,6 +14,7 @@ from orchestrator.explain.effects import Change, changes
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.search.base import dominated_rows
+from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import Plan
@@ -71,7 +72,7 @@ class MayNotFit:
     """The forecast peak exceeds a bound, or is too close to the limit.
 
     Attributes:
-        bound: Host memory of a rank, the limit, the limit minus the headroom, or none: the plan
+        bound: Host memory of a node, the limit, the limit minus the headroom, or none: the plan
             fits, but not surely enough.
         bound_bytes: The bound, or the limit where there is none.
         needed_bytes: Forecast peak, or forecast host memory.
@@ -249,7 +250,7 @@ def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
 def _memory(expected: ForecastRow, context: ForecastContext) -> MayNotFit | None:
     """Returns the reason why a plan is not expected to fit, None if it is."""
     question, peak, fits = context.question, expected.forecast.peak_bytes, expected.forecast.fits
-    host, host_limit = expected.host_bytes, question.host_limit_bytes
+    host, host_limit = expected.forecast.host_bytes, HOST_SHARE * question.device.node_host_bytes
     if host > host_limit:
         needed = Estimate(value=host, low=host, high=host)
         return MayNotFit(bound="host", bound_bytes=host_limit, needed_bytes=needed, fits=fits)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -138,8 +137,8 @@ def study_device(spec: SweepSpec, records: Sequence[Record]) -> Device:
         raise StudyError("no trial of the study has recorded the device it ran on")
     name = "cpu" if fingerprint.device == "cpu" else fingerprint.device_name
     device = find_or_estimate_device(name, fingerprint.device_memory_bytes, fingerprint.properties)
-    per_node = spec.cluster.gpus_per_node
-    return replace(device, node_devices=per_node) if per_node else device
+    host_bytes = spec.host_memory_bytes or fingerprint.host_memory_bytes
+    return device.in_node(spec.cluster.gpus_per_node, host_bytes)
 
 
 def calibrated_for_sweep(

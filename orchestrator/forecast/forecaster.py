@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TypeVar, final
 
@@ -241,7 +240,8 @@ class TracedForecasts(AbstractForecasts):
             self._forecaster, self._forecaster_device = self._new_forecaster(fingerprint), name
         device_bytes = fingerprint.device_memory_bytes if fingerprint else None
         specified = state.memory_limit_bytes or state.spec.memory_limit_bytes
-        return self._forecaster, specified or device_bytes
+        limits = [limit for limit in (specified, device_bytes) if limit]
+        return self._forecaster, min(limits, default=None)
 
     def _new_forecaster(self, fingerprint: Fingerprint | None) -> Forecaster | None:
         footprint = self._poll()
@@ -275,8 +275,8 @@ def device_of_workers(
         return None
     device = find_or_estimate_device(seen.device_name, seen.device_memory_bytes, seen.properties)
     device = device.with_launches(seen.launches)
-    per_node = spec.cluster.gpus_per_node
-    return replace(device, node_devices=per_node) if per_node else device
+    host_bytes = spec.host_memory_bytes or seen.host_memory_bytes
+    return device.in_node(spec.cluster.gpus_per_node, host_bytes)
 
 
 def _alike(state: SweepState) -> tuple[Record, ...]:

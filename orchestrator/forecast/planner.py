@@ -36,7 +36,8 @@ class ScaleResult:
     Of `plans` legal plans, `fitting` can be recommended, `unhosted` exceed host memory, and
     `cannot_fit` cannot fit the device; the others exceed the headroom line or come too close to the
     limit. If none can be recommended, `best` is empty and `nearest` is the plan with the smallest
-    peak. `refusals` are the reasons why no plan is legal, empty if any is.
+    peak, or the one with the least host memory if that alone is lacking. `refusals` are the
+    reasons why no plan is legal, empty if any is.
     `price_per_billion_tokens` is that of the best plan, None without a price.
     """
 
@@ -71,6 +72,7 @@ class PlanningReport:
     node_devices: int
     limit_bytes: int
     line_bytes: float
+    node_host_bytes: int
     price_per_hour: float | None
     recommendation: ScaleResult
     device_counts: tuple[ScaleResult, ...]
@@ -97,10 +99,11 @@ def memory_front(sized: ForecastTable) -> tuple[ForecastRow, ...]:
 
 
 def _nearest(table: ForecastTable) -> ForecastRow:
-    peaks = table.forecasts.peak_bytes
-    if table.hosted.any():
-        peaks = np.where(table.hosted, peaks, np.inf)
-    return table.row(int(np.argmin(peaks)))
+    forecasts = table.forecasts
+    amounts, among = forecasts.peak_bytes, table.hosted | ~table.hosted.any()
+    if table.fits_device.any():  # host memory alone is lacking
+        amounts, among = forecasts.host_bytes, table.fits_device
+    return table.row(int(np.argmin(np.where(among, amounts, np.inf))))
 
 
 def scatter_points(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
@@ -178,12 +181,18 @@ class Planner:
             node_devices=request.device.node_devices,
             limit_bytes=request.limit_bytes,
             line_bytes=request.line_bytes,
+            node_host_bytes=request.device.node_host_bytes,
             price_per_hour=request.price_per_hour,
             recommendation=recommendation,
             device_counts=tuple(self._result(ranks) for ranks in sorted(request.ranks)),
             front=memory_front(table),
             scatter_points=scatter_points(table),
-            notes=planning_notes(request, self._longest_tokens, self._mean_tokens),
+            notes=planning_notes(
+                request,
+                self._longest_tokens,
+                self._mean_tokens,
+                offloads=bool(table.forecasts.host_bytes.any()),
+            ),
             forecast_plans=self._forecast_plans,
             seconds=time.perf_counter() - began,
             provenance=self._calibration.provenance,

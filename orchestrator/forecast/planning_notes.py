@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.forecast.request import PlanningRequest
+from orchestrator.forecast.request import PlanningRequest, device_bytes
 from search_spaces.plan import Precision
 
 
@@ -43,19 +43,57 @@ class EstimatedDevice:
     device: str
 
 
-PlanningNote = UnsupportedPrecision | VaryingLengths | EstimatedDevice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """`cluster.memory_gib` limits each rank to less than it has, or is cut to what it has."""
+
+    kind: Literal["memory_limit"] = "memory_limit"
+    device: str
+    specified_bytes: int
+    device_bytes: int
 
 
-def planning_notes(request: PlanningRequest, longest: int, mean: float) -> tuple[PlanningNote, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssumedHostMemory:
+    """Plans offload, and nobody has said how much memory a node's host has."""
+
+    kind: Literal["assumed_host_memory"] = "assumed_host_memory"
+    device: str
+    node_bytes: int
+
+
+PlanningNote = (
+    UnsupportedPrecision | VaryingLengths | EstimatedDevice | MemoryLimit | AssumedHostMemory
+)
+
+
+def planning_notes(
+    request: PlanningRequest, longest: int, mean: float, *, offloads: bool
+) -> tuple[PlanningNote, ...]:
     """Returns the caveats of a report.
 
     Args:
         request: The request.
         longest: Tokens of the longest sample.
         mean: Mean tokens of a sample.
+        offloads: True if any legal plan needs host memory.
     """
     estimated = (EstimatedDevice(device=request.device.name),) * request.device.estimated
-    return (*estimated, *_precision_notes(request), *_length_notes(request, longest, mean))
+    return (
+        *estimated,
+        *_precision_notes(request),
+        *_memory_notes(request, offloads),
+        *_length_notes(request, longest, mean),
+    )
+
+
+def _memory_notes(request: PlanningRequest, offloads: bool) -> Iterator[PlanningNote]:
+    device, specified = request.device, request.spec.memory_limit_bytes
+    has = device_bytes(device, request.ranks[0])
+    if specified and (specified > has or (specified < has and request.kind == "cuda")):
+        yield MemoryLimit(device=device.name, specified_bytes=specified, device_bytes=has)
+    if offloads and request.spec.host_memory_bytes is None and not device.measured:
+        yield AssumedHostMemory(device=device.name, node_bytes=device.node_host_bytes)
 
 
 def _precision_notes(request: PlanningRequest) -> Iterator[PlanningNote]:

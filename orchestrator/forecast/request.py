@@ -6,13 +6,11 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 
-import psutil
-
-from orchestrator.host import container_memory_bytes, system_facts
+from orchestrator.host import host_memory_bytes, system_facts
 from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, DataProfile, ModelFacts
@@ -25,7 +23,6 @@ from search_spaces.rules.compute import flash_refusals
 from search_spaces.spec.schema import SweepSpec
 
 RECOMMENDED_FIT_PROBABILITY = 0.9  # least probability of a plan that is recommended
-_HOST_SHARE = 0.9  # of host memory; the system and data loaders need the rest
 
 TraceVariants = Callable[[tuple[VariantKey, ...]], Footprint]
 """Returns a footprint with at least these variants."""
@@ -59,11 +56,6 @@ class PlanningRequest:
     def line_bytes(self) -> float:
         """Memory limit minus headroom, in bytes."""
         return self.limit_bytes * (1 - self.spec.objective.headroom)
-
-    @property
-    def host_limit_bytes(self) -> float:
-        """Host memory that one rank can use for offload, in bytes; unlimited on a CPU."""
-        return inf if self.kind == "cpu" else _HOST_SHARE * self.device.host_memory_bytes
 
     def limited_to(self, limit_bytes: int) -> PlanningRequest:
         """Returns the same request with another memory limit."""
@@ -103,13 +95,14 @@ def planning_request(
         data: Profile of its data; None if the model makes its own batches.
     """
     counts = ranks or (default_ranks(spec, device),)
+    own_bytes = device_bytes(device, counts[0])
     prices = (price_per_hour, spec.cluster.price_per_gpu_hour, device.price_per_hour)
     return PlanningRequest(
         spec=spec,
         model=model,
         device=device,
         ranks=counts,
-        limit_bytes=_limit_bytes(spec, device, counts[0]),
+        limit_bytes=min(spec.memory_limit_bytes or own_bytes, own_bytes),
         price_per_hour=next((price for price in prices if price is not None), None),
         top=top,
         data=data,
@@ -145,8 +138,7 @@ def device_of(
     else:
         known = name or spec.cluster.gpu
         device = find_device(known) if known else _local_device(spec)
-    per_node = devices_per_node or spec.cluster.gpus_per_node
-    return replace(device, node_devices=per_node) if per_node else device
+    return device.in_node(devices_per_node or spec.cluster.gpus_per_node, spec.host_memory_bytes)
 
 
 def default_ranks(spec: SweepSpec, device: Device) -> int:
@@ -177,7 +169,7 @@ def _local_device(spec: SweepSpec) -> Device:
         return find_device(CPU)
     gpus = system_facts()["gpus"]
     if gpus:
-        return _local_gpu(str(gpus[0]["name"]))
+        return _local_gpu(str(gpus[0]["name"])).in_node(None, host_memory_bytes())
     if spec.cluster.device == "auto":
         return find_device(CPU)
     raise UserError(
@@ -196,14 +188,11 @@ def _local_gpu(name: str) -> Device:
         return find_or_estimate_device(*gpu)
 
 
-def _limit_bytes(spec: SweepSpec, device: Device, ranks: int) -> int:
-    if spec.memory_limit_bytes is not None:
-        return spec.memory_limit_bytes
+def device_bytes(device: Device, ranks: int) -> int:
+    """Returns the memory that each of `ranks` ranks has without `cluster.memory_gib`."""
     if device.link_kind != "memory" or device.measured:
         return device.memory_bytes
-    total: int = psutil.virtual_memory().total
-    total = min(total, container_memory_bytes() or total)
-    return math.floor(total * _HOST_SHARE / ranks)
+    return math.floor(host_memory_bytes() * HOST_SHARE / ranks)
 
 
 def _missing_features(device: Device) -> tuple[tuple[str, str], ...]:

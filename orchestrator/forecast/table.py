@@ -29,56 +29,7 @@ from search_spaces.space import build_space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Ceiling, PlanForecast
 
-_GRADIENT_BYTES = 4.0  # an optimizer on the host keeps gradients in fp32
 _DIGITS = 9  # forecasts that agree in these are equal
-
-
-def host_bytes(work: Workload) -> Numbers:
-    """Returns the bytes that one rank offloads to host memory: states, weights, block inputs.
-
-    In a pipeline this is the fullest stage. Data on NVMe and loader processes do not count.
-
-    Source:
-        Ren et al. 2021, arXiv:2101.06840, section 3: ZeRO-Offload keeps gradients and optimizer
-        states in the host's memory; Rajbhandari et al. 2021, arXiv:2104.07857, for weights.
-    """
-    execution, rows = work.executions, work.rows
-    trained, parameters, blocks = _fullest_stage(work)
-    trained_shard = trained / np.where(execution.optimizer_sharded, execution.shards, 1)
-    states = np.where(execution.on_nvme, 0.0, trained_shard * execution.state_bytes)
-    states = np.where(execution.optimizer_on_host, states + trained_shard * _GRADIENT_BYTES, 0.0)
-    weights_shard = parameters / np.where(execution.weights_sharded, execution.shards, 1)
-    weights = np.where(execution.weights_on_host, weights_shard * execution.weight_bytes, 0.0)
-    in_flight = np.minimum(execution.pipeline, execution.accumulation)  # micro-batches
-    inputs = blocks * execution.recomputed * in_flight * work.parts.block_input[rows.case]
-    return states + weights + np.where(execution.activations_on_host, inputs, 0.0)
-
-
-def _fullest_stage(work: Workload) -> tuple[Numbers, Numbers, Numbers]:
-    """Returns trained parameters, all parameters and blocks of the stage with most parameters."""
-    execution, rows = work.executions, work.rows
-    one_end = (execution.pipeline == 1) | execution.v_shaped  # the first rank has the head
-    stages = []
-    for embedding, blocks, head in (
-        (1.0, execution.first_blocks, one_end * 1.0),
-        (0.0, execution.middle_blocks, 0.0 * rows.depth),
-        (0.0, np.where(execution.pipeline == 1, 0.0, execution.last_blocks), 1.0 - one_end),
-    ):
-        tied = embedding * head * rows.tied
-        trained = (
-            embedding * rows.embedding_trained
-            + blocks * rows.block_trained
-            + head * rows.head_trained
-            - tied * (rows.head_trained > 0)
-        )
-        frozen = (
-            embedding * rows.embedding_frozen + blocks * rows.block_frozen + head * rows.head_frozen
-        )
-        stages.append(np.stack([trained, trained + frozen, blocks * np.ones(len(work))]))
-    quantities = np.stack(stages)  # of shape (stages, quantities, plans)
-    fullest = np.argmax(quantities[:, 1], axis=0)
-    trained, parameters, blocks = quantities[fullest, :, np.arange(len(work))].T
-    return trained, parameters, blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +53,6 @@ class ForecastRow:
     stage: str | None
     seconds: tuple[tuple[str, float], ...]
     held_bytes: tuple[tuple[str, float], ...]
-    host_bytes: float  # offloaded by one rank
     recomputed: float
     hidden_seconds: float
     equivalent_plans: int
@@ -114,9 +64,8 @@ class ForecastTable:
     """The legal plans of a request on `ranks` devices, with their forecasts.
 
     `ruled_out` counts the combinations that each rule forbids. `hosted` marks plans whose offload
-    fits into host memory. `keeps_headroom` marks those that can be recommended: hosted, with an
-    expected peak below `line_bytes`, and within the limit with a probability of
-    `RECOMMENDED_FIT_PROBABILITY`.
+    fits into host memory. `fits_device` marks those with an expected peak below `line_bytes`, and
+    within the limit with a probability of `RECOMMENDED_FIT_PROBABILITY`.
     """
 
     spec: SweepSpec
@@ -130,9 +79,13 @@ class ForecastTable:
     work: Workload
     forecasts: Forecasts
     ruled_out: tuple[tuple[str, int], ...]
-    host_bytes: Numbers
     hosted: Flags
-    keeps_headroom: Flags
+    fits_device: Flags
+
+    @property
+    def keeps_headroom(self) -> Flags:
+        """Plans that can be recommended: hosted, and fit the device."""
+        return self.hosted & self.fits_device
 
     def plan(self, row: int) -> Plan:
         """Returns the plan in a row."""
@@ -156,7 +109,6 @@ class ForecastTable:
             stage=forecasts.fullest_stage(row) if plan.pipeline > 1 else None,
             seconds=tuple(forecasts.by_term(row).items()),
             held_bytes=tuple(forecasts.by_category(row).items()),
-            host_bytes=float(self.host_bytes[row]),
             recomputed=float(forecasts.recomputed[row]),
             hidden_seconds=float(forecasts.hidden_seconds[row]),
             equivalent_plans=len(equal_rows(forecasts, row)),
@@ -201,8 +153,6 @@ def _table_of(
     footprint = trace(variants_of(table))
     work = workload_of(footprint, request.device, plan_features(table, request.model, footprint))
     forecasts = forecast(work, calibration, float(request.limit_bytes))
-    host = host_bytes(work)
-    hosted = host <= request.host_limit_bytes
     return ForecastTable(
         spec=request.spec,
         model=request.model,
@@ -215,9 +165,8 @@ def _table_of(
         work=work,
         forecasts=forecasts,
         ruled_out=ruled_out,
-        host_bytes=host,
-        hosted=hosted,
-        keeps_headroom=hosted & _recommendable(forecasts, request.line_bytes),
+        hosted=forecasts.host_share <= 1,
+        fits_device=_recommendable(forecasts, request.line_bytes),
     )
 
 

@@ -26,7 +26,7 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Estimate, Measured, Outcome, OutOfMemory
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation
-_FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by")
+_FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by", "host_bytes")
 
 
 def explanation_document(explanation: Explanation, state: SweepState) -> dict[str, Any]:

@@ -392,8 +392,8 @@ def _memory_words(reason: MayNotFit) -> str:
     match reason.bound:
         case "host":
             return (
-                f"it would offload {gib(needed.value)} GiB to host memory, more than the share of a"
-                " rank"
+                f"it needs {gib(needed.value)} GiB of host memory per node, but {bound} GiB are"
+                " usable"
             )
         case "limit":
             return f"{peak}, above the limit of {bound} GiB: {fits}"

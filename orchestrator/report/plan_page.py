@@ -208,6 +208,9 @@ def _tiles(report: PlanningReport, best: ForecastRow) -> Iterator[Tile]:
     yield Tile(name="tokens/s/device", value=f"{best.tokens_per_second_per_device:,.0f}")
     yield Tile(name="MFU", value=mfu_words(best.mfu))
     yield Tile(name="peak memory, GiB", value=gib(forecast.peak_bytes.value), detail=usable)
+    if forecast.host_bytes:
+        detail = f"of {gib(report.node_host_bytes)} per node"
+        yield Tile(name="host memory, GiB", value=gib(forecast.host_bytes), detail=detail)
     yield Tile(name="fits", value=percent(forecast.fits))
     yield Tile(name="limited by", value=term_words(forecast.limited_by))
 

@@ -35,6 +35,8 @@ from orchestrator.report.understood import understood_block
 def plans_table(rows: Sequence[ForecastRow]) -> Table:
     """Lists plans with their forecasts, in the order of `rows`; leaves out the knobs they share."""
     omit = common_knobs([row.plan for row in rows])
+    offloads = any(row.forecast.host_bytes for row in rows)
+    host: dict[str, ColumnKind] = {"host GiB": "number"} if offloads else {}
     return Table(
         columns={
             "#": "number",
@@ -43,14 +45,17 @@ def plans_table(rows: Sequence[ForecastRow]) -> Table:
             "tokens/s/device": "number",
             "MFU": "number",
             "GiB": "number",
+            **host,
             "fits": "number",
             "limited by": "words",
         },
-        rows=tuple(_plan_cells(number, row, omit) for number, row in enumerate(rows, 1)),
+        rows=tuple(_plan_cells(number, row, omit, offloads) for number, row in enumerate(rows, 1)),
     )
 
 
-def _plan_cells(number: int, row: ForecastRow, omit: Collection[str]) -> tuple[str, ...]:
+def _plan_cells(
+    number: int, row: ForecastRow, omit: Collection[str], offloads: bool
+) -> tuple[str, ...]:
     equivalent = row.equivalent_plans - 1
     more = f" (and {equivalent:,} equivalent)" if equivalent else ""
     return (
@@ -60,6 +65,7 @@ def _plan_cells(number: int, row: ForecastRow, omit: Collection[str]) -> tuple[s
         f"{row.tokens_per_second_per_device:,.0f}",
         mfu_words(row.mfu),
         gib(row.forecast.peak_bytes.value),
+        *([gib(row.forecast.host_bytes)] if offloads else []),
         percent(row.forecast.fits),
         term_words(row.forecast.limited_by),
     )
@@ -183,6 +189,8 @@ def _plans(report: PlanningReport) -> Iterator[RenderableType]:
         Text(f"usable memory: {usable} of {limit} GiB per device"),
         Text("fits: probability that the peak stays below the limit"),
     ]
+    if any(row.forecast.host_bytes for row in (*best, *report.front)):
+        parts.append(Text("host GiB: host memory that all ranks of a node offload to"))
     if mfu := mfu_sentence(best[0].mfu, best[0].ceiling, best[0].paper_mfu):
         parts.append(Text(mfu))
     yield from section("Best plans", *parts)
@@ -201,13 +209,15 @@ def render_breakdown(breakdown: Breakdown) -> RenderableType:
     """Renders the forecast of one plan term by term."""
     row, forecast = breakdown.expected, breakdown.expected.forecast
     stage = f" on the {row.stage} pipeline stage" if row.stage else ""
+    host = f"; {gib(forecast.host_bytes)} GiB of host memory per node"
+    fits = f"{percent(forecast.fits)} likely to fit{host if forecast.host_bytes else ''}"
     parts: list[RenderableType] = [
         Rule(Text(expected_words(row)), align="left"),
         Text(
             f"{significant(forecast.samples_per_second.value)} samples/s"
             f" ({interval(forecast.samples_per_second)}), MFU {mfu_words(row.mfu)};"
             f" peak {gib(forecast.peak_bytes.value)} GiB ({gib(forecast.peak_bytes.low)} to"
-            f" {gib(forecast.peak_bytes.high)}){stage}; {percent(forecast.fits)} likely to fit",
+            f" {gib(forecast.peak_bytes.high)}){stage}; {fits}",
             "bold",
         ),
     ]

@@ -8,7 +8,9 @@ from types import MappingProxyType
 from orchestrator.forecast.breakdown import QuantityName
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.planning_notes import (
+    AssumedHostMemory,
     EstimatedDevice,
+    MemoryLimit,
     PlanningNote,
     UnsupportedPrecision,
     VaryingLengths,
@@ -16,6 +18,7 @@ from orchestrator.forecast.planning_notes import (
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.format import gib, number
 from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_suffix, plan_words
+from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
@@ -142,6 +145,9 @@ def answer_sentence(report: PlanningReport) -> str:
         return f"{where}: no plan fits; {_nearest(recommendation.nearest, report)}"
     rate = best.forecast.samples_per_second
     memory = f"{gib(best.forecast.peak_bytes.value)} of {gib(report.limit_bytes)} GiB"
+    if best.forecast.host_bytes:
+        host = gib(best.forecast.host_bytes), gib(report.node_host_bytes)
+        memory += " and, per node, {} of {} GiB of host memory".format(*host)
     return (
         f"{where}: yes, about {significant(rate.value)} samples/s"
         f" ({interval(rate)}) with {expected_words(best)}; {memory};"
@@ -150,7 +156,14 @@ def answer_sentence(report: PlanningReport) -> str:
 
 
 def _nearest(nearest: ForecastRow, report: PlanningReport) -> str:
-    forecast = nearest.forecast
+    forecast, host_bytes = nearest.forecast, nearest.forecast.host_bytes
+    if host_bytes > HOST_SHARE * report.node_host_bytes:
+        usable = HOST_SHARE * report.node_host_bytes
+        return (
+            f"the closest plan ({expected_words(nearest)}) needs {gib(host_bytes)} GiB of host"
+            f" memory per node, which has {gib(report.node_host_bytes)}: with a tenth kept free,"
+            f" {gib(host_bytes - usable)} GiB are lacking"
+        )
     return (
         f"the closest plan ({expected_words(nearest)}) needs {gib(forecast.peak_bytes.value)} GiB"
         f" per device and is {percent(forecast.fits)} likely to fit; usable are"
@@ -187,6 +200,18 @@ def planning_note_words(note: PlanningNote) -> str:
                 f"{device} is not in the catalogue: its peaks and bandwidth are estimated from its"
                 " SMs and clocks, and speeds are uncertain by a factor of two; plimsoll doctor"
                 " --probe measures it"
+            )
+        case MemoryLimit(device=device, specified_bytes=specified, device_bytes=has):
+            if specified > has:
+                return (
+                    f"cluster.memory_gib is {gib(specified)}, but each {device} has {gib(has)} GiB,"
+                    " which is the limit"
+                )
+            return f"cluster.memory_gib limits each {device} to {gib(specified)} of {gib(has)} GiB"
+        case AssumedHostMemory(device=device, node_bytes=node_bytes):
+            return (
+                f"a node with {device} is taken to have {gib(node_bytes)} GiB of host memory;"
+                " --host-memory or cluster.host_memory_gib says how much it has"
             )
         case VaryingLengths(longest_tokens=longest, mean_tokens=mean):
             return (

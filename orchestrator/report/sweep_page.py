@@ -114,6 +114,8 @@ def _tiles(best: Record) -> Iterator[Tile]:
     yield Tile(name="seconds per step", value=number(step.value), detail=samples)
     limit = f"of {gib(memory.limit_bytes)}"
     yield Tile(name="peak, GiB", value=gib(memory.peak_bytes), detail=limit)
+    if best.forecast and (host := best.forecast.host_bytes):
+        yield Tile(name="host memory, GiB", value=gib(host), detail="per node, forecast")
     yield Tile(name="ranks", value=str(best.plan.world_size))
 
 

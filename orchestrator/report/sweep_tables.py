@@ -154,6 +154,7 @@ def best_table(state: SweepState) -> Table:
     order = ranked(state.by_plan, state.objective)
     equal, best = {record.number for record in state.ties}, state.best
     baseline = baseline_record(state)
+    offloads = any(record.forecast and record.forecast.host_bytes for record in state.records)
     forecast = "\n(forecast)" if any(record.forecast for record in state.records) else ""
     table = plain_table(
         ("trial", True),
@@ -163,6 +164,7 @@ def best_table(state: SweepState) -> Table:
         ("MFU", True),
         ("step s", True),
         (f"peak GiB{forecast}", True),
+        *([(f"host GiB{forecast}", True)] if offloads else []),
     )
     listed = order[:_BEST]
     if best is not None and all(record.number != best.number for record in listed):
@@ -215,7 +217,10 @@ def _add(table: Table, record: Record, state: SweepState, mark: str, *, style: s
     plan = Text(f"{words} ({', '.join(labels)})" if labels else words)
     if isinstance(record.outcome, Measured):
         table.add_row(
-            f"{mark}{record.number}", plan, *_figures(record, record.outcome), style=style
+            f"{mark}{record.number}",
+            plan,
+            *_figures(record, record.outcome)[: len(table.columns) - 2],
+            style=style,
         )
         return
     table.add_row(f"{mark}{record.number}", plan, "-", style=style)
@@ -244,6 +249,7 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
 
 def _figures(record: Record, outcome: Measured) -> tuple[str, ...]:
     memory, forecast = outcome.memory, record.forecast
+    host = forecast.host_bytes if forecast else 0.0
     speed = "" if forecast is None else f"\n({rate(forecast.samples_per_second.value)})"
     peak = "" if forecast is None else f"\n({gib(forecast.peak_bytes.value)})"
     return (
@@ -252,6 +258,7 @@ def _figures(record: Record, outcome: Measured) -> tuple[str, ...]:
         mfu_words(outcome.mfu),
         number(outcome.step_seconds.value),
         f"{gib(memory.peak_bytes)} {100 * memory.share:3.0f} %{peak}",
+        f"({gib(host)})" if host else "-",
     )
 
 

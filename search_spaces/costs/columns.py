@@ -98,6 +98,7 @@ class RowColumns:
     node_devices: Numbers
     pcie: Numbers
     host_bandwidth: Numbers
+    host_memory: Numbers  # of a node
     nvme: Numbers
     device_bytes: Numbers
     context_bytes: Numbers
@@ -323,6 +324,7 @@ def row_columns(
         "node_devices": device.node_devices,
         "pcie": device.pcie_bytes_per_second,
         "host_bandwidth": device.host_bandwidth_bytes_per_second,
+        "host_memory": device.node_host_bytes,
         "nvme": 2
         / (1 / device.nvme_read_bytes_per_second + 1 / device.nvme_write_bytes_per_second),
         "device_bytes": device.memory_bytes,

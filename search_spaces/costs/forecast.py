@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.costs.calibration import Z_95, Calibration, probability_below
+from search_spaces.costs.host_memory import host_bytes, host_share
 from search_spaces.costs.memory import CATEGORIES, STAGES, peak_bytes
 from search_spaces.costs.plan_features import STACKS, Counts, Numbers
 from search_spaces.costs.time import TERMS, step_terms
@@ -55,6 +56,8 @@ class Forecasts:
     categories: Numbers  # bytes of the fullest rank at its peak, of shape (plans, CATEGORIES)
     stage: Counts  # of the fullest rank: index into STAGES
     fits: Numbers  # probability that the peak stays below the limit
+    host_bytes: Numbers  # offloaded by the ranks of a node
+    host_share: Numbers  # of the host memory that a node has for it
 
     def __len__(self) -> int:
         return len(self.step_seconds)
@@ -136,6 +139,8 @@ def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> F
         categories=categories,
         stage=peak.stage,
         fits=probability_below(np.full(len(work), limit_bytes), total, deviation),
+        host_bytes=host_bytes(work),
+        host_share=host_share(work),
     )
 
 
@@ -173,6 +178,7 @@ def plan_forecast(
         uncalibrated_samples_per_second=rate_before,
         uncalibrated_peak_bytes=peak_before,
         filled=float(work.executions.filled[row]),
+        host_bytes=float(forecasts.host_bytes[row]),
     )
 
 
@@ -194,7 +200,7 @@ class SearchPrior:
 
     log_rate: Numbers  # logarithm of samples per second
     rate_parts: Numbers
-    log_share: Numbers  # logarithm of the peak over the limit
+    log_share: Numbers  # logarithm of memory over its limit: the device's or the host's
     share_parts: Numbers
     step_seconds: Numbers
 
@@ -226,7 +232,7 @@ def search_prior(work: Workload, calibration: Calibration, limit_bytes: float) -
     return SearchPrior(
         log_rate=np.log(samples / np.maximum(seconds, _TINY)),
         rate_parts=scales.parts(step.slopes),
-        log_share=np.log(np.maximum(peak, _TINY) / limit_bytes),
+        log_share=np.log(np.maximum(np.maximum(peak, _TINY) / limit_bytes, host_share(work))),
         share_parts=calibration.memory_scales.parts(categories, factor),
         step_seconds=seconds,
     )

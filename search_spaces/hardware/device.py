@@ -120,6 +120,20 @@ class Device:
     """True if peaks and bandwidth follow from the properties of an unknown GPU."""
     sources: tuple[Source, ...] = ()
 
+    @property
+    def node_host_bytes(self) -> int:
+        """Memory of a node's host."""
+        return self.host_memory_bytes * self.node_devices
+
+    def in_node(self, devices: int | None, host_bytes: int | None) -> Device:
+        """Returns the device in a node of that many devices that share `host_bytes` of host memory.
+
+        None keeps the number of devices, and each device's share of host memory.
+        """
+        count = devices or self.node_devices
+        share = self.host_memory_bytes if host_bytes is None else max(host_bytes // count, 1)
+        return replace(self, node_devices=count, host_memory_bytes=share)
+
     def peak_flops_per_second(self, precision: MatmulPrecision) -> float:
         """Returns the dense peak in FLOP/s; 0.0 if the device lacks the precision."""
         return {

@@ -253,8 +253,12 @@ class SweepSpec(Section):
     @property
     def memory_limit_bytes(self) -> int | None:
         """Memory limit per rank in bytes; None if only the machine limits it."""
-        gib = self.cluster.memory_gib
-        return None if gib is None else math.floor(gib * GIB)
+        return _bytes(self.cluster.memory_gib)
+
+    @property
+    def host_memory_bytes(self) -> int | None:
+        """Memory of a node's host in bytes; None if it is not specified."""
+        return _bytes(self.cluster.host_memory_gib)
 
     def named(self, knob: str) -> tuple[Any, ...]:
         """Returns the values that `space` and `baseline` name for a knob; empty if none."""
@@ -270,3 +274,7 @@ class SweepSpec(Section):
         study = self.study.model_copy(update={"storage": None})
         tracking = self.tracking.model_copy(update={"uri": None})
         return self.model_copy(update={"study": study, "tracking": tracking})
+
+
+def _bytes(gib: float | None) -> int | None:
+    return None if gib is None else math.floor(gib * GIB)

@@ -122,7 +122,14 @@ class ClusterSpec(Section):
         gt=0,
         le=MOST_GIB,
         description="memory limit per rank, in GiB: of the device on CUDA, above the idle worker on"
-        " CPU; if unset, all the memory there is",
+        " CPU; never more than the device has, and all of it if unset",
+    )
+    host_memory_gib: float | None = Field(
+        default=None,
+        gt=0,
+        le=MOST_GIB,
+        description="memory of a node's host, in GiB, which offload uses; if unset, what the nodes"
+        " of a sweep have, and for `plimsoll plan` what a server with the GPU usually has",
     )
     nvme_folder: UserPath | None = Field(
         default=None,

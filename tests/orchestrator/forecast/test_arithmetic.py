@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
 
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.planner import Planner
+from orchestrator.forecast.planning_notes import planning_notes
 from orchestrator.forecast.request import planning_request
-from orchestrator.forecast.table import ForecastTable, host_bytes, single_plan_table
+from orchestrator.forecast.table import ForecastTable, single_plan_table
+from orchestrator.report.plan_text import answer_sentence, planning_note_words
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.plan import Plan
 from tests.orchestrator.forecast.values import (
@@ -40,23 +43,64 @@ def one(plan: Plan) -> ForecastTable:
     return single_plan_table(a_question(), plan, a_footprint, a_calibration())
 
 
-def test_host_memory_of_zero_offload() -> None:
-    """ZeRO-Offload: fp32 weights, two moments and gradients on the host, 16 bytes a parameter."""
-    plan = a_plan(engine="deepspeed", zero_stage=2, offload_optimizer="cpu")
+@pytest.mark.parametrize(
+    ("knobs", "unpinned", "pinned"),
+    [
+        ({"engine": "deepspeed", "zero_stage": 2}, 12, 4 + 2),  # bf16 weights are copied
+        ({"engine": "deepspeed", "offload_parameters": "cpu"}, 12, 4 + 2 + 2),
+        ({"offload_parameters": "cpu"}, 8, 4 + 4),  # FSDP2: no master weights
+    ],
+)
+def test_host_memory_of_offload(knobs: dict[str, Any], unpinned: float, pinned: float) -> None:
+    """DeepSpeed issue 3448: 33 B parameters took 750 to 800 GB under ZeRO-3."""
+    bytes_of_parameter = unpinned + 1.25 * pinned
+    for data, on_node in ((8, 1.0), (16, 0.5)):
+        plan = a_plan(offload_optimizer="cpu", data=data, accumulation=64 // data, **knobs)
 
-    held = host_bytes(one(plan).work)
+        held = one(plan).forecasts.host_bytes
 
-    assert held[0] == pytest.approx(16 * PARAMETERS / 8)
+        assert held[0] == pytest.approx(on_node * bytes_of_parameter * PARAMETERS)
 
 
-def test_plans_beyond_the_hosts_memory_are_not_recommended() -> None:
-    small = dataclasses.replace(H100, host_memory_bytes=2**30)
-    question = a_question(ranks=(1,), device=small)
+def test_one_rank_has_the_nodes_host_memory() -> None:
+    """Its offload takes 122 GiB, more than nine tenths of a device's share."""
+    alone = dataclasses.replace(H100, host_memory_bytes=2**37)
+    short = alone.in_node(None, 100 * 2**30)
+    reports = [
+        Planner(a_question(ranks=(1,), device=device), a_footprint, a_calibration()).plan()
+        for device in (alone, short)
+    ]
 
-    told = Planner(question, a_footprint, a_calibration()).plan()
+    assert reports[0].recommendation.unhosted == 0
+    assert reports[1].recommendation.unhosted > 0
+    nearest = reports[1].recommendation.nearest
+    assert nearest is not None
+    assert nearest.forecast.peak_bytes.value < H100.memory_bytes  # host memory alone is lacking
+    words = answer_sentence(reports[1])
+    assert re.search(r"needs 1\d\d\.\d GiB of host memory per node, which has 100\.0", words)
+    assert re.search(r"with a tenth kept free, \d\d\.\d GiB are lacking", words)
+    assert "--host-memory" in "".join(map(planning_note_words, reports[1].notes))
 
-    assert told.recommendation.unhosted > 0
-    assert all(best.host_bytes <= 2**30 for best in told.recommendation.best)
+
+@pytest.mark.parametrize(
+    ("gpu", "gib", "limit_gib", "words"),
+    [
+        ("RTX 3060", 24, 11.7, "memory_gib is 24.0, but each RTX 3060 has 11.7 GiB"),
+        ("H100", 24, 24.0, "limits each H100-80-SXM to 24.0 of 79.2 GiB"),
+        ("H100", None, 79.2, ""),
+    ],
+)
+def test_no_device_is_given_more_memory_than_it_has(
+    gpu: str, gib: float | None, limit_gib: float, words: str
+) -> None:
+    spec = a_spec(cluster={"device": "cuda", "memory_gib": gib})
+    request = planning_request(spec, facts(), known_device(gpu), ranks=(8,))
+
+    notes = planning_notes(request, TOKENS, TOKENS, offloads=False)
+
+    assert request.limit_bytes / 2**30 == pytest.approx(limit_gib, abs=0.05)
+    assert words in "".join(map(planning_note_words, notes))
+    assert len(notes) == bool(words)
 
 
 def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:

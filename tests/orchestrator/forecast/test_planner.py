@@ -94,6 +94,7 @@ def test_a_document_has_a_flat_row_for_each_plan_without_what_only_sweeps_know(
 
     names = {field.name for field in fields(ForecastRow)} - {"forecast"}
     shared = {"samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by"}
+    shared |= {"host_bytes"}
     assert row.keys() == names | shared
     assert row["plan"] == best.plan.as_dict()
     assert row["peak_bytes"] == asdict(best.forecast.peak_bytes)
