@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import isfinite
 from typing import Literal
 
 from search_spaces.plan import Attention
@@ -120,6 +121,14 @@ class StepFindings:
     draws: bool = False
     recomputation: Recomputation = Recomputation.SAME
     not_probed: str = ""
+
+
+def share_words(share: float) -> str:
+    """Formats a share with two digits that are not zero: `0.039 %`, `9.3 %`, `45 %`."""
+    if not isfinite(share):
+        return "an infinite share: that of one sample alone is 0 or not finite"
+    percentage = 100 * share
+    return f"{percentage:.2g} %" if percentage < 99.5 else f"{percentage:,.0f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

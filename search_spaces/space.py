@@ -260,12 +260,14 @@ def _baseline(legal: PlanTable, spec: SweepSpec) -> Plan:
     """Returns the legal plan nearest to the specification's baseline, or else where users start.
 
     That is DDP, micro-batch 1, no recomputation, sdpa, padded. Unless the specification says
-    otherwise it trains in its precision: the gain of another one is no speed-up of the same
-    training.
+    otherwise it trains in its precision, and with `train.micro_batch` if the loss depends on it:
+    the gain of another one is no speed-up of the same training.
     """
     others = [~legal.is_value(name, value) for name, value in spec.baseline.items()]
     nearest = legal.take(_nearest(np.sum(others, axis=0))) if others else legal
     nearest = nearest.take(_nearest(~nearest.is_value("precision", spec.train.precision)))
+    if spec.train.micro_batch is not None:
+        nearest = nearest.take(_nearest(~nearest.is_value("micro_batch", spec.train.micro_batch)))
     for distance in _FROM_BASELINE:
         nearest = nearest.take(_nearest(distance(nearest)))
     return nearest.plan(0)

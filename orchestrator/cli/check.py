@@ -13,7 +13,7 @@ from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
 from orchestrator.cli.result import Result
 from orchestrator.report.format import value_words
 from search_spaces.errors import UserError
-from search_spaces.facts import Understanding, planned_cluster
+from search_spaces.facts import Understanding, planned_cluster, share_words
 from search_spaces.rules.base import RuleContext
 from search_spaces.spec.load import load_spec, spec_to_tree, study_name
 from search_spaces.spec.schema import SweepSpec
@@ -125,9 +125,10 @@ def _loss_sentences(context: RuleContext, space: Space) -> Iterator[str]:
     model, baseline, ruled_out = context.model, space.baseline, dict(space.ruled_out)
     smallest = replace(baseline, micro_batch=1)
     larger = replace(baseline, micro_batch=2 * baseline.micro_batch)
+    grouped = replace(larger, batching="grouped")
     others = (replace(baseline, attention=name) for name in model.attentions)
     for rule, plans in (
-        (micro_batch_keeps_the_loss, (smallest, larger)),
+        (micro_batch_keeps_the_loss, (smallest, grouped)),
         (padding_keeps_the_loss, (larger,)),
         (attention_keeps_the_loss, others),
     ):
@@ -135,6 +136,11 @@ def _loss_sentences(context: RuleContext, space: Space) -> Iterator[str]:
             refusals = (rule(plan, context) for plan in plans)
             yield from (f"Lossless plans only: {refusal}." for refusal in refusals if refusal)
     for found in model.dependences:
+        if found.on == "batch":
+            yield (
+                f"Plans with another micro-batch than {baseline.micro_batch} are lossy: the loss of"
+                f" a batch is {share_words(found.share)} off that of its parts."
+            )
         if not found.knobs:
             yield f"No plan is lossless: {dependence_words(found)}."
 

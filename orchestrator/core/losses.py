@@ -13,7 +13,7 @@ from typing import Literal
 
 from orchestrator.core.records import Record
 from search_spaces.facts import LossDependence
-from search_spaces.knobs.registry import is_lossless
+from search_spaces.knobs.registry import computes_exactly
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured
@@ -163,13 +163,15 @@ def _reference(
 ) -> Record | None:
     """Returns the trial to compare a validation with, None without any; see `loss_check`."""
     doubtful = {record.plan for record in records if record.number in doubted}  # repeats as well
+    any_micro_batch = spec.train.micro_batch is None
     references = [
         record
         for record in records
         if isinstance(record.outcome, Measured)
         and record.plan != validation.plan
         and record.plan not in doubtful
-        and is_lossless(record.plan, spec)
+        and computes_exactly(record.plan, spec)
+        and (any_micro_batch or record.plan.micro_batch == validation.plan.micro_batch)
     ]
     return min(
         references,
@@ -222,7 +224,7 @@ def loss_tolerance(
         reference: The plan that it is compared with.
     """
     outcome = run.outcome
-    if not is_lossless(run.plan, spec):
+    if not computes_exactly(run.plan, spec):
         return LossTolerance(share=TOLERANCE_LOSSY, basis="lossy")
     validation = outcome.validation if isinstance(outcome, Measured) else None
     if validation is not None and validation.draws:

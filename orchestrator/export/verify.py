@@ -288,13 +288,9 @@ def check_run(
     *,
     settings_only: bool = False,
 ) -> tuple[Finding, ...]:
-    """Compares settings, losses and speed of a run to the plan and its measurement.
+    """Compares settings, losses and speed of a run, of at least one rank, to the plan's trial.
 
-    Args:
-        manifest: The plan and its measurement.
-        ranks: Observations of at least one rank.
-        changed: Exported files that the user changed: the data may differ then.
-        settings_only: True to compare no losses.
+    No losses are compared if the user changed files: the data may differ then.
     """
     reason = _not_compared(manifest, changed, settings_only)
     return (
@@ -333,15 +329,13 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
 def _update(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
     """Compares what becomes of a gradient: its scale, its clipping and the optimizer's step."""
     train, observed = manifest.train, ranks[0].settings
-    weights = [rank.settings.loss_weight for rank in ranks]
-    known = [weight for weight in weights if weight is not None]
+    known = [weight for rank in ranks if (weight := rank.settings.loss_weight) is not None]
     is_known = len(known) == len(ranks) and not _scales_losses(manifest.plan)
     yield _equal("loss weight", 1.0, round(fmean(known), _WEIGHT_DIGITS) if is_known else None)
     yield _equal("gradient clipping", train.grad_clip or "none", observed.clip or "none")
     yield _rate(train, ranks[0].steps)
     others = set(observed.decays) - {train.weight_decay, 0.0 if train.decay == "stock" else None}
-    decay = max(others or observed.decays, default=None)
-    yield _equal("weight decay", train.weight_decay, decay)
+    yield _equal("weight decay", train.weight_decay, max(others or observed.decays, default=None))
     if observed.betas is not None:
         yield _equal("betas", _BETAS, observed.betas)
 

@@ -14,7 +14,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.core.validation import ValidationFailure
 from orchestrator.report.format import gib, plural, rate, spread
 from orchestrator.report.reasons import difference_words, outcome_sentence
-from search_spaces.facts import LossDependence
+from search_spaces.facts import LossDependence, share_words
 from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.plan import DEFAULTS, Plan
@@ -40,6 +40,7 @@ KIND_WORDS: Mapping[str, str] = MappingProxyType(
     }
 )
 _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
+    "micro_batch": lambda plan: f"micro-batch {plan.micro_batch}",
     "precision": lambda plan: plan.precision,
     "optimizer": lambda plan: plan.optimizer.replace("_", " "),
     "compression": lambda plan: f"send {plan.compression}",
@@ -315,24 +316,25 @@ def _cause_words(check: LossCheck) -> str:
 
 def dependence_words(found: LossDependence) -> str:
     """Describes what the probe of a model found, with its number."""
+    share = share_words(found.share)
     match found.on:
         case "data":
             return (
-                f"{found.share:.1%} of the values of a batch differ when the batch maker is asked"
+                f"{share} of the values of a batch differ when the batch maker is asked"
                 " again for the same sample numbers, so that no two plans train on the same data"
             )
         case "batch":
             return (
                 "the loss of a batch differs from the weighted mean of its parts by"
-                f" {found.share:.2%}, and the plans differ in their micro-batches"
+                f" {share}, and the plans differ in their micro-batches"
             )
         case "padding":
             return (
-                f"outputs for a sample change by up to {found.share:.1%} beside a longer one, and"
+                f"outputs for a sample change by up to {share} beside a longer one, and"
                 " the plans differ in what is padded"
             )
         case "attention":
-            return f"outputs differ by up to {found.share:.1%} between implementations of attention"
+            return f"outputs differ by up to {share} between implementations of attention"
 
 
 def validation_words(validation: Record, state: SweepState) -> str:

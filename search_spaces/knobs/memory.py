@@ -22,6 +22,8 @@ MEMORY = (
         ),
         default=search_defaults.micro_batches,
         depends_on=("data",),
+        lossy=lambda value, spec: spec.train.micro_batch not in (None, value),
+        lossy_values="all but `train.micro_batch`, if it is set",
         memory=1,
     ),
     Knob(

@@ -22,6 +22,11 @@ def is_lossless(plan: Plan, spec: SweepSpec) -> bool:
     return not lossy_knobs(plan, spec)
 
 
+def computes_exactly(plan: Plan, spec: SweepSpec) -> bool:
+    """Returns True if the plan is lossless but for its micro-batch, which is another loss."""
+    return set(lossy_knobs(plan, spec)) <= {"micro_batch"}
+
+
 def lossy_knobs(plan: Plan, spec: SweepSpec) -> tuple[str, ...]:
     """Returns the knobs whose values change the numerics of the specified training."""
     return tuple(knob.name for knob in KNOBS if knob.lossy(getattr(plan, knob.name), spec))

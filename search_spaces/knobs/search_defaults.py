@@ -152,7 +152,12 @@ def reshard_ranks(choice: DomainContext) -> Values:
 
 
 def micro_batches(choice: DomainContext) -> Values:
-    """Returns powers of two that divide a data rank's samples per step, and all of its samples."""
+    """Returns powers of two that divide a data rank's samples per step, and all of its samples.
+
+    If the loss depends on the micro-batch, it is the user's own.
+    """
+    if choice.spec.train.micro_batch is not None:
+        return (choice.spec.train.micro_batch,)
     per_rank = max(choice.spec.train.global_batch // choice.chosen["data"], 1)
     divisors = {size for size in powers_of_two(per_rank) if per_rank % size == 0}
     return tuple(sorted(divisors | {per_rank}))

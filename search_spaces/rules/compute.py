@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.facts import SAME_OUTPUTS, Recomputation
+from search_spaces.facts import SAME_OUTPUTS, Recomputation, share_words
 from search_spaces.hardware.device import Architecture
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS, implementations
 from search_spaces.plan import Plan
@@ -42,7 +42,7 @@ def attention_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
         return None
     return (
         f"attention {plan.attention} of {model.architecture} is another function than {reference}:"
-        f" outputs differ by up to {difference:.1%}"
+        f" outputs differ by up to {share_words(difference)}"
     )
 
 

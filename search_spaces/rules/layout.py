@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS, Fit, ModelFacts, StepFindings
+from search_spaces.facts import (
+    SAME_LOSS,
+    SAME_OUTPUTS,
+    Fit,
+    ModelFacts,
+    StepFindings,
+    share_words,
+)
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.schedules import SCHEDULES
@@ -145,36 +152,36 @@ def packing_is_read_by_stages(plan: Plan, _: RuleContext) -> str | None:
 
 
 def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
-    """A sample's share of the loss must not depend on the samples beside it.
+    """The user says the micro-batch if a sample's share of the loss depends on the others.
 
-    Where it does, the micro-batch is a part of what is trained: only the first one that the
-    specification names is searched, or else the smallest.
+    It is a part of what is trained then: `train.micro_batch`, or the only value of
+    `space.micro_batch`. Others are lossy. How samples are batched must not change.
     """
-    model, space = context.model, context.spec.space
-    smallest = model.smallest_micro_batch
+    model, space, smallest = context.model, context.spec.space, context.model.smallest_micro_batch
+    own, depends = context.spec.train.micro_batch, model.batch_difference > SAME_LOSS
+    if own is None and not depends and smallest == 1:
+        return None
+    found = f"the loss of {model.architecture} depends on the micro-batch"
+    if depends:
+        found = f"the loss of {model.architecture} {_difference_words(model)}"
+    if own is None and {*(space.micro_batch or ())} != {plan.micro_batch}:
+        return (
+            f"{found}: say train.micro_batch, the samples of a rank's forward pass in your"
+            " training; space.micro_batch names others to compare with it, which are lossy"
+        )
     if plan.micro_batch < smallest:
         return (
             f"{model.architecture} takes statistics over a micro-batch, and has no loss for"
             f" {plan.micro_batch} sample; micro_batch must be {smallest} or more"
         )
-    if model.batch_difference <= SAME_LOSS and smallest == 1:
-        return None
-    chosen = space.micro_batch[0] if space.micro_batch else smallest
     batching = space.batching[0] if space.batching else "padded"
-    if plan.micro_batch == chosen and (plan.batching == batching or chosen == 1):
+    if plan.batching == batching or plan.micro_batch == 1:
         return None
-    found = f"{model.architecture} takes statistics over a micro-batch"
-    if model.batch_difference > SAME_LOSS:
-        found = f"the loss of {model.architecture} {_difference_words(model)}"
-    return (
-        f"{found}, so that {plan.batching} micro-batches of {plan.micro_batch} would train another"
-        f" one than {batching} ones of {chosen}; name first in space.micro_batch what to train with"
-    )
+    return f"{found}, and {plan.batching} micro-batches have other samples than {batching} ones"
 
 
 def _difference_words(model: ModelFacts) -> str:
-    percent, step = 100 * model.batch_difference, model.step or StepFindings()
-    share = f"{percent:.2g}%" if percent < 100 else f"{percent:.0f}%"
+    share, step = share_words(model.batch_difference), model.step or StepFindings()
     if step.carries_state and step.nearest is None:
         state = ", ".join(step.changed_state[:3]) or "what is in no buffer"
         return f"changes by {share} with the pass before, which changes {state}"
@@ -203,8 +210,8 @@ def padding_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
         return None
     return (
         f"outputs of {model.architecture} for a sample change beside a longer one (by up to"
-        f" {model.padding_difference:.0%}), so that padded micro-batches would train another loss;"
-        " use micro_batch 1 and pad_multiple 1, or samples of one length"
+        f" {share_words(model.padding_difference)}), so that padded micro-batches would train"
+        " another loss; use micro_batch 1 and pad_multiple 1, or samples of one length"
     )
 
 

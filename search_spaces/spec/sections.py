@@ -325,6 +325,13 @@ class TrainSpec(Section):
         gt=0,
         description="term of adamw's denominator, muon's adamw too; if unset, 1e-8",
     )
+    micro_batch: Count | None = Field(
+        default=None,
+        description="samples of a rank's forward pass in your training, if its loss depends on"
+        " them, as with BatchNorm, contrastive losses and balance losses of experts: plans with"
+        " another number are lossy, and searched only where space.micro_batch names them; if"
+        " unset, the loss is a mean over samples or targets",
+    )
     learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate")
     schedule: LearningRate = Field(
         default="constant",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,11 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from search_spaces.facts import Recomputation, StepFindings, TensorFacts
-from search_spaces.knobs.registry import KNOBS
+from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.plan import CHOICES, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
+from search_spaces.space import build_space
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 
@@ -63,22 +65,22 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "micro_batch_keeps_the_loss": (
         ddp_plan(),
         around(model=a_model(batch_difference=0.45)),
-        "the loss of GPT2LMHeadModel for two samples differs from the mean of theirs by 45%, so"
-        " that padded micro-batches of 4 would train another one than padded ones of 1; name first"
-        " in space.micro_batch what to train with",
+        "the loss of GPT2LMHeadModel for two samples differs from the mean of theirs by 45 %: say"
+        " train.micro_batch, the samples of a rank's forward pass in your training;"
+        " space.micro_batch names others to compare with it, which are lossy",
     ),
     "padding_keeps_the_loss": (
         ddp_plan(),
         around(model=a_model(padding_difference=0.24), spec=a_spec(data=LENGTHS)),
-        "outputs of GPT2LMHeadModel for a sample change beside a longer one (by up to 24%), so that"
-        " padded micro-batches would train another loss; use micro_batch 1 and pad_multiple 1, or"
-        " samples of one length",
+        "outputs of GPT2LMHeadModel for a sample change beside a longer one (by up to 24 %), so"
+        " that padded micro-batches would train another loss; use micro_batch 1 and pad_multiple 1,"
+        " or samples of one length",
     ),
     "attention_keeps_the_loss": (
         ddp_plan(attention="eager"),
         around(model=a_model(attention_differences=(("eager", 0.036),))),
         "attention eager of GPT2LMHeadModel is another function than sdpa: outputs differ by up to"
-        " 3.6%",
+        " 3.6 %",
     ),
     "batching_needs_lengths": (
         ddp_plan(batching="grouped"),
@@ -595,6 +597,49 @@ def test_padding_matters_only_where_there_is_some() -> None:
     assert rounded.rule == "padding_keeps_the_loss"
     short = a_model(padding_difference=0.24, padding_from=4096)
     assert refusal(ddp_plan(), around(model=short, spec=varied)) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "searched", "batching", "micro_batches", "lossy"),
+    [
+        (None, [2], "padded", {2}, set()),
+        (4, None, "padded", {4}, set()),
+        (4, [2, 4, 8], "padded", {2, 4, 8}, {2, 8}),
+        (4, [2, 4, 8], "grouped", {2, 4, 8}, {2, 8}),
+    ],
+)
+def test_the_micro_batch_is_a_choice_where_the_loss_depends_on_it(
+    own: int | None,
+    searched: list[int] | None,
+    batching: str,
+    micro_batches: set[int],
+    lossy: set[int],
+) -> None:
+    spec = a_spec(
+        data=LENGTHS,
+        train={"global_batch": 32, "precision": "fp32", "micro_batch": own},
+        space={"micro_batch": searched, "batching": [batching, "packed"]},
+    )
+    context = around(spec=spec, model=a_model(batch_difference=4e-4))
+    space = build_space(context, 2)
+
+    assert {plan.micro_batch for plan in space.candidates} == micro_batches
+    assert {plan.batching for plan in space.candidates} == {batching}
+    assert space.baseline.micro_batch == (own or 2)
+    inexact = {plan.micro_batch for plan in space.candidates if lossy_knobs(plan, spec)}
+    assert inexact == lossy
+    assert (refusal(ddp_plan(), context) is None) == (own == 4 and batching == "padded")
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(3.9e-4, "0.039 %"), (0.093, "9.3 %"), (2.5, "250 %"), (math.inf, "alone is 0 or")],
+)
+def test_a_difference_has_digits_that_say_something(share: float, words: str) -> None:
+    refused = refusal(ddp_plan(), around(model=a_model(batch_difference=share)))
+
+    assert refused is not None
+    assert words in refused.detail
 
 
 def test_the_attention_that_a_user_names_is_the_reference() -> None:

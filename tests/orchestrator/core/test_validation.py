@@ -293,7 +293,7 @@ def test_what_the_probe_found_explains_a_difference_before_any_plan() -> None:
         assert checked(state, 1, off).cause == cause
     off = drifting([0.1], validation=validation_run(dependences=(data,)))
     words = words_of(after_validation(searched([SLOW, FAST]), 1, off))[1]
-    assert "the probe of the model says why: 40.0% of the values of a batch differ" in words
+    assert "the probe of the model says why: 40 % of the values of a batch differ" in words
 
 
 def test_precision_and_lossy_knobs_widen_what_may_be() -> None:
@@ -320,6 +320,22 @@ def test_the_reference_is_another_plan_near_the_baseline() -> None:
     assert found.reference in (2, 3)
     baseline = searched([FAST, SLOW])  # the winner is the baseline itself
     assert checked(baseline, 0, with_losses(LOSSES)).reference == 1
+
+
+def test_losses_are_compared_with_a_plan_of_the_same_micro_batch() -> None:
+    """The plans with 2 samples are both lossy, and train the same."""
+    train = {"global_batch": 16, "sequence_length": 128, "precision": "fp32", "micro_batch": 1}
+    state = searched([SLOW, FAST, ROOMY], train=train, space={"micro_batch": [1, 2]})
+
+    def reference(*micro_batches: int) -> Any:
+        sizes = zip(state.records, micro_batches, strict=True)
+        plans = [replace(one.plan, micro_batch=size) for one, size in sizes]
+        pairs = zip(state.records, plans, strict=True)
+        records = tuple(replace(one, plan=plan) for one, plan in pairs)
+        return checked(replace(state, records=records), 1, with_losses(LOSSES))
+
+    assert (reference(1, 2, 2).reference, reference(1, 2, 2).tolerance.share) == (2, 1e-3)
+    assert reference(1, 2, 1) is None
 
 
 def test_a_plan_whose_own_validation_failed_is_no_reference() -> None:

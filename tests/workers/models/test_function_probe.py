@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from search_spaces.errors import ModelError
+from search_spaces.errors import ModelError, SpecError
 from search_spaces.facts import (
     ClusterFacts,
     Count,
@@ -66,9 +66,9 @@ def test_a_loss_that_depends_on_the_samples_beside_one() -> None:
 
     assert facts.batch_difference > 0.01
     assert [found.on for found in facts.dependences] == ["batch"]
-    assert micro_batches(spec_of(way="normalised")) == {1}
-    named = {"micro_batch": [4, 2]}  # the first is what to train with
-    assert micro_batches(spec_of(way="normalised", space=named)) == {4}
+    with pytest.raises(SpecError, match=r"the loss of Net .*: say train.micro_batch"):
+        micro_batches(spec_of(way="normalised"))
+    assert micro_batches(spec_of(way="normalised", space={"micro_batch": [4]})) == {4}
 
 
 def step_of(loss: str, **config: Any) -> tuple[ModelFacts, StepFindings]:
@@ -187,10 +187,11 @@ def test_a_loss_that_one_sample_does_not_have() -> None:
     spec = spec_of(way="needs two")
 
     assert facts_of(spec).smallest_micro_batch == 2
-    assert micro_batches(spec) == {2}
-    assert micro_batches(spec_of(way="needs two", space={"micro_batch": [4, 2]})) == {4}
-    refused = dict(space_of(spec).ruled_out)
-    assert refused["micro_batch_keeps_the_loss"] > 0
+    with pytest.raises(SpecError, match=r"the loss of Net .*: say train.micro_batch"):
+        micro_batches(spec)
+    assert micro_batches(spec_of(way="needs two", space={"micro_batch": [2]})) == {2}
+    with pytest.raises(SpecError, match="has no loss for 1 sample; micro_batch must be 2 or more"):
+        micro_batches(spec_of(way="needs two", space={"micro_batch": [1]}))
 
 
 @pytest.mark.parametrize("data", ["own state", "by order", "by build", "by batch"])
