@@ -64,8 +64,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     first, middle, last = _blocks(table, model, footprint.depth)
     ddp, averaged = _replicated(table)
     buffers = _buffers(table, model, ddp, averaged, deepspeed) + _gathered_ahead(table, model)
-    own_states = dict.fromkeys(_OWN, model.optimizer.state_bytes)
-    own_updates = dict.fromkeys(_OWN, model.optimizer.update_bytes)
+    states, updates = _optimizer_bytes(table, model)
     sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
@@ -94,12 +93,11 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         weight_bytes=np.where(deepspeed & half, 2.0, 4.0),
         gathered_bytes=np.where(fsdp | whole_shards, np.where(half, 2.0, 4.0), 0.0),
         gradient_bytes=np.where(deepspeed & half & (zero > 0), 2.0, 4.0),
-        state_bytes=_mapped(table, "optimizer", _MOMENT_BYTES | own_states)
-        + np.where(deepspeed & half, 4.0, 0.0),
+        state_bytes=states + np.where(deepspeed & half, 4.0, 0.0),
         reduced_bytes=np.where(deepspeed & half, 2.0, sent),
         frozen_bytes=np.where(half & (deepspeed | (model.base not in (None, "fp32"))), 2.0, 4.0),
         buffer_bytes=buffers,
-        update_bytes=_mapped(table, "optimizer", _UPDATE_BYTES | own_updates),
+        update_bytes=updates,
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
         optimizer_on_host=~table.is_value("offload_optimizer", "none"),
@@ -110,6 +108,14 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         longest_filled=longest_fill(table, footprint),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
+
+
+def _optimizer_bytes(table: PlanTable, model: ModelFacts) -> tuple[Numbers, Numbers]:
+    """Returns bytes of states, and of temporaries of an update, for each trained parameter."""
+    own = model.optimizer  # of the specification's optimizer
+    states = _MOMENT_BYTES | dict.fromkeys(_OWN, own.state_bytes)
+    updates = _UPDATE_BYTES | dict.fromkeys(_OWN, own.update_bytes)
+    return _mapped(table, "optimizer", states), _mapped(table, "optimizer", updates)
 
 
 def _regather_ranks(table: PlanTable, shards: Numbers) -> Counts:

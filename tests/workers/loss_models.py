@@ -170,7 +170,7 @@ def make(
     Args:
         loss: One of `LOSSES`.
         says_targets: Batches have the sum of the class weights of their labels as `targets`.
-        ends: Samples after which the data ends; 0 to begin again.
+        ends: Samples in the data; 0 without an end.
         as_arrays: Batches have arrays and lists in place of tensors, and a text and a switch.
     """
     drawn = np.random.default_rng(0)
@@ -208,4 +208,4 @@ def make(
             }
         return made
 
-    return Net(loss), batch
+    return (Net(loss), batch, ends) if ends else (Net(loss), batch)

@@ -35,7 +35,7 @@ def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
             from workers.models import hub
 
             facts = hub.describe_transformers_model(spec, train)
-        return replace(facts, optimizer=optimizer_facts(spec, train))
+        return replace(facts, optimizer=optimizer_facts(spec, train, build_fake))
 
 
 def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltModel:
@@ -57,9 +57,7 @@ def build(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> BuiltMo
     return hub.build_transformers_model(spec, train, attention=attention)
 
 
-def build_fake(
-    spec: ModelSpec, train: TrainSpec, *, attention: Attention, mode: FakeMemory
-) -> BuiltModel:
+def build_fake(spec: ModelSpec, train: TrainSpec, mode: FakeMemory) -> BuiltModel:
     """Builds the model of fake tensors of `mode`, which report the CPU as their device.
 
     Raises:
@@ -67,7 +65,7 @@ def build_fake(
     """
     if function.is_function(spec):
         return function.build_fake_function(spec, train, mode)
-    model = build(spec, train, attention=attention)
+    model = build(spec, train, attention="eager")
     with mode:
         model.module.to_empty(device=torch.device("cpu"))
     return model

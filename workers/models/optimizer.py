@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 import torch
@@ -19,6 +20,7 @@ from workers.models.function import import_function
 from workers.models.user_code import errors_as, importable_from_cwd, user_code_errors
 from workers.plain_torch.optimizers import make_optimizer
 
+BuildFake = Callable[[ModelSpec, TrainSpec, FakeMemory], BuiltModel]
 # classes of torch that update each element by its own gradients alone
 _ELEMENTWISE = (
     *(torch.optim.AdamW, torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam),
@@ -53,7 +55,7 @@ def optimizer_of(kind: Kind, train: TrainSpec, module: nn.Module) -> torch.optim
     return optimizer
 
 
-def optimizer_facts(spec: ModelSpec, train: TrainSpec) -> OptimizerFacts:
+def optimizer_facts(spec: ModelSpec, train: TrainSpec, build_fake: BuildFake) -> OptimizerFacts:
     """Returns the facts; bytes of muon and of a user's own are counted in a step without memory.
 
     Raises:
@@ -68,12 +70,10 @@ def optimizer_facts(spec: ModelSpec, train: TrainSpec) -> OptimizerFacts:
         return OptimizerFacts(state_bytes=states, update_bytes=decayed, elementwise=True)
     if train.optimizer == "lion":
         return OptimizerFacts(state_bytes=4.0, elementwise=True)
-    return _counted(spec, train)
+    return _counted(spec, train, build_fake)
 
 
-def _counted(spec: ModelSpec, train: TrainSpec) -> OptimizerFacts:
-    from workers.models.load import build_fake
-
+def _counted(spec: ModelSpec, train: TrainSpec, build_fake: BuildFake) -> OptimizerFacts:
     def step_error(error: BaseException) -> ModelError:
         return ModelError(
             f"train.optimizer {train.optimizer} cannot be used with {spec.name}: a step without"
@@ -82,7 +82,7 @@ def _counted(spec: ModelSpec, train: TrainSpec) -> OptimizerFacts:
 
     mode = FakeMemory()
     with errors_as(step_error), without_fake_tensor_logs():
-        model: BuiltModel = build_fake(spec, train, attention="eager", mode=mode)
+        model = build_fake(spec, train, mode)
         if callable(tie := getattr(model.module, "tie_weights", None)):
             tie()  # fake copies of tied weights are two
         trained = [one for one in model.module.parameters() if one.requires_grad]
