@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from rich.table import Table
@@ -10,10 +10,40 @@ from rich.text import Text
 
 from orchestrator.report import html
 from orchestrator.report.format import count_words, gib, plural
-from search_spaces.facts import TEXT_FORMS, DataReading, Understanding
+from search_spaces.facts import (
+    TEXT_FORMS,
+    Count,
+    DataReading,
+    Fit,
+    LossForm,
+    Recomputation,
+    StepFindings,
+    Understanding,
+)
 from search_spaces.spec.schema import Task
 from search_spaces.spec.sections import QUANTIZED
 
+_MOST_NAMES = 3
+_ASSUMED = "mean over targets of the batch, else labels that are not -100, else samples"
+_COUNTS: Mapping[Count, str] = MappingProxyType(
+    {
+        Count.VALUE: "mean over what the batch says under {key}",
+        Count.LABELS: "mean over {key} that are not -100",
+        Count.SHIFTED_LABELS: "mean over {key} that are not -100, shifted by one",
+        Count.SAMPLES: "mean over samples",
+        Count.SUM: "mean over the sum of {key}",
+        Count.SHIFTED_SUM: "mean over the sum of {key} without the first of each row",
+        Count.NONZERO: "mean over {key} that are not 0",
+        Count.SHIFTED_NONZERO: "mean over {key} that are not 0, shifted by one",
+        Count.ONE: "sum",
+    }
+)
+_PLACES: Mapping[LossForm, str] = MappingProxyType(
+    {
+        LossForm.MAPPING: ', under "loss" of a mapping',
+        LossForm.TUPLE: ", the scalar of a tuple",
+    }
+)
 Rows = Iterator[tuple[str, str]]  # label and words; a further row of the same part has no label
 _CHATS = MappingProxyType({"template": ", by the tokenizer's chat template", "joined": ", joined"})
 _LOSSES: Mapping[Task, str] = MappingProxyType(
@@ -90,12 +120,64 @@ def model_rows(understanding: Understanding) -> Rows:
     counts += "" if model.active is None else f", {count_words(model.active)} active per token"
     name = "" if model.architecture == model.name else f"{model.name}: "
     yield "model", f"{name}{model.architecture}{head}, {plural(model.blocks, 'block')}, {counts}"
+    yield from _weight_rows(understanding)
 
 
 def loss_rows(understanding: Understanding) -> Rows:
-    """Yields over what the loss is a mean."""
-    own = "mean over targets of the batch, else labels that are not -100, else samples"
-    yield "loss", own if understanding.model.vocab_size is None else _LOSSES[understanding.task]
+    """Yields where the loss is, over what it is a mean, and what of the step changes it."""
+    model, step = understanding.model, understanding.model.step
+    if step is None:
+        yield "loss", _LOSSES[understanding.task] if model.vocab_size else _ASSUMED
+        return
+    if step.not_probed:
+        yield "loss", f"not probed, since {step.not_probed}; taken as {_ASSUMED}"
+    else:
+        yield "loss", f"{_mean_words(step)}{_PLACES.get(step.loss_form, '')}"
+    if step.carries_state or step.unsaved_state:
+        named = f": {_names(step.changed_state)}" if step.changed_state else ""
+        yield "", f"training changes state that the loss depends on{named}"
+    if step.recomputation is Recomputation.GRADIENT:
+        yield "", "recomputing blocks changes the gradient"
+    if step.draws:
+        yield "", "draws random numbers, which plans draw differently"
+
+
+def _mean_words(step: StepFindings) -> str:
+    rules = [_COUNTS[rule.count].format(key=rule.key) for rule in step.mean_over]
+    match step.fit:
+        case Fit.FOUND:
+            return rules[0]
+        case Fit.AMBIGUOUS:
+            return f"{rules[0]}, or {' or '.join(rules[1:])}: the samples do not tell"
+        case Fit.HIDDEN:
+            return "mean with weights that no entry of the batch gives: return them as targets"
+        case Fit.PADDING:
+            return f"{rules[0] if rules else 'mean'} among samples of one shape; padding changes it"
+        case Fit.NOTHING:
+            near = "" if step.nearest is None else _COUNTS[step.nearest.count]
+            near = (
+                near and f"; nearest: {near.format(key=step.nearest.key if step.nearest else '')}"
+            )
+            return f"no mean: it depends on the other samples of a micro-batch{near}"
+
+
+def _weight_rows(understanding: Understanding) -> Rows:
+    """Yields what of the weights is not as usual."""
+    model, step = understanding.model, understanding.model.step or StepFindings()
+    for names, words in (
+        (step.unused or model.unused_weights, "trained, but without a gradient"),
+        (step.varying, "with a gradient in some passes only"),
+        (model.shared_in_blocks, "shared between blocks"),
+        (step.tied, "tied"),
+        (model.widened, "weights held in fp32 in place of"),
+    ):
+        if names:
+            yield "", f"{words}: {_names(names)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def machine_rows(understanding: Understanding) -> Rows:

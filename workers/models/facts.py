@@ -123,13 +123,13 @@ def _facts(spec_json: str, train_json: str) -> ModelFacts:
 
 def _described_apart(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
     for name in (spec.name, train.optimizer):
-        module, colon, _ = name.partition(":")
-        if colon:
+        module, is_function, _ = name.partition(":")
+        if is_function:
             with importable_from_cwd():
                 check_trusted(module)
     request = {"model": spec.model_dump(mode="json"), "train": train.model_dump(mode="json")}
     facts = _adapter().validate_json(run_apart(describe_to_json, request, DESCRIBE_SECONDS))
-    if not colon:
+    if ":" not in spec.name:
         return facts
     try:
         answer = run_apart(probe_to_json, request, PROBE_SECONDS)

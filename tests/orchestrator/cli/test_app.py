@@ -157,13 +157,41 @@ def test_check_says_what_a_sweep_would_do(
     assert run("check", spec_path) == 0
 
     *block, what, space, searched = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in block] == ["data", "model", "loss", "machine"]
+    assert [line.split()[0] for line in block if line[0] != " "] == [
+        *("data", "model", "loss", "machine"),
+    ]
     assert what.startswith("demo.yaml is valid: the study demo tries up to 40 plans of gpt2 in")
     assert space == "On 2 ranks, 150 of 150 combinations are legal."
     assert searched == (
         "Searched: zero_stage 0, 2, 3; micro_batch 1, 2, 4, 8, 16;"
         " checkpoint_ratio 0.0, 0.25, 0.5, 0.75, 1.0; attention sdpa, eager."
     )
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("vector", "forward returned one loss per sample, shape (2,): return loss.mean()"),
+        (
+            "mapping",
+            'mean over labels that are not -100, shifted by one, under "loss" of a mapping',
+        ),
+        ("mask", "mean over the sum of mask"),
+    ],
+)
+def test_check_says_what_the_loss_of_a_function_is_a_mean_over(
+    loss: str, words: str, spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_path.write_text(
+        f"model: {{name: 'tests.workers.loss_models:make', config: {{loss: {loss}}}}}\n"
+        "train: {global_batch: 8, sequence_length: 16, precision: fp32}\n"
+        "cluster: {device: cpu, workers: 1}\n"
+    )
+
+    assert run("check", spec_path) == (2 if loss == "vector" else 0)
+
+    out, err = capsys.readouterr()
+    assert words in (err if loss == "vector" else out)
 
 
 @pytest.mark.cases_by_default(3)

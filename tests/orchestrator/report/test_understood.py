@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from orchestrator.report.understood import understood_rows
-from search_spaces.facts import DataProfile, DataReading, LengthBin, Understanding
+from search_spaces.facts import (
+    Count,
+    DataProfile,
+    DataReading,
+    Fit,
+    LengthBin,
+    StepFindings,
+    TargetRule,
+    Understanding,
+)
 from tests.search_spaces.values import a_cluster, a_model
 
 READING = DataReading(
@@ -25,6 +34,7 @@ DATA = DataProfile(
     median=3,
     reading=READING,
 )
+LABELS = TargetRule(count=Count.LABELS, key="labels")
 LENGTHS = "tokens: shortest 2, median 3, longest 7"
 
 
@@ -87,6 +97,37 @@ def test_what_is_not_read_from_files_is_said_too() -> None:
         ("loss", "mean over labels that count, shifted by one"),
         ("machine", "2 ranks on cpu, 4.00 GiB per rank"),
     )
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ({"fit": Fit.FOUND, "mean_over": (LABELS,)}, ["mean over labels that are not -100"]),
+        (
+            {"fit": Fit.AMBIGUOUS, "mean_over": (LABELS, TargetRule(count=Count.SAMPLES))},
+            ["mean over labels that are not -100, or mean over samples: the samples do not tell"],
+        ),
+        (
+            {"nearest": LABELS, "carries_state": True, "changed_state": tuple("abcd")},
+            [
+                "no mean: it depends on the other samples of a micro-batch; nearest: mean over"
+                " labels that are not -100",
+                "training changes state that the loss depends on: a, b, c and 1 more",
+            ],
+        ),
+        (
+            {"not_probed": "it is large"},
+            [
+                "not probed, since it is large; taken as mean over targets of the batch, else labels"
+                " that are not -100, else samples"
+            ],
+        ),
+    ],
+)
+def test_the_loss_is_said_as_it_was_found(step: dict[str, Any], words: list[str]) -> None:
+    rows = understood_rows(understood(None, step=StepFindings(**step)))
+
+    assert [text for _, text in rows][2:-1] == words
 
 
 def understood(data: DataProfile | None, **facts: Any) -> Understanding:
