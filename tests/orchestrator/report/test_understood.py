@@ -118,8 +118,8 @@ def test_what_is_not_read_from_files_is_said_too() -> None:
         (
             {"not_probed": "it is large"},
             [
-                "not probed, since it is large; taken as mean over targets of the batch, else labels"
-                " that are not -100, else samples"
+                "not probed, since it is large; taken as mean over targets of the batch, else"
+                " labels that are not -100, else samples"
             ],
         ),
     ],
