@@ -21,19 +21,18 @@ _HEAD = """\
 
 One YAML file describes a sweep. Only `model.name` and `train.global_batch` are required.
 `plimsoll init` writes a file with every key at its default. `plimsoll check FILE` reports all
-faults in a file at once (unknown keys included) and what the sweep would do. Relative paths start
-at the current directory.
+faults at once, and what the sweep would do. Relative paths start at the current directory.
 
-Editors can complete and check a specification as you type. Write the JSON Schema with
-`plimsoll schema > plimsoll.schema.json`, and point to it in the first line of the YAML file:
-`# yaml-language-server: $schema=plimsoll.schema.json` (read by VS Code with its YAML extension,
-Neovim and others). Only `plimsoll check` finds faults that involve several keys, such as a missing
-price when the objective needs one.
+To have your editor complete and check a specification, run
+`plimsoll schema > plimsoll.schema.json` and begin the YAML file with
+`# yaml-language-server: $schema=plimsoll.schema.json`. Only `plimsoll check` finds faults that
+involve several keys, such as a missing price when the objective needs one.
 
 This page is generated from the schema (`python docs/spec.py > docs/spec.md`).
 """
-_TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
-_COMPARISONS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_TYPE_NAMES = {str: "text", int: "integer", float: "number", bool: "boolean"}
+_NO_BOUND = 1_000_000  # from here on, a bound only stops mistyped numbers
+_COMPARISONS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 
 
 def markdown_reference() -> str:
@@ -62,8 +61,8 @@ def _row(key: str, field: FieldInfo, path: str) -> str:
     if section_of(field):
         return f"| `{key}` | a section | | {field.description}: see `{path}.{key}` below |\n"
     type_text = _type_text(field.annotation)
-    if bounds := ", ".join(_bounds(field.metadata)):
-        type_text = f"{type_text}, {bounds}"
+    if bounds := " ".join(_bounds(field.metadata)):
+        type_text = f"{type_text} {bounds}"
     default = "required" if field.is_required() else f"`{default_text(field)}`"
     cells = (f"`{key}`", type_text, default, field.description or "")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
@@ -74,9 +73,9 @@ def _type_text(kind: Any) -> str:
     if kind in _TYPE_NAMES:
         return _TYPE_NAMES[kind]
     if origin is Literal:
-        return " / ".join(f"`{choice}`" for choice in arguments)
+        return ", ".join(f"`{choice}`" for choice in arguments)
     if origin is Annotated:
-        bounds = ", ".join(_bounds(arguments[1:]))
+        bounds = " ".join(_bounds(arguments[1:]))
         return f"{_type_text(arguments[0])} {bounds}".strip()
     if origin in (Union, types.UnionType):
         return " or ".join(_type_text(part) for part in arguments if part is not type(None))
@@ -94,7 +93,8 @@ def _bounds(metadata: Any) -> Iterator[str]:
         constraints = entry.metadata if isinstance(entry, FieldInfo) else [entry]
         for constraint in constraints:
             for name, words in _COMPARISONS.items():
-                if (bound := getattr(constraint, name, None)) is not None:
+                bound = getattr(constraint, name, None)
+                if bound is not None and bound < _NO_BOUND:
                     yield f"{words} {bound:,}"
 
 

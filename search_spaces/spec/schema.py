@@ -51,8 +51,8 @@ class ModelSpec(Section):
         default=None,
         pattern=r"^[\w][\w./-]*$",
         max_length=200,
-        description="branch, tag or commit of a Hub id; a sweep finds its commit and keeps to it;"
-        " if unset, the commit of the study's first sweep",
+        description="branch, tag or commit of a Hub id; a study keeps to the commit of its first"
+        " sweep",
     )
     trust_remote_code: bool = Field(
         default=False,
@@ -71,25 +71,25 @@ class DataSpec(Section):
 
     files: tuple[UserPath, ...] = Field(
         default=(),
-        description="files or folders, read in this order: JSON lines, a JSON array, CSV, parquet,"
-        " text, each also gz, bz2, xz or zst, or a saved `datasets` folder; their content decides,"
-        " not their names",
+        description="files or folders, read in this order, recognised by content: JSON lines, a"
+        " JSON array, CSV, parquet or text, also packed (gz, bz2, xz, zst), or a saved `datasets`"
+        " folder",
     )
     field: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None,
-        description="the field of a record that holds the text or the messages, or a list of fields"
-        " to join; if unset, text, content, messages, conversations, or a known set such as prompt"
-        " and completion, where a record has one of them",
+        description="field of a record with the text or messages, or a list of fields to join; if"
+        " unset, a usual one (text, content, messages, conversations) or a usual set, such as"
+        " prompt and completion",
     )
     split: Literal["paragraph", "line", "file"] | None = Field(
         default=None,
-        description="unit of a text file that makes one sample; if unset, paragraph where blank"
-        " lines separate some, else line",
+        description="what is one sample of a text file; if unset, paragraph where blank lines"
+        " separate some, else line",
     )
     tokenizer: UserPath | None = Field(
         default=None,
-        description="a tokenizer.json, or a folder or Hub id that has one; its chat template, if it"
-        " has one, writes messages; if unset, a byte-level BPE is trained on the files",
+        description="a tokenizer.json, or a folder or Hub id that has one; its chat template"
+        " writes messages; if unset, a byte-level BPE is trained on the files",
     )
     lengths: dict[Count, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
@@ -125,19 +125,18 @@ class BudgetSpec(Section):
     training_hours: float | None = Field(
         default=None,
         gt=0,
-        description="length of the training run that this sweep is for, in hours: the sweep ends"
-        " when its best next trial is expected to save less time than it costs; if unset, it does"
-        " not end for this reason",
+        description="length in hours of the training run that is tuned: the sweep ends when its"
+        " best next trial would cost more time than it is expected to save; if unset, no such end",
     )
     patience: Count | None = Field(
         default=None, description="trials in a row without a better plan; if unset, no limit"
     )
     trial_seconds: Seconds = Field(
         default=600.0,
-        description="longest deadline of a trial, in seconds; workers that miss their deadline are"
-        " replaced. Once a trial with the same engine has been measured, the forecast sets an"
-        " earlier one: objective.max_seconds, plus a minute, plus four times the expected time to"
-        " build the model and run three of its slowest steps",
+        description="longest deadline of a trial, after which its workers are replaced. Once a"
+        " trial of the same engine was measured, the forecast sets an earlier one:"
+        " objective.max_seconds, plus a minute, plus four times the expected time to build the"
+        " model and run three of its slowest steps",
     )
 
 
@@ -156,9 +155,9 @@ class StudySpec(Section):
     )
     storage: str | None = Field(
         default=None,
-        description="an Optuna storage URL (sqlite:///..., postgresql://...); if unset, the"
-        " environment variable PLIMSOLL_STUDY_STORAGE, else SQLite in the study's folder."
-        " Its password is left out of saved copies of the specification",
+        description="Optuna storage URL (sqlite:///..., postgresql://...); if unset,"
+        " PLIMSOLL_STUDY_STORAGE of the environment, else SQLite in the study's folder. Saved"
+        " copies of the specification leave its password out",
     )
     wait_minutes: float = Field(
         default=10.0,
@@ -173,8 +172,8 @@ class StudySpec(Section):
     seed: Seed = Field(default=0, description="random seed of the sampler")
     warm_start: bool = Field(
         default=True,
-        description="learn from other studies in the same folder or storage that measured the same"
-        " model, data and training on the same device; they count less if their software differs",
+        description="learn from studies in the same folder or storage that measured the same"
+        " model, data and training on the same device; less if their software differs",
     )
 
 
@@ -184,14 +183,14 @@ class TrackingSpec(Section):
     enabled: bool = Field(default=True, description="log the sweep to MLflow")
     uri: str | None = Field(
         default=None,
-        description="MLflow tracking URI; if unset, the environment variable MLFLOW_TRACKING_URI,"
-        " else SQLite in study.folder",
+        description="MLflow tracking URI; if unset, MLFLOW_TRACKING_URI of the environment, else"
+        " SQLite in study.folder",
     )
     experiment: str | None = Field(
         default=None,
         min_length=1,
-        description="MLflow experiment; if unset, the environment variable MLFLOW_EXPERIMENT_NAME,"
-        " else the study's name",
+        description="MLflow experiment; if unset, MLFLOW_EXPERIMENT_NAME of the environment, else"
+        " the study's name",
     )
 
 
@@ -205,9 +204,9 @@ class SweepSpec(Section):
     space: SpaceSpec = SpaceSpec()
     baseline: dict[str, Any] = Field(
         default_factory=dict,
-        description="the setting of today, one value for each key of space that you know: the first"
-        " trial, which speed-ups are relative to. Its values are searched too; if unset, DDP with"
-        " micro-batch 1 and nothing recomputed",
+        description="the setting of today, one value for each key of space that you know: the"
+        " first trial, which speed-ups are relative to. Its values are searched too; if unset, DDP"
+        " with micro-batch 1 and nothing recomputed",
     )
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: BudgetSpec = BudgetSpec()

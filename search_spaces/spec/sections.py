@@ -57,8 +57,8 @@ class ClusterSpec(Section):
 
     address: str | None = Field(
         default=None,
-        description="Ray cluster to join (host:port, or auto); if unset, the cluster that this job"
-        " runs in, or else a new local one",
+        description="Ray cluster to join (host:port, or auto); if unset, the one that this job"
+        " runs in, else a new local one",
     )
     device: Device = Field(default="auto", description="auto uses CUDA if the cluster has it")
     workers: Count | Literal["auto"] = Field(
@@ -67,41 +67,40 @@ class ClusterSpec(Section):
     )
     groups: Count | Literal["auto"] = Field(
         default="auto",
-        description="trials that run at the same time, each in its own worker group; auto: one, but"
-        " if workers is a number, as many as get nodes of their own and fit in the head node's"
-        " memory (the sweep waits for one)",
+        description="trials at the same time, each in its own worker group; auto: one, but if"
+        " workers is a number, as many as get nodes of their own and fit in the head node's memory"
+        " (the sweep waits for one)",
     )
     share_nodes: bool = Field(
         default=False,
-        description="let concurrent trials share nodes; they then disturb each other's"
-        " measurements",
+        description="let concurrent trials share nodes and disturb each other's measurements",
     )
     wait_minutes: float = Field(
         default=5.0,
         ge=0,
         allow_inf_nan=False,
-        description="how long to wait for nodes of an existing cluster, whether an autoscaler has"
-        " yet to add them or they were lost",
+        description="how long to wait for nodes of an existing cluster, lost or still to be added"
+        " by an autoscaler",
     )
     start_minutes: float = Field(
         default=5.0,
         gt=0,
         allow_inf_nan=False,
-        description="how long workers may take to start and load what they train, once their nodes"
-        " are up; after that they are replaced, once per trial; with engine deepspeed 20 more, in"
-        " which its operators are compiled",
+        description="how long workers may take to start and load, once their nodes are up, before"
+        " they are replaced, once per trial; with engine deepspeed 20 more, to compile its"
+        " operators",
     )
     gpu: str | None = Field(
         default=None,
         min_length=1,
         max_length=100,
-        description="the GPU that `plimsoll plan` forecasts for, such as H100 or A100-40;"
-        " if unset, the one in this machine",
+        description="GPU that `plimsoll plan` forecasts for, such as H100 or A100-40; if unset,"
+        " the one in this machine",
     )
     gpus_per_node: Count | None = Field(
         default=None,
-        description="GPUs per node (joined by fast links), for `plimsoll plan`; if unset, the usual"
-        " number for the GPU",
+        description="GPUs per node (joined by fast links), for `plimsoll plan`; if unset, as usual"
+        " for the GPU",
     )
     price_per_gpu_hour: float | None = Field(
         default=None,
@@ -113,23 +112,23 @@ class ClusterSpec(Section):
         default=None,
         min_length=1,
         max_length=100,
-        description="the kind of nodes to use, by Ray's name for their accelerators (the label"
-        " ray.io/accelerator-type); if unset, the kind with room for most ranks",
+        description="kind of nodes to use, by Ray's label ray.io/accelerator-type; if unset, the"
+        " kind with room for most ranks",
     )
     cpus_per_worker: Count = Field(default=1, description="CPU cores and threads per rank")
     memory_gib: float | None = Field(
         default=None,
         gt=0,
         le=MOST_GIB,
-        description="memory limit per rank, in GiB: of the device on CUDA, above the idle worker on"
-        " CPU; never more than the device has, and all of it if unset",
+        description="memory limit per rank: of the device on CUDA, above the idle worker on CPU;"
+        " never more than the device has; if unset, all of it",
     )
     host_memory_gib: float | None = Field(
         default=None,
         gt=0,
         le=MOST_GIB,
-        description="memory of a node's host, in GiB, which offload uses; if unset, what the nodes"
-        " of a sweep have, and for `plimsoll plan` what a server with the GPU usually has",
+        description="memory of a node's host, which offload uses; if unset, that of the sweep's"
+        " nodes, and for `plimsoll plan` of a usual server with the GPU",
     )
     nvme_folder: UserPath | None = Field(
         default=None,
@@ -182,8 +181,8 @@ class ObjectiveSpec(Section):
     )
     prefer: Literal["speed", "headroom"] = Field(
         default="speed",
-        description="which of equally fast plans is best, as far as measurements tell: the one with"
-        " the highest lower end of its interval, or the one that leaves most memory free",
+        description="which of equally fast plans is best: the one with the highest lower end of"
+        " its interval, or the one that leaves most memory free",
     )
     at_least: AtLeastSpec = Field(
         default=AtLeastSpec(), description="minimum requirements for the best plan"
@@ -192,21 +191,21 @@ class ObjectiveSpec(Section):
         default=0.02,
         gt=0,
         lt=1,
-        description="a trial ends when the half-width of the 95 % confidence interval of its mean"
-        " step is below this share, and both halves of its steps agree within half of it",
+        description="a trial ends when half of the 95 % confidence interval of its mean step is"
+        " below this share, and both halves of its steps agree within half of it",
     )
     min_steps: Annotated[int, Field(ge=6)] = Field(
         default=12,
-        description="minimum optimizer steps to measure, not counting warm-up, or max_steps if that"
-        " is less; short steps are timed several at once and count as one",
+        description="minimum optimizer steps to measure after warm-up, or max_steps if that is"
+        " less; short steps are timed several at once and count as one",
     )
     max_steps: Annotated[int, Field(ge=6)] = Field(
         default=100, description="maximum optimizer steps per trial"
     )
     racing: bool = Field(
         default=True,
-        description="end a trial as soon as it is clearly slower than the incumbent; has no effect"
-        " if metric is headroom",
+        description="end a trial as soon as it is clearly slower than the incumbent; no effect if"
+        " metric is headroom",
     )
     max_seconds: Seconds = Field(
         default=60.0, description="maximum seconds of optimizer steps per trial"
@@ -234,32 +233,30 @@ class ValidationSpec(Section):
 
     enabled: bool = Field(
         default=True,
-        description="validate the best plan (`plimsoll tune --no-validation` skips it): a longer"
-        " run in fresh workers, with the longest samples first, an evaluation pass and a"
-        " checkpoint; its losses are compared with another plan's",
+        description="validate the best plan (`plimsoll tune --no-validation` skips it): longer, in"
+        " fresh workers, the longest samples first, with an evaluation pass, a checkpoint, and"
+        " losses compared with another plan's",
     )
     tries: Count = Field(
         default=3,
-        description="maximum number of plans to validate, one after the other until one passes",
+        description="plans to validate at most, one after the other until one passes",
     )
     repeats: Annotated[int, Field(ge=0, le=100)] = Field(
         default=10,
-        description="maximum number of trials that measure the leading plans and the baseline"
-        " again before the validation, until the leader is clear; 0 takes the fastest trial as it"
-        " is",
+        description="trials at most that measure the leading plans and the baseline again before"
+        " the validation, until the leader is clear; 0 takes the fastest trial as it is",
     )
     longer: Annotated[float, Field(ge=1, le=1000)] = Field(
         default=3.0,
-        description="limit on the steps and seconds of a validation, as a multiple of a trial's; it"
-        " is measured to half of objective.interval, for at least 10 seconds of steps or a third of"
+        description="limit on steps and seconds of a validation, as a multiple of a trial's; it"
+        " measures to half of objective.interval, for at least 10 seconds of steps or a third of"
         " its maximum if that is less",
     )
     folder: UserPath | None = Field(
         default=None,
         min_length=1,
-        description="where each rank writes its part of the checkpoint, which it then removes;"
-        " if unset, study.folder if it exists on the rank's machine, else the system's temporary"
-        " folder",
+        description="where each rank writes its part of the checkpoint, and removes it; if unset,"
+        " study.folder if the rank's machine has it, else the system's temporary folder",
     )
 
 
@@ -272,19 +269,19 @@ class LoraSpec(Section):
     )
     target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
         default="all-linear",
-        description="names of the linear layers and embeddings that get an adapter; all-linear:"
-        " every linear layer of the blocks",
+        description="names of linear layers and embeddings that get an adapter; all-linear: every"
+        " linear layer of the blocks",
     )
     modules_to_save: tuple[str, ...] = Field(
         default=(),
-        description="ends of the names of modules that are trained in full beside the adapters, in"
-        " fp32; as in peft, a frozen copy of each stays",
+        description="ends of the names of modules to train in full, in fp32; as in peft, a frozen"
+        " copy of each stays",
     )
     base: Base | None = Field(
         default=None,
-        description="how frozen weights are held: fp32, bf16, int8 or nf4; the last two by"
-        " bitsandbytes, in linear layers of the blocks, and bf16 elsewhere; if unset, as the folder"
-        " is quantized, else bf16, but fp32 with precision fp32",
+        description="how frozen weights are held; int8 and nf4 by bitsandbytes, in linear layers"
+        " of the blocks, with bf16 elsewhere; if unset, as the folder is quantized, else bf16, but"
+        " fp32 with precision fp32",
     )
 
 
@@ -305,9 +302,9 @@ class TrainSpec(Section):
     sequence_length: Count = Field(default=1024, description="longest sample, in tokens")
     optimizer: str = Field(
         default="adamw",
-        description="adamw, sgd, adafactor, lion, muon (for matrices in numbered blocks, and adamw"
-        " for the rest) or module:function, which takes the module and returns an optimizer with"
-        " its own groups and rates",
+        description="adamw, sgd, adafactor, lion, muon (for matrices in numbered blocks, adamw for"
+        " the rest) or module:function, which takes the module and returns an optimizer with its"
+        " own groups and rates",
     )
     momentum: float | None = Field(
         default=None,
@@ -317,8 +314,8 @@ class TrainSpec(Section):
     )
     betas: tuple[Beta, Beta] | None = Field(
         default=None,
-        description="decay rates of the moments of adamw, lion or muon's adamw; if unset,"
-        " (0.9, 0.999), and (0.9, 0.99) for lion",
+        description="decay rates of the moments of adamw, lion or muon's adamw; if unset, (0.9,"
+        " 0.999), for lion (0.9, 0.99)",
     )
     eps: float | None = Field(
         default=None,
@@ -327,10 +324,9 @@ class TrainSpec(Section):
     )
     micro_batch: Count | None = Field(
         default=None,
-        description="samples of a rank's forward pass in your training, if its loss depends on"
-        " them, as with BatchNorm, contrastive losses and balance losses of experts: plans with"
-        " another number are lossy, and searched only where space.micro_batch names them; if"
-        " unset, the loss is a mean over samples or targets",
+        description="samples of a forward pass in your own training, if its loss depends on them"
+        " (BatchNorm, contrastive losses, balance losses of experts): other numbers are then"
+        " lossy, searched only where space.micro_batch names them",
     )
     learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate")
     schedule: LearningRate = Field(
@@ -356,8 +352,8 @@ class TrainSpec(Section):
     )
     decay: Decay = Field(
         default="all",
-        description="weights that decay: all of them, or stock, which leaves out biases and norms"
-        " as the Trainer of transformers does",
+        description="weights that decay: all, or stock, which leaves out biases and norms as"
+        " transformers' Trainer does",
     )
     precision: Precision = Field(
         default="bf16",
