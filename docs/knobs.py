@@ -19,18 +19,15 @@ from search_spaces.rules.registry import RULES, knob_at_default
 _HEAD = f"""\
 # The knobs
 
-Every knob of a plan: its trade-off, the engines that have it, whether it is lossless (the same
-training with another speed and memory use) or lossy, whether forecasts depend on it (of the others
-only trials tell the effect), the rules that reject some of its values, and how the worker applies
-it. Set the values to search in the section `space` of a specification
-(`docs/spec.md`). For knobs that are not set there, `search_spaces/knobs/search_defaults.py` chooses
-the values. Lossy values are searched only if you name them, and every table, run and report labels
-them.
+Every knob of a plan. The section `space` of a specification (`docs/spec.md`) names the values to
+search; for other knobs `search_spaces/knobs/search_defaults.py` chooses them. A lossless knob
+changes speed and memory only; lossy values are searched only if you name them, and labelled. Where
+forecasts do not depend on a knob, only trials tell its effect.
 
-A knob is inactive if it changes nothing, given the other knobs; the column `active` says when it
-does. An inactive knob has its default, the value in bold, so that no plan has two names: the rule
-`{knob_at_default.__name__}` rejects other values. `accumulation` is not a knob: it follows from
-`train.global_batch`, `micro_batch` and `data`, and the rule `global_batch_is_kept` checks it.
+A knob that changes nothing, given the others, is not `active`, and has its default, in bold, so
+that no plan has two names: the rule `{knob_at_default.__name__}` rejects other values.
+`accumulation` is not a knob: it follows from `train.global_batch`, `micro_batch` and `data`, and
+the rule `global_batch_is_kept` checks it.
 
 This page is generated from the code: `python docs/knobs.py > docs/knobs.md`
 
