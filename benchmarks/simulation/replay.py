@@ -136,7 +136,7 @@ def _started(dumped: Json) -> DriverStarted:
     values = {
         name: TypeAdapter(kind).validate_python(dumped[name])
         for name, kind in types.items()
-        if name not in ("spec", "space")
+        if name in dumped and name not in ("spec", "space")
     }
     return DriverStarted(spec=spec, space=space, **values)
 

@@ -37,7 +37,11 @@ def make(mark, sleep=0, compute=0):
     while time.process_time() < until:
         pass
     os.sched_setaffinity(0, cores)
-    return torch.nn.Linear(2, WIDTH), lambda numbers: {"input": torch.ones(len(numbers), 2)}
+    return Net(2, WIDTH), lambda numbers: {"input": torch.ones(len(numbers), 2)}
+
+class Net(torch.nn.Linear):
+    def forward(self, input):
+        return super().forward(input).mean()
 
 def _parents():
     import psutil
