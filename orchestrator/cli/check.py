@@ -34,7 +34,8 @@ def check(
     spec = load_spec(spec_path, overrides or ())
 
     from orchestrator.report.document import understood_document
-    from orchestrator.report.understood import understood_block
+    from orchestrator.report.terminal import labelled_rows
+    from orchestrator.report.understood import understood_rows
     from search_spaces.space import build_space
     from workers.prepare import check_data
 
@@ -49,7 +50,7 @@ def check(
         ranks=ranks,
     )
     if not as_json:
-        table_console().print(understood_block(understanding))
+        table_console().print(labelled_rows(understood_rows(understanding)))
         _show(spec_path, context, ranks, space)
     content = {
         "specification": str(spec_path),

@@ -16,9 +16,8 @@ from search_spaces.spec.files import is_file
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState
-    from orchestrator.explain.context import ForecastContext
     from orchestrator.explain.untried import UntriedExplanation
-    from orchestrator.report.document import Explanation
+    from orchestrator.report.explain_text import Explanation
 
 
 def explain(
@@ -58,7 +57,10 @@ def explain(
         print_error(f"{best_sentence(state)}; --trial N explains how a trial ended")
         raise typer.Exit(ExitCode.NOTHING_FOUND)
     if not as_json:
-        _show(explanation, state)
+        from orchestrator.report.explain_text import explanation_text
+        from orchestrator.report.terminal import render_text
+
+        table_console().print(render_text(explanation_text(explanation, state)))
     from orchestrator.report.document import explanation_document
 
     result = Result(kind="explain", content=lambda: explanation_document(explanation, state))
@@ -92,6 +94,7 @@ def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | No
 
 def _explanation(state: SweepState, number: int | None, knobs: list[str]) -> Explanation | None:
     """Returns the explanation; None if the sweep has no best plan to explain."""
+    from orchestrator.explain.context import forecasts_or_reason
     from orchestrator.explain.trial import explain_trial, trial_named
     from orchestrator.explain.winner import explain_best
 
@@ -103,11 +106,10 @@ def _explanation(state: SweepState, number: int | None, knobs: list[str]) -> Exp
         print_line(f"it was tried, as trial {number}")
     if number is not None:
         record = trial_named(state, number)
-        return explain_trial(state, record, *_forecast_context(state))
-    best = state.best
-    if best is None:
+        return explain_trial(state, record, *forecasts_or_reason(state))
+    if state.best is None:
         return None
-    return explain_best(state, best, *_forecast_context(state))
+    return explain_best(state, state.best, *forecasts_or_reason(state))
 
 
 def _untried(state: SweepState, knobs: list[str]) -> UntriedExplanation:
@@ -115,28 +117,3 @@ def _untried(state: SweepState, knobs: list[str]) -> UntriedExplanation:
     from orchestrator.explain.untried import explain_untried
 
     return explain_untried(knob_args(knobs), forecast_context(state))
-
-
-def _forecast_context(state: SweepState) -> tuple[ForecastContext | None, str]:
-    """Returns the forecasts; None and the reason if nothing can be forecast here."""
-    from orchestrator.explain.context import forecast_context
-
-    try:
-        return forecast_context(state), ""
-    except UserError as error:
-        return None, " ".join(str(error).split())
-
-
-def _show(explanation: Explanation, state: SweepState) -> None:
-    from orchestrator.explain.trial import TrialExplanation
-    from orchestrator.explain.untried import UntriedExplanation
-    from orchestrator.explain.winner import BestExplanation
-    from orchestrator.report.explain_text import render_best, render_trial, render_untried
-
-    match explanation:
-        case BestExplanation():
-            table_console().print(render_best(explanation, state))
-        case TrialExplanation():
-            table_console().print(render_trial(explanation, state))
-        case UntriedExplanation():
-            table_console().print(render_untried(explanation))

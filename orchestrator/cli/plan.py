@@ -105,7 +105,7 @@ def plan(
     from orchestrator.forecast.planner import Planner
     from orchestrator.forecast.request import device_of, planning_request
     from orchestrator.report.document import planning_document
-    from orchestrator.report.plan_tables import render_plan_report
+    from orchestrator.report.plan_document import render_plan_report
     from orchestrator.report.plan_text import answer_sentence
     from workers.prepare import prepare_driver
 
@@ -157,7 +157,7 @@ def _write(files: tuple[Path, ...], report: PlanningReport, result: Result) -> N
         if file.suffix == ".json":
             write_text(file, result_to_json(result))
         else:
-            from orchestrator.report.plan_page import render_plan_page
+            from orchestrator.report.plan_document import render_plan_page
 
             write_text(file, render_plan_page(report))
     if files:
@@ -213,7 +213,7 @@ def _is_number(text: str) -> bool:
 
 
 def _explain(planner: Planner, report: PlanningReport, named: Plan | str) -> None:
-    from orchestrator.report.plan_tables import render_breakdown
+    from orchestrator.report.plan_document import render_breakdown
 
     plan = _plan_named(planner, report, named) if isinstance(named, str) else named
     table_console().print(render_breakdown(planner.explain(plan)))

@@ -31,8 +31,9 @@ def report(
 
     state = load_state(named.spec, named.name)
 
+    from orchestrator.explain.context import forecasts_or_reason
     from orchestrator.report.document import report_document
-    from orchestrator.report.sweep_text import render_report
+    from orchestrator.report.sweep_document import render_report, report_page
 
     result = Result(kind="report", content=lambda: report_document(state))
     file = out or (Path(f"{named.name}-report.html") if html else None)
@@ -43,9 +44,6 @@ def report(
     if file.suffix == ".json" and not html:
         write_text(file, result_to_json(result))
     else:
-        from orchestrator.report.page_data import report_data
-        from orchestrator.report.sweep_page import report_page
-
-        write_text(file, report_page(report_data(state)))
+        write_text(file, report_page(state, *forecasts_or_reason(state)))
     print_line(f"written: {file}")
     return result

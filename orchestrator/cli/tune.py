@@ -84,7 +84,7 @@ def tune(
     from orchestrator.cluster.runtime import ray_logs_enabled
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
-    from orchestrator.report.sweep_text import render_report
+    from orchestrator.report.sweep_document import render_report
     from orchestrator.sweep import run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
 

@@ -78,16 +78,16 @@ def verify(
 
 
 def _show(findings: tuple[Finding, ...], losses: Finding, settings_only: bool) -> None:
-    from rich.text import Text
+    from orchestrator.report.sections import Table
+    from orchestrator.report.terminal import render_table
 
-    from orchestrator.report.sweep_tables import plain_table
-
-    table = plain_table(("", False), ("expected", False), ("observed", False), ("", False))
-    for finding in findings:
-        mark = {True: "matches", False: "DIFFERS", None: "not checked"}[finding.passed]
-        cells = (finding.check, finding.expected, finding.observed, mark)
-        table.add_row(*(Text(cell) for cell in cells), style="" if finding.passed else "bold")
-    table_console().print(table)
+    marks = {True: "matches", False: "DIFFERS", None: "not checked"}
+    table = Table(
+        titles=("check", "expected", "observed", "verdict"),
+        rows=tuple((one.check, one.expected, one.observed, marks[one.passed]) for one in findings),
+        bold={index for index, one in enumerate(findings) if not one.passed},
+    )
+    table_console().print(render_table(table))
     different = [finding.check for finding in findings if finding.passed is False]
     if different:
         print_line(f"differs: {', '.join(different)}")

@@ -103,6 +103,14 @@ def forecast_context(state: SweepState) -> ForecastContext:
     )
 
 
+def forecasts_or_reason(state: SweepState) -> tuple[ForecastContext | None, str]:
+    """Returns the context of a study; None and the reason if nothing can be forecast here."""
+    try:
+        return forecast_context(state), ""
+    except UserError as error:
+        return None, " ".join(str(error).split())
+
+
 def _ranks(state: SweepState) -> int:
     workers = state.spec.cluster.workers
     tried = max(record.plan.world_size for record in state.records)

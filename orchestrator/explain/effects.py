@@ -35,9 +35,9 @@ class KnobEffect:
     """
 
     change: Change
-    ratio: Estimate | None
-    peak_bytes: float | None
-    trial: int | None
+    ratio: Estimate | None = None
+    peak_bytes: float | None = None
+    trial: int | None = None
     outcome_kind: str | None = None  # of the other plan's trial, if it measured nothing
     keeps_headroom: bool | None = None  # whether the forecast of the other plan does
 
@@ -56,27 +56,14 @@ def knob_effects(record: Record, other: Plan, context: ForecastContext) -> tuple
     It is a one-at-a-time ablation: each knob alone is set to its value in the other plan. If
     several plans do that, a measured one is taken before a forecast one, then the fastest.
     """
-    plan = record.plan
-    tables = context.sized.table, PlanTable.of(trial.plan for trial in context.state.records)
-    near = [
-        (neighbour.knob, table.plan(neighbour.row))
-        for table in tables
-        for neighbour in neighbours(plan, table)
-    ]
-    effects = []
-    for change in changes(plan, other):
-        ablations = [
-            near_plan
-            for knob, near_plan in near
-            if knob == change.knob and getattr(near_plan, knob) == change.other_value
-        ]
-        candidates = [
-            _effect(change, record, ablation, context.state.records, context)
-            for ablation in dict.fromkeys(ablations)
-        ]
-        unknown = KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
-        effects.append(min(candidates, key=_preference, default=unknown))
-    return tuple(effects)
+    found = {
+        (effect.change.knob, effect.change.other_value): effect
+        for effect in single_changes(record, context.state.records, context)
+    }
+    return tuple(
+        found.get((change.knob, change.other_value)) or KnobEffect(change=change)
+        for change in changes(record.plan, other)
+    )
 
 
 def _preference(effect: KnobEffect) -> tuple[bool, bool, float]:
@@ -125,30 +112,23 @@ def _effect(
     outcome = record.outcome
     if tried is not None and isinstance(outcome, Measured):
         other_outcome = tried.outcome
-        if isinstance(other_outcome, Measured):
-            return KnobEffect(
-                change=change,
-                ratio=quotient(outcome.samples_per_second, other_outcome.samples_per_second),
-                peak_bytes=float(outcome.memory.peak_bytes - other_outcome.memory.peak_bytes),
-                trial=tried.number,
-            )
+        if not isinstance(other_outcome, Measured):
+            return KnobEffect(change=change, trial=tried.number, outcome_kind=other_outcome.kind)
         return KnobEffect(
             change=change,
-            ratio=None,
-            peak_bytes=None,
+            ratio=quotient(outcome.samples_per_second, other_outcome.samples_per_second),
+            peak_bytes=float(outcome.memory.peak_bytes - other_outcome.memory.peak_bytes),
             trial=tried.number,
-            outcome_kind=other_outcome.kind,
         )
     expected = None if context is None else context.expected(record.plan)
     other_expected = None if context is None else context.expected(other)
     if expected is None or other_expected is None:
-        return KnobEffect(change=change, ratio=None, peak_bytes=None, trial=None)
+        return KnobEffect(change=change)
     forecast, other_forecast = expected.forecast, other_expected.forecast
     return KnobEffect(
         change=change,
         ratio=quotient(forecast.samples_per_second, other_forecast.samples_per_second),
         peak_bytes=forecast.peak_bytes.value - other_forecast.peak_bytes.value,
-        trial=None,
         keeps_headroom=other_expected.keeps_headroom,
     )
 

@@ -117,35 +117,25 @@ def _oom_fix(
     other, speed = expected.plan, expected.forecast.samples_per_second
     change = Change(knob=knob, value=getattr(plan, knob), other_value=getattr(other, knob))
     line = limit * (1 - context.state.spec.objective.headroom)
-    tried = context.record_of(other)
+    tried, measured = context.record_of(other), None
+    raised_peak = expected.forecast.peak_bytes.times(factor)
+    peak, fits = raised_peak.value, _fits(raised_peak, limit)
     if tried is not None:
         if not isinstance(tried.outcome, Measured):
             return None
-        peak = tried.outcome.memory.peak_bytes
-        return OomFix(
-            change=change,
-            plan=other,
-            trial=tried.number,
-            samples_per_second=speed,
-            measured=tried.outcome.samples_per_second,
-            peak_bytes=float(peak),
-            fits=1.0,
-            keeps_headroom=peak <= line,
-        )
-    raised_peak = expected.forecast.peak_bytes.times(factor)
-    fits = _fits(raised_peak, limit)
-    fits_host = bool(context.sized.hosted[row])
-    if fits < LIKELY or not fits_host:
+        peak, fits = float(tried.outcome.memory.peak_bytes), 1.0
+        measured = tried.outcome.samples_per_second
+    elif fits < LIKELY or not context.sized.hosted[row]:
         return None
     return OomFix(
         change=change,
         plan=other,
-        trial=None,
+        trial=None if tried is None else tried.number,
         samples_per_second=speed,
-        measured=None,
-        peak_bytes=raised_peak.value,
+        measured=measured,
+        peak_bytes=peak,
         fits=fits,
-        keeps_headroom=raised_peak.value <= line,
+        keeps_headroom=peak <= line,
     )
 
 

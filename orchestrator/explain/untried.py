@@ -30,6 +30,7 @@ Verdict = Literal[
     "forecast_to_be_slower",
     "not_reached",  # the sweep ended first, or is still running
 ]
+Bound = Literal["host", "limit", "usable", "certainty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class MayNotFit:
         fits: Probability to fit.
     """
 
-    bound: Literal["host", "limit", "usable", "certainty"]
+    bound: Bound
     bound_bytes: float
     needed_bytes: Estimate
     fits: float
@@ -111,6 +112,7 @@ UntriedReason = (
     | ForecastSpeed
     | SweepOver
 )
+Cause = tuple[Verdict, tuple[UntriedReason, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,38 +150,25 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
     searched = context.sized.table.values
     domains = {knob.name: searched[knob.name] for knob in KNOBS}
     batch = context.state.spec.train.global_batch
-    plan = complete_plan(knobs, template, domains, batch)
-    tried = context.record_of(template)
-    number = None if tried is None else tried.number
-    if isinstance(plan, Refused):
-        return _untried(context, None, number, _ruled_out(plan))
-    return _untried(context, plan, number, _cause(plan, best, domains, knobs, context))
-
-
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    verdict: Verdict
-    reasons: tuple[UntriedReason, ...]
-    rule: str = ""
-    trial: int | None = None
-
-
-def _untried(
-    context: ForecastContext, plan: Plan | None, like: int | None, cause: _Cause
-) -> UntriedExplanation:
-    best = context.state.best
-    other = context.state.space.baseline if best is None else best.plan
+    completed = complete_plan(knobs, template, domains, batch)
+    plan = None if isinstance(completed, Refused) else completed
+    verdict: Verdict = "ruled_out"
+    if isinstance(completed, Refused):
+        reasons: tuple[UntriedReason, ...] = (RuledOut(refused=completed),)
+    else:
+        verdict, reasons = _cause(completed, best, domains, knobs, context)
+    decisive, tried = reasons[0], context.record_of(template)
     expected = None if plan is None else context.expected(plan)
     return UntriedExplanation(
         study=context.state.study,
         plan=plan,
         lossy=() if plan is None else lossy_knobs(plan, context.state.spec),
-        like=like,
-        changes=() if plan is None else changes(other, plan),
-        verdict=cause.verdict,
-        rule=cause.rule,
-        trial=cause.trial,
-        reasons=cause.reasons,
+        like=None if tried is None else tried.number,
+        changes=() if plan is None else changes(template, plan),
+        verdict=verdict,
+        rule=decisive.refused.rule if isinstance(decisive, RuledOut) else "",
+        trial=decisive.trial if isinstance(decisive, AlreadyTried | NeedsNoLess) else None,
+        reasons=reasons,
         expected=expected,
         ratio=_speed_ratio(expected, best),
     )
@@ -191,25 +180,20 @@ def _cause(
     domains: Mapping[str, Values],
     named: Collection[str],
     context: ForecastContext,
-) -> _Cause:
+) -> Cause:
     if (tried := context.record_of(plan)) is not None:
-        return _Cause("tried", (AlreadyTried(trial=tried.number),), trial=tried.number)
+        return "tried", (AlreadyTried(trial=tried.number),)
     outside = tuple(_values_outside(plan, domains, named))
     if (refused := context.refusal(plan)) is not None:
-        return _ruled_out(refused, *outside)
+        return "ruled_out", (RuledOut(refused=refused), *outside)
     if not len(context.sized.table.rows_of(plan)):
-        return _Cause("not_in_the_space", outside or (CombinationNotSearched(),))
+        return "not_in_the_space", outside or (CombinationNotSearched(),)
     if (oom := _dominator(plan, context)) is not None:
-        reason = NeedsNoLess(trial=oom.number)
-        return _Cause("dominated", (reason, _end(context)), trial=oom.number)
+        return "dominated", (NeedsNoLess(trial=oom.number), _end(context))
     return _forecast_cause(plan, best, context)
 
 
-def _ruled_out(refused: Refused, *more: UntriedReason) -> _Cause:
-    return _Cause("ruled_out", (RuledOut(refused=refused), *more), refused.rule)
-
-
-def _forecast_cause(plan: Plan, best: Record | None, context: ForecastContext) -> _Cause:
+def _forecast_cause(plan: Plan, best: Record | None, context: ForecastContext) -> Cause:
     """Returns the cause for a plan that the search could have proposed."""
     expected = context.expected(plan)
     assert expected is not None  # it is in the space
@@ -218,10 +202,10 @@ def _forecast_cause(plan: Plan, best: Record | None, context: ForecastContext) -
     if best is not None and ratio is not None:
         speed = (ForecastSpeed(ratio=ratio, best=best.number),)
     if memory is not None:
-        return _Cause("forecast_not_to_fit", (memory, *speed, end))
+        return "forecast_not_to_fit", (memory, *speed, end)
     if ratio is not None and ratio.value < 1:
-        return _Cause("forecast_to_be_slower", (*speed, end))
-    return _Cause("not_reached", (end, *speed))
+        return "forecast_to_be_slower", (*speed, end)
+    return "not_reached", (end, *speed)
 
 
 def _values_outside(
@@ -250,18 +234,18 @@ def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
 def _memory(expected: ForecastRow, context: ForecastContext) -> MayNotFit | None:
     """Returns the reason why a plan is not expected to fit, None if it is."""
     question, peak, fits = context.question, expected.forecast.peak_bytes, expected.forecast.fits
-    host, host_limit = expected.forecast.host_bytes, HOST_SHARE * question.device.node_host_bytes
-    if host > host_limit:
-        needed = Estimate(value=host, low=host, high=host)
-        return MayNotFit(bound="host", bound_bytes=host_limit, needed_bytes=needed, fits=fits)
-    limit = float(question.limit_bytes)
-    if peak.value > limit:
-        return MayNotFit(bound="limit", bound_bytes=limit, needed_bytes=peak, fits=fits)
-    usable = question.line_bytes
-    if peak.value > usable:
-        return MayNotFit(bound="usable", bound_bytes=usable, needed_bytes=peak, fits=fits)
-    if fits < RECOMMENDED_FIT_PROBABILITY:
-        return MayNotFit(bound="certainty", bound_bytes=limit, needed_bytes=peak, fits=fits)
+    host, limit = expected.forecast.host_bytes, float(question.limit_bytes)
+    host_limit = HOST_SHARE * question.device.node_host_bytes
+    held = Estimate(value=host, low=host, high=host)
+    bounds: tuple[tuple[Bound, float, Estimate, bool], ...] = (
+        ("host", host_limit, held, host > host_limit),
+        ("limit", limit, peak, peak.value > limit),
+        ("usable", question.line_bytes, peak, peak.value > question.line_bytes),
+        ("certainty", limit, peak, fits < RECOMMENDED_FIT_PROBABILITY),
+    )
+    for bound, size, needed, exceeded in bounds:
+        if exceeded:
+            return MayNotFit(bound=bound, bound_bytes=size, needed_bytes=needed, fits=fits)
     return None
 
 

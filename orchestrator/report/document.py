@@ -15,7 +15,7 @@ from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
 from orchestrator.forecast.planner import PlanningReport
 from orchestrator.forecast.table import ForecastRow
-from orchestrator.report.explain_text import standing_sentences, untried_words
+from orchestrator.report.explain_text import Explanation, standing_sentences, untried_words
 from orchestrator.report.labels import failure_words, lossy_words, outcome_words, plan_words
 from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sweep_text import best_sentence
@@ -25,7 +25,6 @@ from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Estimate, Measured, Outcome, OutOfMemory
 
-Explanation = BestExplanation | TrialExplanation | UntriedExplanation
 _FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by", "host_bytes")
 
 

@@ -1,16 +1,10 @@
-"""Explanations as text for a terminal or a log."""
+"""Explanations in words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.rule import Rule
-from rich.table import Table
-from rich.text import Text
-
 from orchestrator.core.state import SweepState
-from orchestrator.explain.effects import Change, KnobEffect
 from orchestrator.explain.trial import OomFix, Shortage, TrialExplanation
 from orchestrator.explain.untried import (
     AlreadyTried,
@@ -25,36 +19,31 @@ from orchestrator.explain.untried import (
     ValueNotSearched,
 )
 from orchestrator.explain.winner import BestExplanation, Competitor, Seconds
-from orchestrator.report.format import gib, number, plural, spread, value_words
+from orchestrator.report.format import gib, number, plural, ratio_words, spread, value_words
 from orchestrator.report.labels import (
-    KIND_WORDS,
     lossy_suffix,
     outcome_words,
     plan_words,
     validation_words,
     violation_words,
 )
-from orchestrator.report.plan_text import category_words, interval, percent, significant, term_words
+from orchestrator.report.plan_text import (
+    category_words,
+    forecast_sentence,
+    percent,
+    significant,
+    term_words,
+)
 from orchestrator.report.reasons import reason_words, stop_words
-from orchestrator.report.sweep_tables import plain_table, section
+from orchestrator.report.sections import Code, Document, Section, Table
+from orchestrator.report.sweep_tables import change_words, effects_table
 from orchestrator.report.sweep_text import best_sentence, lossy_sentence
+from search_spaces.plan import Plan
 from search_spaces.trial import Crashed, Estimate, Outcome, OutOfMemory
 
+Explanation = BestExplanation | TrialExplanation | UntriedExplanation
 _MOST_PARTS = 3  # terms or phases of a step, per direction
 _SMALLEST = 0.01  # share of a step from which on a change is listed
-
-
-def change_words(changes: Sequence[Change]) -> str:
-    """Formats changes: `micro_batch 4 instead of 1, batching packed instead of padded`."""
-    return ", ".join(
-        f"{one.knob} {value_words(one.value)} instead of {value_words(one.other_value)}"
-        for one in changes
-    )
-
-
-def ratio_words(ratio: Estimate) -> str:
-    """Formats a ratio with its interval: `1.43 x (1.12 to 1.74)`."""
-    return f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def free_memory_sentence(explanation: BestExplanation) -> str:
@@ -105,29 +94,12 @@ def _ms(seconds: float) -> str:
     return f"{significant(1e3 * seconds)} ms"
 
 
-def effect_words(effect: KnobEffect) -> tuple[str, str, str]:
-    """Returns the cells of a knob effect: speed, memory and source."""
-    if effect.ratio is None:
-        if effect.trial is None:
-            return "-", "-", "no valid plan differs in this knob alone"
-        return "-", "-", f"trial {effect.trial}: {KIND_WORDS[effect.outcome_kind or 'measured']}"
-    more = effect.peak_bytes or 0.0
-    peak = f"{'-' if more < 0 else '+'}{gib(abs(more))}"
-    source = "forecast" if effect.trial is None else f"trial {effect.trial}"
-    return ratio_words(effect.ratio), peak, source
-
-
 def trial_sentences(explanation: TrialExplanation, state: SweepState) -> Iterator[str]:
     """Explains a trial: why it was tried, its forecast, its rank and its distance to the best."""
     trial = explanation.trial
     yield f"it was tried because: {reason_words(trial.reason)}"
     if (forecast := trial.forecast) is not None:
-        rate, peak = forecast.samples_per_second, forecast.peak_bytes
-        yield (
-            f"forecast before it ran: {significant(rate.value)} samples/s"
-            f" ({significant(rate.low)} to {significant(rate.high)}), peak {gib(peak.value)} GiB"
-            f" ({gib(peak.low)} to {gib(peak.high)}), {100 * forecast.fits:.0f} % likely to fit"
-        )
+        yield f"forecast before it ran: {forecast_sentence(forecast)}"
     if explanation.rank is not None:
         yield f"rank {explanation.rank} among feasible plans"
     yield from standing_sentences(explanation, state)
@@ -218,135 +190,6 @@ def fixes_sentence(shortage: Shortage) -> str:
     )
 
 
-def fix_words(fix: OomFix) -> tuple[str, str, str, str, str]:
-    """Returns the cells of a fix: change, forecast speed, measured speed, peak, evidence."""
-    change = fix.change
-    fits = f"{100 * fix.fits:.0f} %" if fix.trial is None else f"trial {fix.trial}"
-    peak = gib(fix.peak_bytes) + ("" if fix.keeps_headroom else " (over usable memory)")
-    return (
-        f"{change.knob} {value_words(change.other_value)}",
-        significant(fix.samples_per_second.value),
-        "-" if fix.measured is None else spread(fix.measured),
-        peak,
-        fits,
-    )
-
-
-def render_best(explanation: BestExplanation, state: SweepState) -> RenderableType:
-    """Renders the explanation of the best plan."""
-    parts = [
-        *_head(explanation.study, best_sentence(state), explanation.note),
-        Text(free_memory_sentence(explanation)),
-    ]
-    if lossy := lossy_sentence(state):
-        parts.append(Text(lossy, "yellow"))
-    for competitor in explanation.competitors:
-        if competitor.role == "baseline":
-            parts += _against_baseline(competitor)
-    runners_up = [one for one in explanation.competitors if one.role == "runner-up"]
-    if runners_up:
-        parts += section("Against the runners-up", _runners_up_table(runners_up))
-    return Group(*parts)
-
-
-def _against_baseline(baseline: Competitor) -> Iterator[RenderableType]:
-    trial = "not run" if baseline.trial is None else f"trial {baseline.trial}"
-    parts: list[RenderableType] = [Text(competitor_sentence(baseline), "bold")]
-    if baseline.knob_effects:
-        note = "effect: the best plan over the plan that differs in this knob alone; knobs interact"
-        parts += [_effects_table(baseline.knob_effects), Text(note)]
-    parts += map(Text, time_sentences(baseline))
-    words = plan_words(baseline.plan) + lossy_suffix(baseline.plan, baseline.lossy)
-    yield from section(f"Against the baseline: {words} ({trial})", *parts)
-
-
-def _effects_table(knob_effects: Sequence[KnobEffect]) -> Table:
-    grid = plain_table(
-        ("knob", False),
-        ("best", False),
-        ("baseline", False),
-        ("effect on speed", True),
-        ("peak GiB", True),
-        ("source", False),
-    )
-    for effect in knob_effects:
-        change = effect.change
-        grid.add_row(
-            change.knob,
-            Text(value_words(change.value)),
-            Text(value_words(change.other_value)),
-            *map(Text, effect_words(effect)),
-        )
-    return grid
-
-
-def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
-    grid = plain_table(
-        ("trial", True),
-        ("speed of the best over it", True),
-        ("", False),
-        ("peak GiB", True),
-        ("the best has", False),
-    )
-    for runner_up in runners_up:
-        grid.add_row(
-            str(runner_up.trial),
-            "-" if runner_up.ratio is None else ratio_words(runner_up.ratio),
-            "equal" if runner_up.equal else "",
-            "-" if runner_up.peak_bytes is None else gib(runner_up.peak_bytes),
-            Text(change_words(runner_up.changes) + lossy_suffix(runner_up.plan, runner_up.lossy)),
-        )
-    return grid
-
-
-def render_trial(explanation: TrialExplanation, state: SweepState) -> RenderableType:
-    """Renders the explanation of a trial."""
-    trial = explanation.trial
-    words = plan_words(trial.plan) + lossy_suffix(trial.plan, explanation.lossy)
-    title = f"trial {trial.number}, {words}: {outcome_words(trial.outcome)}"
-    parts = [
-        *_head(explanation.study, title, explanation.note),
-        *map(Text, trial_sentences(explanation, state)),
-    ]
-    if explanation.shortage is not None:
-        parts += _shortage(explanation.shortage)
-    if isinstance(trial.outcome, Crashed) and trial.outcome.trace:
-        parts += section("Traceback", Text(trial.outcome.trace.rstrip()))
-    return Group(*parts)
-
-
-def _shortage(shortage: Shortage) -> Iterator[RenderableType]:
-    memory: list[RenderableType] = [*map(Text, shortage_sentences(shortage))]
-    if shortage.held_bytes:
-        memory.append(_categories_table(shortage))
-    yield from section("Memory", *memory)
-    fixes: list[RenderableType] = [Text(fixes_sentence(shortage))]
-    if shortage.fixes:
-        fixes.append(_fixes_table(shortage))
-    yield from section("Single-knob changes that would fit", *fixes)
-
-
-def _categories_table(shortage: Shortage) -> Table:
-    grid = plain_table(("forecast by category", False), ("GiB", True), ("share of limit", True))
-    for name, size in sorted(shortage.held_bytes, key=lambda each: -each[1]):
-        if size:
-            grid.add_row(category_words(name), gib(size), percent(size / shortage.limit_bytes))
-    return grid
-
-
-def _fixes_table(shortage: Shortage) -> Table:
-    grid = plain_table(
-        ("change to", False),
-        ("forecast samples/s", True),
-        ("measured", True),
-        ("peak GiB", True),
-        ("fits", True),
-    )
-    for fix in shortage.fixes:
-        grid.add_row(*map(Text, fix_words(fix)))
-    return grid
-
-
 def untried_words(reason: UntriedReason) -> str:
     """Describes a reason why a plan was not tried."""
     match reason:
@@ -403,35 +246,117 @@ def _memory_words(reason: MayNotFit) -> str:
             return f"{peak}, too close to the limit of {bound} GiB: {fits}"
 
 
-def render_untried(untried: UntriedExplanation) -> RenderableType:
-    """Renders the explanation of a plan that was not tried."""
-    words = "no such plan"
-    if untried.plan is not None:
-        words = plan_words(untried.plan) + lossy_suffix(untried.plan, untried.lossy)
-    verdict = untried.verdict.replace("_", " ")
-    parts = _head(untried.study, f"{words}: {verdict}", "")
+def explanation_text(explanation: Explanation, state: SweepState) -> Document:
+    """Explains a best plan, a trial or an untried plan as a document."""
+    note = "" if isinstance(explanation, UntriedExplanation) else explanation.note
+    notes = [f"there are no forecasts: {note}"] if note else []
+    match explanation:
+        case BestExplanation():
+            headline, sections = best_sentence(state), _best_sections(explanation)
+            notes.append(lossy_sentence(state))
+        case TrialExplanation(trial=trial):
+            words = _lossy_plan(trial.plan, explanation.lossy)
+            headline = f"trial {trial.number}, {words}: {outcome_words(trial.outcome)}"
+            sections = _trial_sections(explanation, state)
+        case UntriedExplanation(plan=plan):
+            words = "no such plan" if plan is None else _lossy_plan(plan, explanation.lossy)
+            headline = f"{words}: {explanation.verdict.replace('_', ' ')}"
+            sections = iter((Section(blocks=tuple(_untried_sentences(explanation))),))
+    return Document(
+        title=f"plimsoll explain {explanation.study}",
+        headline=headline,
+        notes=tuple(filter(None, notes)),
+        sections=tuple(sections),
+    )
+
+
+def _lossy_plan(plan: Plan, lossy: Sequence[str]) -> str:
+    return plan_words(plan) + lossy_suffix(plan, lossy)
+
+
+def _best_sections(explanation: BestExplanation) -> Iterator[Section]:
+    yield Section(blocks=(free_memory_sentence(explanation),))
+    for one in explanation.competitors:
+        if one.role == "baseline":
+            trial = "not run" if one.trial is None else f"trial {one.trial}"
+            note = "effect: the best plan over the plan that differs in this knob alone"
+            effects = (effects_table(one.knob_effects), f"{note}; knobs interact")
+            yield Section(
+                title=f"Against the baseline: {_lossy_plan(one.plan, one.lossy)} ({trial})",
+                blocks=(
+                    competitor_sentence(one),
+                    *(effects if one.knob_effects else ()),
+                    *time_sentences(one),
+                ),
+            )
+    runners_up = [one for one in explanation.competitors if one.role == "runner-up"]
+    if runners_up:
+        yield Section(title="Against the runners-up", blocks=(_runners_up_table(runners_up),))
+
+
+def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
+    return Table(
+        titles=("#trial", "#speed of the best over it", "", "#peak GiB", "the best has"),
+        rows=tuple(
+            (
+                str(one.trial),
+                "-" if one.ratio is None else ratio_words(one.ratio),
+                "equal" if one.equal else "",
+                "-" if one.peak_bytes is None else gib(one.peak_bytes),
+                change_words(one.changes) + lossy_suffix(one.plan, one.lossy),
+            )
+            for one in runners_up
+        ),
+    )
+
+
+def _trial_sections(explanation: TrialExplanation, state: SweepState) -> Iterator[Section]:
+    yield Section(blocks=tuple(trial_sentences(explanation, state)))
+    if (shortage := explanation.shortage) is not None:
+        held = [_categories_table(shortage)] if shortage.held_bytes else []
+        yield Section(title="Memory", blocks=(*shortage_sentences(shortage), *held))
+        fixes = [_fixes_table(shortage)] if shortage.fixes else []
+        title = "Single-knob changes that would fit"
+        yield Section(title=title, blocks=(fixes_sentence(shortage), *fixes))
+    outcome = explanation.trial.outcome
+    if isinstance(outcome, Crashed) and outcome.trace:
+        yield Section(title="Traceback", blocks=(Code(text=outcome.trace.rstrip()),))
+
+
+def _categories_table(shortage: Shortage) -> Table:
+    held = sorted(shortage.held_bytes, key=lambda each: -each[1])
+    return Table(
+        titles=("forecast by category", "#GiB", "#share of limit"),
+        rows=tuple(
+            (category_words(name), gib(size), percent(size / shortage.limit_bytes))
+            for name, size in held
+            if size
+        ),
+    )
+
+
+def _fixes_table(shortage: Shortage) -> Table:
+    return Table(
+        titles=("change to", "#forecast samples/s", "#measured", "#peak GiB", "#fits"),
+        rows=tuple(map(fix_words, shortage.fixes)),
+    )
+
+
+def fix_words(fix: OomFix) -> tuple[str, str, str, str, str]:
+    """Returns the cells of a fix: change, forecast speed, measured speed, peak, evidence."""
+    return (
+        f"{fix.change.knob} {value_words(fix.change.other_value)}",
+        significant(fix.samples_per_second.value),
+        "-" if fix.measured is None else spread(fix.measured),
+        gib(fix.peak_bytes) + ("" if fix.keeps_headroom else " (over usable memory)"),
+        percent(fix.fits) if fix.trial is None else f"trial {fix.trial}",
+    )
+
+
+def _untried_sentences(untried: UntriedExplanation) -> Iterator[str]:
     if untried.changes:
         like = "the best plan" if untried.like is None else f"trial {untried.like}"
-        parts.append(Text(f"{like} has {change_words(untried.changes)}"))
-    parts += [Text(untried_words(reason)) for reason in untried.reasons]
+        yield f"{like} has {change_words(untried.changes)}"
+    yield from map(untried_words, untried.reasons)
     if untried.expected is not None:
-        forecast = untried.expected.forecast
-        rate, peak = forecast.samples_per_second, forecast.peak_bytes
-        parts.append(
-            Text(
-                f"forecast: {significant(rate.value)} samples/s ({interval(rate)}), peak"
-                f" {gib(peak.value)} GiB ({gib(peak.low)} to {gib(peak.high)}),"
-                f" {percent(forecast.fits)} likely to fit"
-            )
-        )
-    return Group(*parts)
-
-
-def _head(study: str, title: str, note: str) -> list[RenderableType]:
-    parts: list[RenderableType] = [
-        Rule(Text(f"plimsoll explain {study}"), align="left"),
-        Text(title, "bold"),
-    ]
-    if note:
-        parts.append(Text(f"note: there are no forecasts: {note}", "yellow"))
-    return parts
+        yield f"forecast: {forecast_sentence(untried.expected.forecast)}"

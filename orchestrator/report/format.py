@@ -46,6 +46,11 @@ def spread(estimate: Estimate) -> str:
     return f"{estimate.value:,.{decimals}f} ± {half:,.{decimals}f}"
 
 
+def ratio_words(ratio: Estimate) -> str:
+    """Formats a ratio with its interval: `1.43 x (1.12 to 1.74)`."""
+    return f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
 def relative_spread(estimate: Estimate) -> str:
     """Formats half the width of an interval in percent: `1.5 %`, or `100 % or more`."""
     half = estimate.relative_half_width

@@ -1,4 +1,4 @@
-"""Renderer of HTML pages from templates.
+"""Renderer of documents as HTML pages.
 
 A page is one file that loads nothing: it includes its styles, scripts and data.
 """
@@ -6,69 +6,33 @@ A page is one file that loads nothing: it includes its styles, scripts and data.
 from __future__ import annotations
 
 import gzip
+import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from orchestrator.report.charts import Figure
-
-ColumnKind = Literal["number", "words", "plan"]
+from orchestrator.report.sections import Document
 
 _PACKAGE = "orchestrator.report"
 _PLOTLY = "plotly/plotly-basic.min.js"
 _SCRIPT = "page.js"
-_DIGITS = 6  # significant digits of a float in a chart, finer than a pixel
-_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """A figure at the top of a page: its name, its value and a detail below it."""
+def render_page(document: Document, figures: Mapping[str, Figure]) -> str:
+    """Renders a document as the HTML of a page, with its charts by name.
 
-    name: str
-    value: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table of texts: the kind of each column by its title, and the rows.
-
-    Numbers are right-aligned and do not wrap; words and plans are left-aligned.
+    Charts get six significant digits, finer than a pixel.
     """
-
-    columns: Mapping[str, ColumnKind]
-    rows: tuple[tuple[str, ...], ...]
-
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows)
-
-    def cells(self, row: tuple[str, ...]) -> Iterator[tuple[ColumnKind, str]]:
-        """Yields the kind and the text of each cell of a row."""
-        for kind, cell in zip(self.columns.values(), row, strict=True):
-            yield kind, _on_one_line(cell) if kind == "number" else cell
-
-
-def render_page(template: str, *, figures: Mapping[str, Figure], **values: object) -> str:
-    """Renders a template of `orchestrator/report/templates` that extends `page.jinja`.
-
-    Args:
-        template: Its file name.
-        figures: Charts by the name of their place in the template.
-        values: The other values that the template names, such as `title`. Texts are escaped.
-
-    Raises:
-        jinja2.UndefinedError: If a value that the template names is missing.
-    """
-    rounded = {name: _rounded(figure) for name, figure in figures.items()}
-    return _environment().get_template(template).render(figures=rounded, **values)
+    rounded = json.loads(json.dumps(figures), parse_float=lambda text: float(f"{float(text):.6g}"))
+    headline = f"{document.headline[:1].upper()}{document.headline[1:]}"
+    page = _environment().get_template("document.jinja")
+    return page.render(document=document, headline=headline, figures=rounded)
 
 
 @cache
@@ -111,20 +75,3 @@ def _security_policy() -> str:
         f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:;"
         " base-uri 'none'; form-action 'none'"
     )
-
-
-def _rounded(value: object) -> object:
-    match value:
-        case float():
-            return float(f"{value:.{_DIGITS}g}")
-        case dict():
-            return {key: _rounded(part) for key, part in value.items()}
-        case list() | tuple():
-            return [_rounded(part) for part in value]
-        case _:
-            return value
-
-
-def _on_one_line(figure: str) -> str:
-    # an interval in brackets may wrap to the next line
-    return figure.replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " (")

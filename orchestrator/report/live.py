@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TextIO, final
+from typing import Any, TextIO, final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,13 +23,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import (
-    memory_of,
-    outcome_counts,
-    speedup,
-    thrashes,
-    within_headroom,
-)
+from orchestrator.core.objective import memory_of, outcome_counts, speedup
 from orchestrator.core.reasons import ChecksMachine
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat, repeats_at_the_end
@@ -48,9 +42,9 @@ from orchestrator.report.labels import (
     validation_words,
 )
 from orchestrator.report.reasons import note_words, reason_words, stop_words
-from orchestrator.report.sweep_tables import baseline_record, progress
-from orchestrator.report.terminal import SafeConsole, without_controls
-from orchestrator.report.understood import understood_block, understood_rows
+from orchestrator.report.sweep_tables import baseline_record, progress, shortcoming
+from orchestrator.report.terminal import SafeConsole, labelled_rows, without_controls
+from orchestrator.report.understood import understood_rows
 from search_spaces.trial import Measured
 
 _LONGEST_BAR = 60  # characters; a longer bar shows no more
@@ -70,43 +64,28 @@ _OTHER_ROWS = 16
 _MOST_OUTCOMES = 12
 _NOTES = 2
 _LABEL_COLUMNS = 11
+_ONE_LINE: Any = {"no_wrap": True, "overflow": "ellipsis"}
 # Drawing takes milliseconds on cores that may be measuring a trial on CPU.
 REFRESHES_PER_SECOND = 2.0
 
 
-def budget_bar(share: float, width: int, label: str) -> Text:
-    """Draws a bar for a share from 0 to 1 and its label, `width` characters in total."""
-    length = _bar_length(width, label)
-    filled = round(min(max(share, 0.0), 1.0) * length)
-    return Text.assemble(("━" * filled, "cyan"), ("─" * (length - filled), "bright_black"), label)
-
-
-def memory_bar(share: float, line: float, width: int, label: str) -> Text:
-    """Draws the peak as a share of the limit, with a mark where the headroom begins.
+def bar(share: float, width: int, label: str, line: float | None = None) -> Text:
+    """Draws a bar for a share from 0 to 1 and its label, `width` characters in total.
 
     Args:
-        share: Peak over limit; the bar is full from 1 on.
-        line: Share of the limit that a plan may use, 0 to 1.
+        share: Share of the bar that is filled; from 1 on all of it.
         width: Characters of bar and label together.
         label: Text after the bar.
+        line: For memory: the share of the limit that a plan may use, which gets a mark.
     """
-    length = _bar_length(width, label)
+    length = max(min(width - len(label), _LONGEST_BAR), 1)
     filled = round(min(max(share, 0.0), 1.0) * length)
-    mark = min(round(line * length), length - 1)
+    if line is None:
+        return Text("━" * filled, "cyan").append("─" * (length - filled), "bright_black") + label
     colour = "green" if share <= line else "yellow" if share <= 1 else "red"
-    bar = Text()
-    for cell in range(length):
-        if cell == mark:
-            bar.append("┃", "bold red")
-        elif cell < filled:
-            bar.append("█", colour)
-        else:
-            bar.append("░", "bright_black")
-    return bar.append(label)
-
-
-def _bar_length(width: int, label: str) -> int:
-    return max(min(width - len(label), _LONGEST_BAR), 1)
+    cells = Text("█" * filled, colour).append("░" * (length - filled), "bright_black")
+    mark = min(round(line * length), length - 1)
+    return Text.assemble(cells[:mark], ("┃", "bold red"), cells[mark + 1 :], label)
 
 
 def dashboard(state: SweepState, *, now: float, width: int, height: int) -> RenderableType:
@@ -126,7 +105,11 @@ def dashboard(state: SweepState, *, now: float, width: int, height: int) -> Rend
     for label, content in _rows(state, now, width - _LABEL_COLUMNS):
         rows.add_row(label, content)
     most = max(min(height - _OTHER_ROWS, _MOST_OUTCOMES), 1)
-    return Group(_title(state), rows, *_outcomes(state, most, width), *_notes(state))
+    notes = [
+        Text(" ".join(f"note: {note_words(note.note)}".split()), "yellow", **_ONE_LINE)
+        for note in state.notes[-_NOTES:]
+    ]
+    return Group(_title(state), rows, *_outcomes(state, most, width), *notes)
 
 
 def _title(state: SweepState) -> RenderableType:
@@ -141,15 +124,22 @@ def _title(state: SweepState) -> RenderableType:
 def _rows(state: SweepState, now: float, width: int) -> Iterator[tuple[str, RenderableType]]:
     yield from _running(state, now)
     yield from _best(state)
-    yield from _validation(state)
+    for last in state.validations[-1:]:
+        style = "red" if last.number in state.failed_validations else "green"
+        yield "validation", Text(f"of trial {last.number} {validation_words(last, state)}", style)
     yield from _memory(state, width)
     used = progress(state, now)
     left = "" if used.left_seconds is None else f", about {duration(used.left_seconds)} left"
     trials = f" {used.trials} of {used.trials_of}"
-    yield "trials", budget_bar(used.trials / used.trials_of, width, trials)
+    yield "trials", bar(used.trials / used.trials_of, width, trials)
     time = f" {duration(used.seconds)} of {duration(used.seconds_of)}{left}"
-    yield "time", budget_bar(used.seconds / used.seconds_of, width, time)
-    yield "outcomes", _counts(state)
+    yield "time", bar(used.seconds / used.seconds_of, width, time)
+    counts = outcome_counts(state.records)
+    kinds = [kind for kind in KIND_WORDS if counts.get(kind)]
+    parts = [Text(f"{counts[kind]} {KIND_WORDS[kind]}", COLOURS[kind]) for kind in kinds]
+    line = Text(" · ").join(parts) if parts else Text("none yet", "bright_black")
+    line.no_wrap = False  # many kinds do not fit on one line of 80 columns
+    yield "outcomes", line
 
 
 def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableType]]:
@@ -167,7 +157,7 @@ def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableTyp
     time = f"{duration(elapsed)} of at most {duration(deadline)}"
     expected = trial.forecast and forecast_words(trial.forecast, trial.reason)
     forecast = f" · forecast {expected}" if expected else ""
-    yield "", Text.assemble((f"{time}{forecast} · {reason_words(trial.reason)}", style))
+    yield "", Text(f"{time}{forecast} · {reason_words(trial.reason)}", style)
 
 
 def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
@@ -178,46 +168,22 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     words = labelled_plan(best.plan, state.spec, omit=fixed_knobs(state.space))
     yield "best", Text.assemble((f"trial {best.number} ", "bold"), (words, "green"))
     gain = speedup(best, baseline_record(state))
+    comparison = "" if gain is None else f" · {gain.value:.2f} x the baseline"
     if best.plan == state.space.baseline:
         comparison = " · the baseline"
-    else:
-        comparison = "" if gain is None else f" · {gain.value:.2f} x the baseline"
     yield "", Text.assemble((outcome_words(best.outcome), "bold green"), (comparison, "bold"))
 
 
-def _validation(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
-    if state.validations:
-        last = state.validations[-1]
-        failed = last.number in state.failed_validations
-        words = f"of trial {last.number} {validation_words(last, state)}"
-        yield "validation", Text(words, style="red" if failed else "green")
-
-
 def _memory(state: SweepState, width: int) -> Iterator[tuple[str, RenderableType]]:
-    headroom = state.spec.objective.headroom
     last = next((r for r in reversed(state.records) if isinstance(r.outcome, Measured)), None)
-    records = {"best": state.best} if state.best else {}
-    if last is not None and last != state.best:
-        records["last"] = last
     heading = "memory"
-    for name, record in records.items():
-        memory = memory_of(record)
-        limit = gib(memory.limit_bytes)
-        label = f" {name} {gib(memory.peak_bytes)} of {limit} GiB, {100 * memory.share:.0f} %"
-        yield heading, memory_bar(memory.share, 1 - headroom, width, label)
-        heading = ""
-
-
-def _counts(state: SweepState) -> RenderableType:
-    by_kind = outcome_counts(state.records)
-    parts = [
-        Text(f"{by_kind[kind]} {word}", COLOURS[kind])
-        for kind, word in KIND_WORDS.items()
-        if by_kind.get(kind)
-    ]
-    line = Text(" · ").join(parts) if parts else Text("none yet", "bright_black")
-    line.no_wrap = False  # many kinds do not fit on one line of 80 columns
-    return line
+    for name, record in (("best", state.best), ("last", last)):
+        if record is not None and (name, record) != ("last", state.best):
+            memory = memory_of(record)
+            used = f"{gib(memory.peak_bytes)} of {gib(memory.limit_bytes)} GiB"
+            label = f" {name} {used}, {100 * memory.share:.0f} %"
+            yield heading, bar(memory.share, width, label, 1 - state.spec.objective.headroom)
+            heading = ""
 
 
 def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableType]:
@@ -227,11 +193,9 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
     table.add_column(justify="right", style="bright_black", no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    omit = fixed_knobs(state.space)
     for record in reversed(state.records[-most:]):
-        words = labelled_plan(record.plan, state.spec, omit=omit)
-        outcome = _outcome(record, state.spec.objective.headroom, width >= _WIDE)
-        table.add_row(str(record.number), Text(words), outcome)
+        words = labelled_plan(record.plan, state.spec, omit=fixed_knobs(state.space))
+        table.add_row(str(record.number), Text(words), _outcome(record, state, width >= _WIDE))
     more = len(state.records) - most
     older = f" ({more} earlier)" if more > 0 else ""
     title = f"last {plural(min(most, len(state.records)), 'outcome')}{older}"
@@ -239,30 +203,19 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
     yield table
 
 
-def _outcome(record: Record, headroom: float, wide: bool) -> Text:
+def _outcome(record: Record, state: SweepState, wide: bool) -> Text:
     outcome = record.outcome
     text = Text(record_words(record, brief=not wide), COLOURS[outcome.kind])
     if not isinstance(outcome, Measured):
         return text
-    share = f"{100 * outcome.memory.share:.0f} %"
-    if not within_headroom(outcome.memory, headroom):
-        return text.append(f", peak {share}: over usable memory" if wide else " over", "bold red")
-    if thrashes(outcome.memory):
-        return text.append(f", peak {share}: thrashes" if wide else " thrashes", "bold red")
-    if not wide:
-        return text
-    forecast = ""
+    memory, forecast = outcome.memory, ""
     if record.forecast is not None:
-        forecast_share = record.forecast.peak_bytes.value / outcome.memory.limit_bytes
-        forecast = f" (forecast {100 * forecast_share:.0f} %)"
-    return text.append(f", peak {share}{forecast}", "bright_black")
-
-
-def _notes(state: SweepState) -> Iterator[RenderableType]:
-    for note in state.notes[-_NOTES:]:
-        text = Text(f"note: {' '.join(note_words(note.note).split())}", style="yellow")
-        text.no_wrap, text.overflow = True, "ellipsis"
-        yield text
+        share = record.forecast.peak_bytes.value / memory.limit_bytes
+        forecast = f" (forecast {100 * share:.0f} %)"
+    if wide:
+        text.append(f", peak {100 * memory.share:.0f} %{forecast}", "bright_black")
+    lack = shortcoming(record, state)
+    return text.append(f", {lack}" if lack else "", "bold red")
 
 
 @final
@@ -287,7 +240,7 @@ class LiveView(AbstractCallback):
     def on_event(self, event: Event, state: SweepState) -> None:
         """Stores the state for the next refresh."""
         if isinstance(event, SweepStarted) and event.understanding is not None:
-            self._console.print(understood_block(event.understanding))
+            self._console.print(labelled_rows(understood_rows(event.understanding)))
         self._state = state  # the dashboard shows the state alone
         if not self._live.is_started:
             self._live.start()

@@ -23,34 +23,26 @@ from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
-from search_spaces.trial import Estimate
+from search_spaces.trial import Estimate, PlanForecast
 
 TERM_WORDS: Mapping[str, str] = MappingProxyType(
     {
         "matmul": "matmuls",
-        "attention": "attention",
         "operators": "memory traffic",
         "launches": "kernel launches",
         "tensor_collectives": "tensor-parallel communication",
         "data_collectives": "data-parallel communication",
-        "pipeline_bubble": "pipeline bubble",
         "pipeline_hops": "pipeline communication",
         "optimizer": "optimizer step",
         "offload": "offload traffic",
-        "overhead": "overhead",
     }
 )
 CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
     {
-        "weights": "weights",
-        "gradients": "gradients",
         "optimizer": "optimizer states",
         "gathered": "gathered weights",
-        "activations": "activations",
-        "temporaries": "temporaries",
         "buffers": "communication buffers",
         "outside": "context and libraries",
-        "fragmentation": "fragmentation",
     }
 )
 
@@ -61,27 +53,20 @@ QUANTITY_WORDS: Mapping[QuantityName, str] = MappingProxyType(
         "block_parameters": "parameters per block",
         "bubble_ratio": "(stages - 1) / micro-batches",
         "collective_input": "input of collectives",
-        "collectives": "collectives",
-        "context": "context",
         "first_stage_blocks": "blocks in the first stage",
         "gradient_size": "each gradient",
         "head_backward": "head, backward",
         "hidden_states": "hidden states per micro-batch",
-        "input_per_block": "input per block",
         "launched_operators": "operators launched",
         "micro_batches": "micro-batches",
         "optimizer_state_size": "each state",
         "overlapped": "overlapped with compute",
         "peak_share": "share of the {precision} peak",
         "rank_buffers": "per rank",
-        "rate": "rate",
         "recomputed_blocks": "blocks recomputed",
-        "replicas": "replicas",
         "saved_for_head": "saved for the head",
         "saved_per_block": "saved per block",
         "sharding": "sharded over",
-        "shards": "shards",
-        "stages": "stages",
         "state_size": "state",
         "tensor_ranks": "ranks",
         "unfused_traffic": "memory traffic without fusion",
@@ -117,6 +102,16 @@ def interval(estimate: Estimate) -> str:
 def _brief(value: float) -> str:
     rounded = float(f"{value:.2g}")
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:#.2g}"
+
+
+def forecast_sentence(forecast: PlanForecast) -> str:
+    """Formats a forecast: `50 samples/s (48 to 53), peak 60 GiB (55 to 64), 93 % likely to fit`."""
+    rate, peak = forecast.samples_per_second, forecast.peak_bytes
+    host = f", {gib(forecast.host_bytes)} GiB of host memory per node"
+    return (
+        f"{significant(rate.value)} samples/s ({interval(rate)}), peak {gib(peak.value)} GiB"
+        f" ({gib(peak.low)} to {gib(peak.high)}), {percent(forecast.fits)} likely to fit"
+    ) + (host if forecast.host_bytes else "")
 
 
 def percent(share: float) -> str:

@@ -1,41 +1,47 @@
-"""Tables of the sweep report, narrow enough for 80 columns and plain enough for a log."""
+"""Tables of a sweep, and what they count."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 
-from rich import box
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from orchestrator.core.budget import completed_trials, rank_hours
-from orchestrator.core.objective import ranked, record_of, thrashes, within_headroom
+from orchestrator.core.objective import memory_of, ranked, record_of, thrashes, within_headroom
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import gib, mfu_words, number, rate, spread
+from orchestrator.explain.effects import Change, KnobEffect
+from orchestrator.report.format import (
+    gib,
+    mfu_words,
+    number,
+    rate,
+    ratio_words,
+    spread,
+    value_words,
+)
 from orchestrator.report.labels import (
     KIND_WORDS,
     fixed_knobs,
+    labelled_plan,
     lossy_words,
     outcome_words,
     plan_words,
+    record_words,
     violation_words,
 )
+from orchestrator.report.reasons import reason_words
+from orchestrator.report.sections import Table
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Anatomy, Measured, OutOfMemory
+from search_spaces.trial import Measured, MemoryReading, OutOfMemory
 
 _SECONDS_PER_MINUTE = 60.0
 _BEST = 5
 _FRONT = 8
-_INDENT = (0, 0, 0, 2)
+OUTSIDE = "outside the allocator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,51 +140,31 @@ def closest_record(records: Iterable[Record], headroom: float) -> Record | None:
     return min(excesses, key=lambda entry: entry[:2])[2] if excesses else None
 
 
-def plain_table(*headers: tuple[str, bool]) -> Table:
-    """Makes a table without side borders; each header has a flag that marks a column of numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for header, numeric in headers:
-        table.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
-    return table
-
-
-def section(title: str, *content: RenderableType) -> Iterator[RenderableType]:
-    """Yields a heading and its content, indented."""
-    yield Text(f"\n{title}", "bold cyan")
-    for part in content:
-        yield Padding(part, _INDENT, expand=False)
-
-
 def best_table(state: SweepState) -> Table:
     """Lists the best plans, best first, and the baseline; `=` marks equals of the best."""
-    order = ranked(state.by_plan, state.objective)
-    equal, best = {record.number for record in state.ties}, state.best
-    baseline = baseline_record(state)
-    offloads = any(record.forecast and record.forecast.host_bytes for record in state.records)
+    best, baseline = state.best, baseline_record(state)
+    listed = ranked(state.by_plan, state.objective)[:_BEST]
+    for also in (best, baseline):
+        if also is not None and also.number not in {record.number for record in listed}:
+            listed.append(also)
+    equal = {record.number for record in state.ties} if len(state.ties) > 1 else set[int]()
     forecast = "\n(forecast)" if any(record.forecast for record in state.records) else ""
-    table = plain_table(
-        ("trial", True),
-        ("plan", False),
-        (f"samples/s{forecast}", True),
-        ("tokens/s", True),
-        ("MFU", True),
-        ("step s", True),
-        (f"peak GiB{forecast}", True),
-        *([(f"host GiB{forecast}", True)] if offloads else []),
-    )
-    listed = order[:_BEST]
-    if best is not None and all(record.number != best.number for record in listed):
-        listed.append(best)
-    for record in listed:
-        mark = "=" if record.number in equal and len(equal) > 1 else ""
-        is_best = best is not None and record.number == best.number
-        _add(table, record, state, mark, style="bold" if is_best else "")
+    speed, peak = f"#samples/s{forecast}", f"#peak GiB{forecast}"
+    host = (f"#host GiB{forecast}",) if any(map(_host_bytes, state.records)) else ()
+    titles = ("#trial", "plan", speed, "#tokens/s", "#MFU", "#step s", peak, *host)
+    rows = [
+        (
+            f"{'=' if record.number in equal else ''}{record.number}",
+            _labelled(record, state),
+            *_figures(record)[: len(titles) - 2],
+        )
+        for record in listed
+    ]
     if baseline is None:
         words = plan_words(state.space.baseline, omit=fixed_knobs(state.space))
-        table.add_row("-", Text(f"{words} (baseline, not run)"), "-")
-    elif baseline not in listed:
-        _add(table, baseline, state, "", style="")
-    return table
+        rows.append(("-", f"{words} (baseline, not run)", *("-" * (len(titles) - 2))))
+    bold = {at for at, record in enumerate(listed) if best and record.number == best.number}
+    return Table(titles=titles, rows=tuple(rows), bold=bold)
 
 
 def front_table(state: SweepState) -> Table | None:
@@ -186,70 +172,63 @@ def front_table(state: SweepState) -> Table | None:
 
     The metrics are speed, free memory, and samples per price if there is a price.
     """
-    priced = state.objective.is_priced
     metrics: tuple[Metric, ...] = ("samples_per_second", "headroom")
-    if priced:
-        metrics = (*metrics, "samples_per_price")
+    titles: tuple[str, ...] = ("#trial", "plan", "#samples/s", "#free memory")
+    if state.objective.is_priced:
+        metrics, titles = (*metrics, "samples_per_price"), (*titles, "#samples/price")
     front = pareto_front(state.by_plan, state.objective, metrics)
     if len(front) < 2:
         return None
-    columns = ("trial", "plan", "samples/s", "free memory", *(["samples/price"] if priced else []))
-    table = plain_table(*((name, name != "plan") for name in columns))
+    rows = []
     for record in front[:_FRONT]:
-        assert isinstance(record.outcome, Measured)
         price = state.objective.value(record, "samples_per_price")
-        table.add_row(
-            str(record.number),
-            Text(plan_words(record.plan, omit=fixed_knobs(state.space))),
-            spread(record.outcome.samples_per_second),
-            f"{100 * (1 - record.outcome.memory.share):.0f} %",
-            *([] if price is None else [spread(price)]),
-            style="bold" if state.best and record.number == state.best.number else "",
-        )
+        words = plan_words(record.plan, omit=fixed_knobs(state.space))
+        assert isinstance(record.outcome, Measured)
+        speed = spread(record.outcome.samples_per_second)
+        free = f"{100 * (1 - record.outcome.memory.share):.0f} %"
+        prices = [] if price is None else [spread(price)]
+        rows.append((str(record.number), words, speed, free, *prices))
     if len(front) > _FRONT:
-        table.add_row("", Text(f"... and {len(front) - _FRONT} more"))
-    return table
+        rows.append(("", f"... and {len(front) - _FRONT} more", *[""] * (len(titles) - 2)))
+    best = state.best
+    bold = {at for at, record in enumerate(front) if best and record.number == best.number}
+    return Table(titles=titles, rows=tuple(rows), bold=bold)
 
 
-def _add(table: Table, record: Record, state: SweepState, mark: str, *, style: str) -> None:
+def _labelled(record: Record, state: SweepState) -> str:
+    labels = ", ".join(filter(None, _labels(record, state)))
     words = plan_words(record.plan, omit=fixed_knobs(state.space))
-    labels = [*_labels(record, state)]
-    plan = Text(f"{words} ({', '.join(labels)})" if labels else words)
-    if isinstance(record.outcome, Measured):
-        table.add_row(
-            f"{mark}{record.number}",
-            plan,
-            *_figures(record, record.outcome)[: len(table.columns) - 2],
-            style=style,
-        )
-        return
-    table.add_row(f"{mark}{record.number}", plan, "-", style=style)
+    return f"{words} ({labels})" if labels else words
 
 
 def _labels(record: Record, state: SweepState) -> Iterator[str]:
-    if record.plan == state.space.baseline:
-        yield "baseline"
+    yield "baseline" if record.plan == state.space.baseline else ""
     if record.number in {validation.number for validation in state.validations}:
         yield "validation failed" if record.number in state.failed_validations else "validated"
     if lossy := lossy_words(record.plan, state.spec):
         yield f"lossy: {lossy}"
+    yield shortcoming(record, state)
+    if isinstance(record.outcome, Measured) and record.outcome.conditions.throttled:
+        yield f"throttled: {', '.join(record.outcome.conditions.throttled)}"
+
+
+def shortcoming(record: Record, state: SweepState) -> str:
+    """Says why a record is not feasible; empty if it is."""
     outcome = record.outcome
-    if isinstance(outcome, Measured):
-        if not within_headroom(outcome.memory, state.spec.objective.headroom):
-            yield "over usable memory"
-        elif thrashes(outcome.memory):
-            yield "thrashes"
-        elif not state.objective.feasible(record):
-            yield "below a minimum"
-        if outcome.conditions.throttled:
-            yield f"throttled: {', '.join(outcome.conditions.throttled)}"
-    else:
-        yield KIND_WORDS[outcome.kind]
+    if not isinstance(outcome, Measured):
+        return KIND_WORDS[outcome.kind]
+    if not within_headroom(outcome.memory, state.spec.objective.headroom):
+        return "over usable memory"
+    if thrashes(outcome.memory):
+        return "thrashes"
+    return "" if state.objective.feasible(record) else "below a minimum"
 
 
-def _figures(record: Record, outcome: Measured) -> tuple[str, ...]:
-    memory, forecast = outcome.memory, record.forecast
-    host = forecast.host_bytes if forecast else 0.0
+def _figures(record: Record) -> tuple[str, ...]:
+    outcome, forecast = record.outcome, record.forecast
+    if not isinstance(outcome, Measured):
+        return tuple("-" * 6)
+    memory = outcome.memory
     speed = "" if forecast is None else f"\n({rate(forecast.samples_per_second.value)})"
     peak = "" if forecast is None else f"\n({gib(forecast.peak_bytes.value)})"
     return (
@@ -258,99 +237,109 @@ def _figures(record: Record, outcome: Measured) -> tuple[str, ...]:
         mfu_words(outcome.mfu),
         number(outcome.step_seconds.value),
         f"{gib(memory.peak_bytes)} {100 * memory.share:3.0f} %{peak}",
-        f"({gib(host)})" if host else "-",
+        f"({gib(host)})" if (host := _host_bytes(record)) else "-",
     )
+
+
+def _host_bytes(record: Record) -> float:
+    return record.forecast.host_bytes if record.forecast else 0.0
 
 
 def anatomy_table(record: Record) -> Table:
     """Breaks the peak of a measured trial down by category."""
-    assert isinstance(record.outcome, Measured)
-    memory = record.outcome.memory
-    table = plain_table(("category", False), ("GiB", True), ("share of peak", True))
-    for name, size in anatomy_rows(memory.anatomy):
-        share = f"{100 * size / memory.peak_bytes:.0f} %" if memory.peak_bytes else "-"
-        table.add_row(name, gib(size), share)
-    # On CPU this is the idle worker, and the limit counts from there.
-    counted = memory.peak_bytes > memory.reserved_bytes
-    outside = memory.anatomy.outside
-    share = f"{100 * outside / memory.peak_bytes:.0f} %" if counted else "not counted"
-    table.add_row("outside the allocator", gib(outside), share)
-    return table
+    memory = memory_of(record)
+    parts = dict(anatomy_rows(memory))
+    peak = memory.peak_bytes
+    rows = [
+        (name, gib(size), f"{100 * size / peak:.0f} %" if peak else "-")
+        for name, size in parts.items()
+    ]
+    if OUTSIDE not in parts:
+        rows.append((OUTSIDE, gib(memory.anatomy.outside), "not counted"))
+    return Table(titles=("category", "#GiB", "#share of peak"), rows=tuple(rows))
 
 
-def anatomy_rows(anatomy: Anatomy) -> Iterator[tuple[str, int]]:
-    """Yields the categories that the allocator held at the peak, in bytes, without unknown ones."""
+def anatomy_rows(memory: MemoryReading) -> Iterator[tuple[str, int]]:
+    """Yields the categories of a peak in bytes, without unknown ones.
+
+    On CPU, bytes outside the allocator are the idle worker, and the limit counts from there.
+    """
     for name, words in ANATOMY_WORDS.items():
-        size_bytes = getattr(anatomy, name)
+        size_bytes = getattr(memory.anatomy, name)
         if size_bytes is not None:
             yield words, size_bytes
+    if memory.peak_bytes > memory.reserved_bytes:
+        yield OUTSIDE, memory.anatomy.outside
 
 
 def outcomes_table(state: SweepState) -> Table:
     """Counts trials by outcome, each with the reason of its first trial."""
-    headroom = state.spec.objective.headroom
-    table = plain_table(("outcome", False), ("trials", True), ("first trial", False))
-
-    def within(record: Record) -> bool:
-        outcome = record.outcome
-        return isinstance(outcome, Measured) and within_headroom(outcome.memory, headroom)
-
-    def over(record: Record) -> bool:
-        return record.outcome.kind == "measured" and not within(record)
-
-    def thrashing(record: Record) -> bool:
-        outcome = record.outcome
-        return isinstance(outcome, Measured) and within(record) and thrashes(outcome.memory)
-
-    def below(record: Record) -> bool:
-        return within(record) and not thrashing(record) and not state.objective.feasible(record)
-
-    _add_outcome(table, "measured", state, state.objective.feasible, lambda _: "")
-    _add_outcome(table, "measured, below a minimum", state, below, _violation(state))
-    _add_outcome(table, "measured, over usable memory", state, over, _peak)
-    _add_outcome(table, "measured, but thrashes", state, thrashing, _violation(state))
-    for kind, words in KIND_WORDS.items():
-        if kind != "measured":
-            ended = partial(_ended_as, kind)
-            _add_outcome(table, words, state, ended, lambda record: outcome_words(record.outcome))
-    return table
+    groups: dict[str, list[Record]] = {}
+    for record in state.records:
+        measured = isinstance(record.outcome, Measured)
+        labels = ["measured"] if measured else []
+        label = ", ".join(filter(None, (*labels, shortcoming(record, state))))
+        groups.setdefault(label, []).append(record)
+    order = sorted(groups, key=lambda label: (not label.startswith("measured"), label))
+    return Table(
+        titles=("outcome", "#trials", "first trial"),
+        rows=tuple((one, str(len(groups[one])), _first(groups[one][0], state)) for one in order),
+    )
 
 
-def _ended_as(kind: str, record: Record) -> bool:
-    return record.outcome.kind == kind
-
-
-def _peak(record: Record) -> str:
-    assert isinstance(record.outcome, Measured)
-    share = f"{100 * record.outcome.memory.share:.0f} % of the limit"
-    return f"{outcome_words(record.outcome)}, peak {share}"
-
-
-def _violation(state: SweepState) -> Callable[[Record], str]:
-    def words(record: Record) -> str:
+def _first(record: Record, state: SweepState) -> str:
+    words = outcome_words(record.outcome)
+    if isinstance(record.outcome, Measured):
         violation = next(state.objective.violations(record), None)
-        return "" if violation is None else violation_words(violation)
-
-    return words
-
-
-def _add_outcome(
-    table: Table,
-    words: str,
-    state: SweepState,
-    matches: Callable[[Record], bool],
-    reason: Callable[[Record], str],
-) -> None:
-    records = [record for record in state.records if matches(record)]
-    if records:
-        first = reason(records[0])
-        detail = Text(f"trial {records[0].number}: {first}" if first else "")
-        table.add_row(words, str(len(records)), detail)
+        words = "" if violation is None else violation_words(violation)
+    return f"trial {record.number}: {words}" if words else ""
 
 
 def rules_table(state: SweepState) -> Table:
     """Counts the combinations that each rule forbids."""
-    table = plain_table(("rule", False), ("combinations", True))
-    for rule, count in state.space.ruled_out:
-        table.add_row(rule.replace("_", " "), f"{count:,}")
-    return table
+    counts = ((rule.replace("_", " "), f"{count:,}") for rule, count in state.space.ruled_out)
+    return Table(titles=("rule", "#combinations"), rows=tuple(counts))
+
+
+def trials_table(state: SweepState) -> Table:
+    """Lists every trial and why it was tried."""
+    omit = fixed_knobs(state.space)
+    return Table(
+        titles=("#trial", "plan", "outcome", "reason to try it"),
+        rows=tuple(
+            (
+                str(record.number),
+                labelled_plan(record.plan, state.spec, omit=omit),
+                record_words(record),
+                reason_words(record.reason),
+            )
+            for record in (*state.records, *state.validations)
+        ),
+    )
+
+
+def effects_table(effects: Sequence[KnobEffect]) -> Table:
+    """Compares the best plan with plans that differ in one knob."""
+    return Table(
+        titles=("the best has", "#effect on speed", "#peak GiB", "source"),
+        rows=tuple((change_words([effect.change]), *_effect_cells(effect)) for effect in effects),
+    )
+
+
+def change_words(changes: Sequence[Change]) -> str:
+    """Formats changes: `micro_batch 4 instead of 1, batching packed instead of padded`."""
+    return ", ".join(
+        f"{one.knob} {value_words(one.value)} instead of {value_words(one.other_value)}"
+        for one in changes
+    )
+
+
+def _effect_cells(effect: KnobEffect) -> tuple[str, str, str]:
+    if effect.ratio is None:
+        if effect.trial is None:
+            return "-", "-", "no valid plan differs in this knob alone"
+        return "-", "-", f"trial {effect.trial}: {KIND_WORDS[effect.outcome_kind or 'measured']}"
+    more = effect.peak_bytes or 0.0
+    source = "forecast" if effect.trial is None else f"trial {effect.trial}"
+    source += ", may not fit" if effect.keeps_headroom is False else ""
+    return ratio_words(effect.ratio), f"{'-' if more < 0 else '+'}{gib(abs(more))}", source

@@ -1,4 +1,4 @@
-"""The report of a sweep for terminals, and its sentences, which MLflow and the page also show."""
+"""Sentences about a sweep: the best plan, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-
-from rich.console import Group, RenderableType
-from rich.rule import Rule
-from rich.text import Text
 
 from orchestrator.core.objective import (
     PEAK_NOISE_SHARE,
@@ -24,33 +20,32 @@ from orchestrator.core.objective import (
 from orchestrator.core.records import Record, forecast_errors
 from orchestrator.core.repeats import infeasible_plans
 from orchestrator.core.state import SweepState
-from orchestrator.report.format import duration, gib, mfu_sentence, plural, spread, times_words
+from orchestrator.report.format import (
+    duration,
+    gib,
+    mfu_sentence,
+    plural,
+    ratio_words,
+    spread,
+    times_words,
+)
 from orchestrator.report.labels import (
     METRIC_WORDS,
     failure_words,
     fingerprint_sentence,
-    fixed_words,
     lossy_words,
     outcome_words,
     plan_words,
     validation_sentences,
     violation_words,
 )
-from orchestrator.report.reasons import stop_words
 from orchestrator.report.sweep_tables import (
-    anatomy_table,
     baseline_record,
-    best_table,
     closest_record,
-    front_table,
     memory_excess,
-    outcomes_table,
-    rules_table,
-    section,
 )
-from orchestrator.report.understood import understood_block
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Estimate, Measured
+from search_spaces.trial import Measured
 
 _MOST_NUMBERS = 12  # trial numbers in a list
 # Share by which two trials of a plan differ on a quiet machine, with 95 %
@@ -147,7 +142,9 @@ def speedup_sentence(state: SweepState) -> str:
     note = ""
     if not within_headroom(baseline.outcome.memory, state.spec.objective.headroom):
         note = ", which is over usable memory itself"
-    return f"{gain.value:.2f} x ({gain.low:.2f} to {gain.high:.2f}) the speed of {name}{note}"
+    elif gain.low <= 1 <= gain.high:
+        note = ", not clear of it"
+    return f"{ratio_words(gain)} the speed of {name}{note}"
 
 
 def regret_sentence(state: SweepState) -> str:
@@ -161,12 +158,11 @@ def regret_sentence(state: SweepState) -> str:
             "regret bound: none yet, too little is known of what the"
             f" {ended.untried:,} untried plans could reach"
         )
+    amount = _percent(1 - 1 / ratio if metric == "headroom" else ratio - 1)
     if ratio - 1 < measurable_difference(state.best, metric):
-        bound = f"{_BETTER[metric]} than the best by more than measurements can tell"
-    else:
-        bound = f"{_better_by(ratio, metric)} than the best"
+        amount = "measurements can tell"
     return (
-        f"regret bound: no untried plan {bound}"
+        f"regret bound: no untried plan {_BETTER[metric]} than the best by more than {amount}"
         f" ({ended.untried:,} untried, 95 % confidence, model-based)"
     )
 
@@ -193,16 +189,6 @@ def measurable_difference(record: Record, metric: Metric) -> float:
         )
     rate = record.outcome.samples_per_second
     return max(rate.high / rate.value - 1, _LEAST_DIFFERENCE)
-
-
-def _better_by(ratio: float, metric: Metric) -> str:
-    match metric:
-        case "samples_per_second":
-            return f"is more than {_percent(ratio - 1)} faster"
-        case "samples_per_price":
-            return f"gives over {_percent(ratio - 1)} more samples per unit of price"
-        case "headroom":
-            return f"has a peak more than {_percent(1 - 1 / ratio)} lower"
 
 
 def _percent(share: float) -> str:
@@ -338,31 +324,28 @@ def _medians(calibrated: Iterable[float | None], uncalibrated: Iterable[float | 
     return f"{100 * statistics.median(after):.0f} % ({100 * statistics.median(before):.0f} %)"
 
 
-def budget_sentence(state: SweepState) -> str:
-    """Reports the time from the first trial to the last; empty if there are no trials."""
-    if not state.records:
-        return ""
-    first = min(record.started_at for record in state.records)
-    last = max(record.ended_at for record in state.records)
-    return f"from first to last trial: {duration(last - first)}"
-
-
 def contention_sentence(state: SweepState) -> str:
     """Reports contention between trials; empty if no trial ran next to another.
 
     The evidence is a plan whose trial ran next to others and whose validation ran alone.
     """
-    if not any(_ran_concurrently(record, state.records) for record in state.records):
+    shared = {one.number: one for one in state.records if _ran_concurrently(one, state.records)}
+    if not shared:
         return ""
-    ratios = [(validation, ratio) for validation, ratio in _ratios(state) if ratio is not None]
-    if not ratios:
+    pairs = [(one, shared[one.number]) for one in state.validations if one.number in shared]
+    ratios = [
+        (validation.number, quotient(alone.samples_per_second, beside.samples_per_second))
+        for validation, trial in pairs
+        if isinstance(alone := validation.outcome, Measured)
+        and isinstance(beside := trial.outcome, Measured)
+    ]
+    number, ratio = ratios[-1] if ratios else (0, None)
+    if ratio is None:
         return (
             "trials ran side by side; contention between them is unknown, because no plan of such"
             " a trial was validated alone"
         )
-    validation, ratio = ratios[-1]
-    times = f"{ratio.value:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
-    evidence = f"alone, trial {validation.number}'s plan ran at {times} its speed next to others"
+    evidence = f"alone, trial {number}'s plan ran at {ratio_words(ratio)} its speed next to others"
     if ratio.low > 1:
         return (
             f"trials slowed each other down: {evidence}; set cluster.groups: 1 to measure one at a"
@@ -371,13 +354,6 @@ def contention_sentence(state: SweepState) -> str:
     if ratio.high < 1:
         return f"trials did not slow each other down: {evidence}; the machines have changed"
     return f"trials did not slow each other down beyond their intervals: {evidence}"
-
-
-def _ratios(state: SweepState) -> Iterator[tuple[Record, Estimate | None]]:
-    for validation in state.validations:
-        trial = next((r for r in state.records if r.number == validation.number), None)
-        if trial is not None and _ran_concurrently(trial, state.records):
-            yield validation, _ratio(validation, trial)
 
 
 def _ran_concurrently(record: Record, others: tuple[Record, ...]) -> bool:
@@ -390,68 +366,6 @@ def _ran_concurrently(record: Record, others: tuple[Record, ...]) -> bool:
     return length > 0 and shared >= _OVERLAP * length
 
 
-def _ratio(validation: Record, trial: Record) -> Estimate | None:
-    alone, shared = validation.outcome, trial.outcome
-    if not (isinstance(alone, Measured) and isinstance(shared, Measured)):
-        return None
-    return quotient(alone.samples_per_second, shared.samples_per_second)
-
-
-def render_report(state: SweepState, ui_command: str) -> RenderableType:
-    """Renders the report: the best plans, their speed-up, the outcomes and the rules that applied.
-
-    Args:
-        state: The sweep, ended or rebuilt from its study.
-        ui_command: The command that opens MLflow on the sweep; empty if it is not tracked.
-    """
-    parts: list[RenderableType] = [Rule(Text(f"plimsoll {state.study}"), align="left")]
-    parts += [Text(line) for line in _heading(state)]
-    if state.understanding is not None:
-        parts += section("Understood", understood_block(state.understanding))
-    parts += section("Result", *(Text(line, "bold") for line in _answer(state)))
-    if state.best is not None:
-        parts += section("Best plans", best_table(state), *map(Text, _legend(state)))
-        if (front := front_table(state)) is not None:
-            parts += section("Pareto front: no plan is better than these in every metric", front)
-        parts += section("Peak memory of the best plan", anatomy_table(state.best))
-    if state.records:
-        parts += section("Trial outcomes", outcomes_table(state))
-    if state.space.ruled_out:
-        parts += section("Combinations ruled out", rules_table(state))
-    if ui_command:
-        command = Text(ui_command, "bold", no_wrap=True, overflow="ignore")  # to be copied whole
-        parts += section("Compare the trials in MLflow", command)
-    return Group(*parts)
-
-
-def _heading(state: SweepState) -> Iterator[str]:
-    spec = state.spec
-    yield (
-        f"{spec.model.name}: global batch {spec.train.global_batch}, sequence length"
-        f" {spec.train.sequence_length}, {spec.train.optimizer}, {spec.train.precision}"
-    )
-    fingerprint = state.last_fingerprint
-    if fingerprint is not None:
-        hosts = plural(fingerprint.hosts, "host")
-        yield f"on {fingerprint.device} {fingerprint.device_name}, {hosts}"
-    if state.resumed and state.resumed == len(state.records):
-        yield f"{plural(len(state.records), 'trial')}, all from earlier runs"
-    elif state.resumed:
-        yield f"{plural(len(state.records), 'trial')}, {state.resumed} from earlier runs"
-    else:
-        yield plural(len(state.records), "trial")
-    if state.ended is not None:
-        elapsed = duration(state.ended.at - state.started_at)
-        yield f"ended after {elapsed}: {stop_words(state.ended.reason)}"
-    elif span := budget_sentence(state):
-        yield span
-
-
-def _answer(state: SweepState) -> Iterator[str]:
-    yield best_sentence(state)
-    yield from evidence_sentences(state)
-
-
 def evidence_sentences(state: SweepState) -> Iterator[str]:
     """Yields the evidence for the best plan; nothing without one."""
     if state.best is None:
@@ -461,30 +375,10 @@ def evidence_sentences(state: SweepState) -> Iterator[str]:
     sentences = (
         repeats_sentence(state),
         *validation_sentences(state),
-        speedup_sentence(state),
         mfu_sentence(outcome.mfu, outcome.ceiling, outcome.paper_mfu),
         drift_sentence(state),
-        lossy_sentence(state),
         contention_sentence(state),
         fingerprint_sentence(state),
         regret_sentence(state),
     )
     yield from filter(None, sentences)
-
-
-def _legend(state: SweepState) -> Iterator[str]:
-    headroom = state.spec.objective.headroom
-    share = f"{100 * (1 - headroom):.0f} %"
-    if limit := state.memory_limit_bytes:
-        usable = gib(limit * (1 - headroom))
-        yield f"usable memory: {usable} GiB per rank, {share} of the limit of {gib(limit)} GiB"
-    else:
-        yield f"usable memory: {share} of the limit"
-    if common := fixed_words(state.space):
-        yield f"all plans: {common}"
-    if equal := equals_sentence(state):
-        yield equal
-    if compilation := compile_sentence(state):
-        yield compilation
-    if forecast_errors := forecast_sentence(state):
-        yield forecast_errors

@@ -1,4 +1,4 @@
-"""Output to terminals of texts that somebody else may have written.
+"""Renderer of documents for terminals, and output of texts that somebody else may have written.
 
 Names and messages come from specifications, models and shared databases. On a terminal, control
 characters in them move the cursor, set the title or the clipboard, or reverse what is read.
@@ -10,8 +10,15 @@ import re
 from collections.abc import Iterable
 from typing import Any, final
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
 from rich.segment import Segment
+from rich.table import Table as Grid
+from rich.text import Text
+
+from orchestrator.report.sections import Block, Code, Document, Table
 
 _TEXT = "\t\n"  # controls that belong to texts
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of reading
@@ -21,6 +28,7 @@ _COLOR = re.compile(r"(\x1b\[[0-9;]*m|\r\n?)")  # and the line ends of progress 
 _PICTURES = 0x2400  # U+241B is a picture of ESC, and so on
 _DELETE, _DELETE_PICTURE = 0x7F, "\u2421"
 _UNKNOWN = "\ufffd"
+_INDENT = (0, 0, 0, 2)
 
 
 def without_controls(text: str) -> str:
@@ -58,3 +66,51 @@ class SafeConsole(Console):
                 yield Segment(without_controls(segment.text), segment.style)
             else:
                 yield segment
+
+
+def render_text(document: Document) -> RenderableType:
+    """Renders a document, narrow enough for 80 columns and plain enough for a log."""
+    parts: list[RenderableType] = [Rule(Text(document.title), align="left")]
+    parts += map(Text, document.facts)
+    if document.understood:
+        parts += [labelled_rows(document.understood), Text()]
+    parts.append(Text(document.headline, "bold"))
+    parts += [Text(f"note: {note}", "yellow") for note in document.notes]
+    for section in document.sections:
+        if section.blocks and not section.folded:
+            if section.title:
+                parts.append(Text(f"\n{section.title}", "bold cyan"))
+            indent = _INDENT if section.title else 0
+            parts += (Padding(_block(one), indent, expand=False) for one in section.blocks)
+    if document.footer:
+        parts.append(Text(f"\n{document.footer}", "bright_black"))
+    return Group(*parts)
+
+
+def _block(block: Block) -> RenderableType:
+    match block:
+        case Table():
+            return render_table(block)
+        case Code(text=text):  # to be copied whole
+            return Text(text, "bold", no_wrap=True, overflow="ignore")
+        case _:
+            return Text(block)
+
+
+def render_table(table: Table) -> Grid:
+    """Renders a table without side borders."""
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for name, kind in table.columns:
+        number = kind == "number"
+        grid.add_column(name, justify="right" if number else "left", no_wrap=number)
+    for index, row in enumerate(table.rows):
+        grid.add_row(*map(Text, row), style="bold" if index in table.bold else "")
+    return grid
+
+
+def labelled_rows(rows: Iterable[tuple[str, str]]) -> Grid:
+    """Renders rows of a label and words."""
+    grid = Grid.grid(padding=(0, 2))
+    for label, words in rows:
+        grid.add_row(Text(label, "bold"), Text(words))
+    return grid

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from rich.table import Table
-from rich.text import Text
-
-from orchestrator.report import html
 from orchestrator.report.format import count_words, gib, plural
 from search_spaces.facts import (
     TEXT_FORMS,
@@ -60,20 +56,6 @@ def understood_rows(understanding: Understanding) -> tuple[tuple[str, str], ...]
     """Returns the rows of the block: data, model, loss and machine."""
     parts = (data_rows, model_rows, loss_rows, machine_rows)
     return tuple(row for part in parts for row in part(understanding))
-
-
-def understood_block(understanding: Understanding) -> Table:
-    """Renders the block for terminals."""
-    grid = Table.grid(padding=(0, 2))
-    for label, words in understood_rows(understanding):
-        grid.add_row(Text(label, "bold"), Text(words))
-    return grid
-
-
-def understood_table(understanding: Understanding) -> html.Table:
-    """Returns the block for pages."""
-    columns: dict[str, html.ColumnKind] = {"understood": "words", "": "words"}
-    return html.Table(columns=columns, rows=understood_rows(understanding))
 
 
 def data_rows(understanding: Understanding) -> Rows:

@@ -5,29 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from orchestrator.core.objective import outcome_counts
 from orchestrator.core.state import SweepState
 from orchestrator.host import package_versions, system_facts
-from orchestrator.report.labels import counts_words
-from orchestrator.report.page_data import ReportData
-from orchestrator.report.reasons import stop_words
-from orchestrator.report.sweep_page import report_page
-from orchestrator.report.sweep_text import (
-    best_sentence,
-    equals_sentence,
-    evidence_sentences,
-    forecast_sentence,
-    lossy_sentence,
-    speedup_sentence,
-)
+from orchestrator.report.sweep_document import report_page, sweep_document
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint
 
-_WITHOUT = (
-    "This page was written when the sweep ended and has measurements only; `plimsoll report"
-    " --html` adds forecasts of untried plans."
-)
+_WITHOUT = "they need a trace of the model; `plimsoll report --html` adds them"
 
 
 def start_files(spec: SweepSpec) -> dict[str, str]:
@@ -56,22 +41,13 @@ def end_files(state: SweepState) -> dict[str, str]:
     """
     best = state.best
     plan = {} if best is None else {"best_plan.json": _json(best.plan.as_dict())}
-    return plan | {"report.html": report_page(ReportData(state=state, context=None, note=_WITHOUT))}
+    return plan | {"report.html": report_page(state, note=_WITHOUT)}
 
 
 def answer_markdown(state: SweepState) -> str:
     """Returns the description of the sweep's run; MLflow shows its first three lines."""
-    sentences = [best_sentence(state)]
-    if state.best is not None:
-        sentences += [speedup_sentence(state), lossy_sentence(state)]
-        sentences += [one for one in evidence_sentences(state) if one not in sentences]
-        sentences.append(equals_sentence(state))
-    sentences.append(forecast_sentence(state))
-    outcomes = counts_words(outcome_counts(state.records)) or "none"
-    sentences.append(f"trials: {outcomes}")
-    if state.ended is not None:
-        sentences.append(f"ended: {stop_words(state.ended.reason)}")
-    return "\n".join(f"- {sentence}" for sentence in sentences if sentence)
+    document = sweep_document(state)
+    return "\n".join(f"- {sentence}" for sentence in document.sentences)
 
 
 def _json(value: object) -> str:

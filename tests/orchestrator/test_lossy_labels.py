@@ -18,12 +18,11 @@ from orchestrator.export.bundle import readme
 from orchestrator.export.formats import export_bundle
 from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.source import ExportSource
-from orchestrator.report.explain_text import render_best, render_trial
+from orchestrator.report.explain_text import explanation_text
 from orchestrator.report.labels import may_be_lossy
 from orchestrator.report.live import dashboard, lines
-from orchestrator.report.page_data import ReportData
-from orchestrator.report.sweep_page import report_page
-from orchestrator.report.sweep_text import render_report
+from orchestrator.report.sweep_document import render_report, report_page
+from orchestrator.report.terminal import render_text
 from orchestrator.tracking.mlflow_fields import sweep_tags, trial_tags
 from orchestrator.tracking.mlflow_view import view_state
 from tests.orchestrator.export.folders import taken_of
@@ -60,17 +59,17 @@ def started(state: SweepState) -> str:
 
 def won(state: SweepState) -> str:
     assert state.best is not None
-    return printed(render_best(explain_best(state, state.best, None), state))
+    return printed(render_text(explanation_text(explain_best(state, state.best, None), state)))
 
 
 VIEWS: dict[str, Callable[[SweepState], str]] = {
     "report": lambda state: printed(render_report(state, "plimsoll ui")),
-    "page": lambda state: report_page(ReportData(state=state, context=None, note="")),
+    "page": report_page,
     "log": started,
     "live": lambda state: printed(dashboard(state, now=BEGAN, width=200, height=60)),
     "explain": won,
     "explain --plan": lambda state: printed(
-        render_trial(explain_trial(state, state.records[1], None), state)
+        render_text(explanation_text(explain_trial(state, state.records[1], None), state))
     ),
 }
 

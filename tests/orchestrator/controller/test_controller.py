@@ -27,9 +27,7 @@ from orchestrator.core.reasons import IsBaseline, Remeasures, Sampled, Validates
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.report.live import PlainView
-from orchestrator.report.page_data import ReportData
-from orchestrator.report.sweep_page import report_page
-from orchestrator.report.sweep_text import render_report
+from orchestrator.report.sweep_document import render_report, report_page
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.storage import open_engine, storage_url
 from orchestrator.tracking.events import line_of, to_json
@@ -320,7 +318,7 @@ def test_s5_no_listener_and_no_record_has_secrets_of_messages(sweep: Make) -> No
         "study": repr(ours.study.records()),
         "log": log.getvalue(),
         "report": said.getvalue(),
-        "page": report_page(ReportData(state=state, context=None, note="")),
+        "page": report_page(state),
         "events": "\n".join(events),
         "mlflow": repr([trial_tags(record, state.spec, "demo") for record in state.records]),
         "decisions": repr(ours.decisions),

@@ -16,13 +16,14 @@ from orchestrator.explain.trial import (
     trial_named,
 )
 from orchestrator.report.explain_text import (
+    explanation_text,
     fix_words,
     fixes_sentence,
-    render_trial,
     shortage_sentences,
     standing_sentences,
     trial_sentences,
 )
+from orchestrator.report.terminal import render_text
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Outcome
@@ -142,7 +143,9 @@ def test_every_ending_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     state = a_state(tried)
     for record in state.records:
         Console(width=110).print(
-            render_trial(explain_trial(state, record, None, "no model here"), state)
+            render_text(
+                explanation_text(explain_trial(state, record, None, "no model here"), state)
+            )
         )
     said = capsys.readouterr().out
 

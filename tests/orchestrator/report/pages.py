@@ -11,9 +11,8 @@ from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.planner import Planner
-from orchestrator.report.page_data import ReportData
-from orchestrator.report.plan_page import render_plan_page
-from orchestrator.report.sweep_page import report_page
+from orchestrator.report.plan_document import render_plan_page
+from orchestrator.report.sweep_document import report_page
 from search_spaces.spec.schema import GIB
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.forecast.values import a_calibration, a_footprint, a_question, facts
@@ -30,9 +29,9 @@ def every_page() -> dict[str, str]:
     report = hostile(validated((3.0, 2.0, 1.0)))
     nothing_fits = hostile(a_state([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
     return {
-        "sweep": report_page(ReportData(state=forecasts, context=a_ground(forecasts))),
-        "validated": report_page(ReportData(state=report, context=None, note=HOSTILE)),
-        "no answer": report_page(ReportData(state=nothing_fits, context=None)),
+        "sweep": report_page(forecasts, a_ground(forecasts)),
+        "validated": report_page(report, note=HOSTILE),
+        "no answer": report_page(nothing_fits),
         "plan": plan_page((8, 16)),
         "no plan": plan_page((1,), limit_bytes=GIB),
     }

@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.report import html
-from orchestrator.report.charts import Figure, hover_text
+from orchestrator.report.charts import hover_text
 from orchestrator.report.html import render_page
-from orchestrator.report.page_data import ReportData
-from orchestrator.report.sweep_page import report_page
+from orchestrator.report.sections import Document, Section
+from orchestrator.report.sweep_document import report_page
 from tests.orchestrator.explain.values import a_ground, a_state
 from tests.orchestrator.report.pages import HOSTILE, figures_of
 from tests.orchestrator.report.values import TRIED
@@ -43,7 +43,7 @@ class Tags(HTMLParser):
 
 
 def one_chart(name: str) -> str:
-    figure: Figure = {
+    figure = {
         "data": [
             {
                 "type": "scatter",
@@ -56,13 +56,15 @@ def one_chart(name: str) -> str:
         ],
         "layout": {"height": 300, "xaxis": {}, "yaxis": {}},
     }
-    return render_page("chart.jinja", title=name, caption=name, figures={"one": figure})
+    section = Section(title=name, chart="one", caption=name)
+    document = Document(title=name, headline=name, sections=(section,))
+    return render_page(document, {"one": figure})
 
 
 def test_the_pages_have_every_chart_and_are_small(pages: dict[str, str]) -> None:
     assert {name for page in pages.values() for name in figures_of(page)} == CHARTS
     many = a_state(TRIED * 100)
-    long = report_page(ReportData(state=many, context=a_ground(many)))
+    long = report_page(many, a_ground(many))
 
     assert len(figures_of(long)["trials"]["data"][1]["x"]) == 400
     assert max(len(page.encode()) for page in (long, *pages.values())) < MOST_BYTES

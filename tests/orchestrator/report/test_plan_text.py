@@ -30,9 +30,9 @@ def test_numbers_have_three_digits_and_bounds_of_intervals_two() -> None:
     assert interval(Estimate(low=1234, value=2000, high=3456)) == "1,200 to 3,500"
 
 
-def test_every_term_and_category_has_its_words() -> None:
-    assert set(TERM_WORDS) == set(TERMS)
-    assert set(CATEGORY_WORDS) == set(CATEGORIES)
+def test_words_are_those_of_terms_and_categories() -> None:
+    assert set(TERM_WORDS) < set(TERMS)  # the others are their own words
+    assert set(CATEGORY_WORDS) < set(CATEGORIES)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from orchestrator.core.reasons import Remeasures
 from orchestrator.core.state import SweepState
-from orchestrator.report.page_data import ReportData
-from orchestrator.report.sweep_page import report_page
+from orchestrator.report.sweep_document import report_page
 from orchestrator.report.sweep_text import (
     drift_sentence,
     equals_sentence,
@@ -72,7 +71,7 @@ def test_the_page_and_mlflow_have_the_evidence_of_the_terminal() -> None:
 
     assert repeats_sentence(state) in evidence
     assert drift_sentence(state) in evidence
-    page = html.unescape(report_page(ReportData(state=state, context=None)))
+    page = html.unescape(report_page(state))
     told = answer_markdown(state)
     for sentence in evidence:
         assert sentence in page

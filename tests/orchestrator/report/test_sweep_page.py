@@ -2,48 +2,60 @@
 
 from __future__ import annotations
 
-import pytest
-
-from orchestrator.report.page_data import ReportData, ablation
-from orchestrator.report.sweep_page import change_words, report_page, speed_change
-from tests.orchestrator.explain.values import out_of_memory
+from orchestrator.explain.effects import KnobEffect, single_changes
+from orchestrator.report.sweep_document import report_page
+from orchestrator.report.sweep_tables import change_words
+from tests.orchestrator.explain.values import measured, out_of_memory
 from tests.orchestrator.report.pages import figures_of, words_of
-from tests.orchestrator.report.values import ANSWER, START, told_of, validated
+from tests.orchestrator.report.values import ANSWER, START, Told, told_of, validated
 
 
-def test_the_answer_is_two_sentences_with_what_it_gains() -> None:
-    page = report_page(told_of())
+def test_the_headline_has_the_best_plan_and_its_gain_with_an_interval() -> None:
+    page = report_page(*told_of())
 
     headline = words_of(page.split("<h1>")[1].join(["<main>", "</main>"]).split("</h1>")[0])
-    assert headline.startswith("Trial 1 is best, not validated: fsdp zero3 micro 4")
-    assert "50.0 ± 0.7 samples/s with a peak of 60.0 GiB, 75 % of the limit." in headline
+    assert headline.startswith("Trial 1 is best (fsdp zero3 micro 4")
+    assert "50.0 ± 0.7 samples/s, peak 60.0 GiB, 75 % of the limit; " in headline
     # 50 / 20 samples/s
     assert "2.50 x (2.45 to 2.55) the speed of the baseline" in headline
+    assert "not clear of" not in headline
+    close = words_of(
+        report_page(*told_of([(START, measured(49.5, 40)), (ANSWER, measured(50, 60))]))
+    )
+    assert "1.01 x (0.99 to 1.03) the speed of the baseline" in close
+    assert "not clear of it" in close
+
+
+def changes(told: Told) -> dict[str, KnobEffect]:
+    state, context, _ = told
+    assert state.best is not None
+    effects = single_changes(state.best, state.records, context)
+    return {change_words([effect.change]): effect for effect in effects}
 
 
 def test_each_knob_alone_is_measured_where_it_was_and_else_forecast() -> None:
-    found = {change_words(worth): worth for worth in ablation(told_of())}
+    found = changes(told_of())
 
     assert set(found) == {
-        "micro_batch 4 → 1",
-        "micro_batch 4 → 2",
-        "zero_stage 3 → 2",
-        "checkpoint_ratio 0.0 → 0.5",
-        "checkpoint_ratio 0.0 → 1.0",
+        "micro_batch 4 instead of 1",
+        "micro_batch 4 instead of 2",
+        "zero_stage 3 instead of 2",
+        "checkpoint_ratio 0.0 instead of 0.5",
+        "checkpoint_ratio 0.0 instead of 1.0",
     }
-    assert found["micro_batch 4 → 1"].trial == 2
-    assert speed_change(found["micro_batch 4 → 1"]) == pytest.approx(-0.5)
-    assert speed_change(found["checkpoint_ratio 0.0 → 1.0"]) == pytest.approx(-0.01)
-    failed = found["zero_stage 3 → 2"]
+    assert found["micro_batch 4 instead of 1"].trial == 2
+    failed = found["zero_stage 3 instead of 2"]
     assert (failed.trial, failed.outcome_kind, failed.ratio) == (4, "out_of_memory", None)
-    untried = found["micro_batch 4 → 2"]
+    untried = found["micro_batch 4 instead of 2"]
     assert (untried.trial, untried.ratio is not None) == (None, True)
-    measured_alone = ablation(told_of(forecasts=False))
-    assert {worth.trial for worth in measured_alone} == {2, 3, 4}
+    words = words_of(report_page(*told_of()))
+    assert "micro_batch 4 instead of 1 2.00 x (1.96 to 2.04) +30.0 trial 2" in words
+    assert "zero_stage 3 instead of 2 - - trial 4: out of memory" in words
+    assert {effect.trial for effect in changes(told_of(forecasts=False)).values()} == {2, 3, 4}
 
 
 def test_charts_show_every_trial() -> None:
-    drawn = figures_of(report_page(told_of()))
+    drawn = figures_of(report_page(*told_of()))
 
     points = {one["name"]: one for one in drawn["trials"]["data"]}
     assert len(points["measured"]["x"]) == 4
@@ -55,7 +67,7 @@ def test_charts_show_every_trial() -> None:
 
 
 def test_without_forecasts_it_says_why_and_tells_what_was_measured() -> None:
-    page = report_page(told_of(forecasts=False))
+    page = report_page(*told_of(forecasts=False))
 
     words = words_of(page)
     assert "mymodel.py is not there" in words
@@ -63,23 +75,17 @@ def test_without_forecasts_it_says_why_and_tells_what_was_measured() -> None:
 
 
 def test_a_sweep_in_which_nothing_fits_has_a_page() -> None:
-    page = report_page(told_of([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
+    page = report_page(*told_of([(START, out_of_memory(90)), (ANSWER, out_of_memory(None))]))
 
     words = words_of(page)
     assert words.startswith("No plan is feasible; the closest is trial 0")
     assert "memory" not in figures_of(page)
 
 
-def test_a_validated_plan_says_so() -> None:
-    page = report_page(ReportData(state=validated((3.0, 2.0, 1.0)), context=None))
-
-    assert "Trial 1 is best, validated in a fresh worker group" in words_of(page)
-
-
 def test_what_does_not_train_the_same_is_not_the_answer() -> None:
     state = validated((3.0, 2.5, 1.0))
 
-    words = words_of(report_page(ReportData(state=state, context=None)))
+    words = words_of(report_page(state))
     assert not words.startswith("Trial 1 is best")
     assert "the validation of trial 1 failed: its losses differ by up to 17 %" in words.replace(
         "the validation of trial 1 failed: failed:", "the validation of trial 1 failed:"

@@ -16,7 +16,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.labels import validation_sentences, validation_words
 from orchestrator.report.live import dashboard, lines
-from orchestrator.report.sweep_text import render_report
+from orchestrator.report.sweep_document import render_report
 from orchestrator.tracking.mlflow_artifacts import answer_markdown
 from orchestrator.tracking.mlflow_fields import validation_metrics, validation_tags
 from tests.orchestrator.core.test_validation import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.core.state import SweepState
-from orchestrator.report.page_data import ReportData
+from orchestrator.explain.context import ForecastContext
 from search_spaces.plan import Plan
 from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
@@ -21,13 +21,14 @@ TRIED: tuple[tuple[Plan, Outcome], ...] = (
     (a_plan(micro_batch=4, checkpoint_ratio=1.0), measured(49.5, 35)),  # equal
     (a_plan(zero_stage=2, micro_batch=4), out_of_memory(90)),
 )
+Told = tuple[SweepState, ForecastContext | None, str]
 
 
-def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = True) -> ReportData:
+def told_of(tried: Sequence[tuple[Plan, Outcome]] = TRIED, *, forecasts: bool = True) -> Told:
     state = a_state(tried)
     if forecasts:
-        return ReportData(state=state, context=a_ground(state))
-    return ReportData(state=state, context=None, note="mymodel.py is not there")
+        return state, a_ground(state), ""
+    return state, None, "mymodel.py is not there"
 
 
 def validated(losses: tuple[float, ...]) -> SweepState:

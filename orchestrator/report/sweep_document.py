@@ -1,0 +1,182 @@
+"""The report of a sweep: the best plan first, then the evidence and every trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from orchestrator.core.objective import outcome_counts
+from orchestrator.core.state import SweepState
+from orchestrator.explain.context import ForecastContext
+from orchestrator.explain.effects import single_changes
+from orchestrator.report.format import duration, gib, plural
+from orchestrator.report.html import render_page
+from orchestrator.report.labels import counts_words, fixed_words
+from orchestrator.report.reasons import stop_words
+from orchestrator.report.sections import Code, Document, Section
+from orchestrator.report.sweep_charts import sweep_charts
+from orchestrator.report.sweep_tables import (
+    anatomy_table,
+    best_table,
+    effects_table,
+    front_table,
+    outcomes_table,
+    rules_table,
+    trials_table,
+)
+from orchestrator.report.sweep_text import (
+    best_sentence,
+    compile_sentence,
+    equals_sentence,
+    evidence_sentences,
+    forecast_sentence,
+    lossy_sentence,
+    speedup_sentence,
+)
+from orchestrator.report.terminal import render_text
+from orchestrator.report.understood import understood_rows
+from search_spaces.spec.load import spec_to_yaml
+
+_REPEAT = "plimsoll tune sweep.yaml\nplimsoll export sweep.yaml\nplimsoll report sweep.yaml"
+
+
+def report_page(state: SweepState, context: ForecastContext | None = None, note: str = "") -> str:
+    """Renders the HTML of the page, which includes all its scripts and styles.
+
+    Args:
+        state: The sweep.
+        context: Forecasts of its plans.
+        note: Reason if there are none.
+    """
+    document = sweep_document(state, context, note)
+    return render_page(document, sweep_charts(state, context))
+
+
+def render_report(state: SweepState, ui_command: str) -> RenderableType:
+    """Renders the report for terminals; `ui_command` opens MLflow on the sweep, if tracked."""
+    return render_text(sweep_document(state, ui_command=ui_command))
+
+
+def sweep_document(
+    state: SweepState,
+    context: ForecastContext | None = None,
+    note: str = "",
+    *,
+    ui_command: str = "",
+) -> Document:
+    """Reports a sweep: the best plans, their speed-up, the outcomes and the rules that applied."""
+    answer = best_sentence(state)
+    if state.best is not None:
+        answer += f"; {speedup_sentence(state)}"
+    note = f"there are no forecasts: {note}" if note else ""
+    return Document(
+        title=f"plimsoll {state.study}: {state.spec.model.name}",
+        headline=answer,
+        facts=tuple(_facts(state)),
+        understood=understood_rows(state.understanding) if state.understanding else (),
+        notes=tuple(filter(None, (note, lossy_sentence(state)))),
+        sections=(*_answer(state, context), *_trials(state), *_reproduction(state, ui_command)),
+    )
+
+
+def _facts(state: SweepState) -> Iterator[str]:
+    spec, trials = state.spec, plural(len(state.records), "trial")
+    yield (
+        f"{spec.model.name}: global batch {spec.train.global_batch}, sequence length"
+        f" {spec.train.sequence_length}, {spec.train.optimizer}, {spec.train.precision}"
+    )
+    if (machine := state.last_fingerprint) is not None:
+        hosts = plural(machine.hosts, "host")
+        yield f"on {machine.device} {machine.device_name}, {hosts}"
+    if state.resumed:
+        everything = state.resumed == len(state.records)
+        trials += f", {'all' if everything else state.resumed} from earlier runs"
+    counts = counts_words(outcome_counts(state.records))
+    yield f"{trials}: {counts}" if counts else trials
+    if state.ended is not None:
+        elapsed = duration(state.ended.at - state.started_at)
+        yield f"ended after {elapsed}: {stop_words(state.ended.reason)}"
+    elif state.records:
+        first = min(record.started_at for record in state.records)
+        last = max(record.ended_at for record in state.records)
+        yield f"from first to last trial: {duration(last - first)}"
+
+
+def _answer(state: SweepState, context: ForecastContext | None) -> Iterator[Section]:
+    best = state.best
+    if best is not None:
+        yield Section(title="Evidence", blocks=tuple(evidence_sentences(state)))
+        yield Section(title="Best plans", blocks=(best_table(state), *_legend(state)))
+    yield Section(
+        title="Every trial: speed against memory",
+        chart="trials",
+        caption="The solid line marks usable memory, the dotted line the memory limit. Trials that"
+        " ran out of memory lie on the limit, at their forecast speed.",
+    )
+    if best is None:
+        return
+    if (front := front_table(state)) is not None:
+        title = "Pareto front: no plan is better than these in every metric"
+        yield Section(title=title, blocks=(front,))
+    if effects := single_changes(best, state.records, context):
+        title = "Effect of each knob: the best plan over plans that differ in it alone"
+        yield Section(title=title, blocks=(effects_table(effects),))
+    yield Section(
+        title="Peak memory of the best plan",
+        chart="memory",
+        caption="Measured peak of the fullest rank by category, with usable memory (solid line) and"
+        " the memory limit (dotted).",
+        blocks=(anatomy_table(best),),
+    )
+
+
+def _legend(state: SweepState) -> Iterator[str]:
+    headroom = state.spec.objective.headroom
+    share = f"{100 * (1 - headroom):.0f} %"
+    if limit := state.memory_limit_bytes:
+        usable = gib(limit * (1 - headroom))
+        yield f"usable memory: {usable} GiB per rank, {share} of the limit of {gib(limit)} GiB"
+    else:
+        yield f"usable memory: {share} of the limit"
+    if common := fixed_words(state.space):
+        yield f"all plans: {common}"
+    judgements = (equals_sentence(state), compile_sentence(state), forecast_sentence(state))
+    yield from filter(None, judgements)
+
+
+def _trials(state: SweepState) -> Iterator[Section]:
+    phases = "Measured time of the first rank by phase."
+    yield Section(title="Time per step", chart="time", caption=phases)
+    progress = "Each trial at the time it ended, and the best feasible plan so far."
+    yield Section(title="Search progress", chart="progress", caption=progress)
+    if state.records:
+        yield Section(title="Trial outcomes", blocks=(outcomes_table(state),))
+        title = "Every trial and why it was tried"
+        yield Section(title=title, blocks=(trials_table(state),), folded=True)
+    if state.space.ruled_out:
+        yield Section(title="Combinations ruled out", blocks=(rules_table(state),))
+
+
+def _reproduction(state: SweepState, ui_command: str) -> Iterator[Section]:
+    machine = state.last_fingerprint
+    words = "no trial has told its machine"
+    if machine is not None:
+        facts = (*machine.versions, *machine.environment)
+        versions = ", ".join(f"{name} {fact}" for name, fact in facts if fact)
+        words = (
+            f"{machine.device_name} ({machine.device}, {gib(machine.device_memory_bytes)} GiB),"
+            f" {plural(machine.hosts, 'host')}; Python {machine.python}, {versions}"
+        )
+    yield Section(
+        title="Machine and reproduction",
+        blocks=(
+            words,
+            "To repeat the sweep, save the specification below as sweep.yaml and run:",
+            Code(text=_REPEAT),
+            Code(text=spec_to_yaml(state.spec)),
+        ),
+        folded=True,
+    )
+    if ui_command:
+        yield Section(title="Compare the trials in MLflow", blocks=(Code(text=ui_command),))
