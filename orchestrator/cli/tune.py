@@ -23,13 +23,11 @@ from orchestrator.cli.options import (
     trust_arguments,
 )
 from orchestrator.cli.result import Result, reserved_stdout
-from orchestrator.core.objective import is_measured, outcome_counts
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
 from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:
-    from orchestrator.core.state import SweepState
     from search_spaces.costs.calibration import Calibration
     from search_spaces.spec.schema import SweepSpec
 
@@ -85,6 +83,7 @@ def tune(
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view
     from orchestrator.report.sweep_document import render_report
+    from orchestrator.report.sweep_text import best_sentence
     from orchestrator.sweep import run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
 
@@ -106,7 +105,7 @@ def tune(
         swept = Path(spec.study.folder, name) if overrides else spec_path
         table_console().print(render_report(state, ui_hint(spec, swept)))
     if state.best is None:
-        print_error(no_plan_sentence(state))
+        print_error(f"No plan was found: {best_sentence(state)}")
     return Result(
         kind="report",
         content=lambda: report_document(state),
@@ -123,30 +122,3 @@ def _calibration(records: str | None, spec: SweepSpec, name: str) -> Calibration
         return calibration
     study = find_study(records, option="--records")
     return calibrated_for_sweep(calibration, study, spec, name)
-
-
-def no_plan_sentence(state: SweepState) -> str:
-    """Returns a sentence on why the sweep found no feasible plan."""
-    if not state.records:
-        from orchestrator.report.reasons import stop_words
-
-        reason = stop_words(state.ended.reason) if state.ended else "it was stopped"
-        return f"No plan was found: no trial finished ({reason})."
-    if any(is_measured(record) for record in state.records):
-        from orchestrator.report.sweep_text import failed_validations_sentence, shortfall_sentence
-
-        if failed := failed_validations_sentence(state):
-            return f"No plan was found: {failed}."
-        if short := shortfall_sentence(state):
-            return f"No plan was found: {short}."
-        share = 100 * state.spec.objective.headroom
-        return (
-            f"No plan was found: all plans that trained left less than {share:g} % of the memory"
-            " limit free; lower objective.headroom, raise cluster.memory_gib or use a smaller"
-            " model."
-        )
-    endings = ", ".join(
-        f"{count} {kind.replace('_', ' ')}"
-        for kind, count in sorted(outcome_counts(state.records).items())
-    )
-    return f"No plan was found: no trial could be measured ({endings})."

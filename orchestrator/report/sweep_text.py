@@ -11,6 +11,7 @@ from orchestrator.core.objective import (
     PEAK_NOISE_SHARE,
     best,
     memory_of,
+    outcome_counts,
     quotient,
     score,
     speedup,
@@ -31,6 +32,7 @@ from orchestrator.report.format import (
 )
 from orchestrator.report.labels import (
     METRIC_WORDS,
+    counts_words,
     failure_words,
     fingerprint_sentence,
     lossy_words,
@@ -39,6 +41,7 @@ from orchestrator.report.labels import (
     validation_sentences,
     violation_words,
 )
+from orchestrator.report.reasons import stop_words
 from orchestrator.report.sweep_tables import (
     baseline_record,
     closest_record,
@@ -83,12 +86,16 @@ def _metric_words(state: SweepState) -> str:
 def _nothing_feasible(state: SweepState) -> str:
     headroom = state.spec.objective.headroom
     if not state.records:
-        return "no trial has ended yet"
+        ended = state.ended
+        return (
+            f"no trial finished: {stop_words(ended.reason)}" if ended else "no trial has ended yet"
+        )
     if failed := failed_validations_sentence(state):
         return failed
     closest = closest_record(state.records, headroom)
     if closest is None:
-        return "no plan is feasible, and no trial reported how much memory it wanted"
+        counts = counts_words(outcome_counts(state.records))
+        return f"no plan is feasible, and no trial reported how much memory it wanted ({counts})"
     if shortfall := shortfall_sentence(state):
         return f"no plan is feasible; {shortfall}"
     excess = memory_excess(closest, headroom) or 0.0
@@ -100,7 +107,8 @@ def _nothing_feasible(state: SweepState) -> str:
         )
     return (
         f"no plan is feasible; the closest is trial {closest.number}, {100 * excess:.0f} % over"
-        f" usable memory ({plan_words(closest.plan)}): {outcome_words(closest.outcome)}"
+        f" usable memory ({plan_words(closest.plan)}): {outcome_words(closest.outcome)}; lower"
+        " objective.headroom, raise cluster.memory_gib or use a smaller model"
     )
 
 

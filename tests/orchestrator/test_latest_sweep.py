@@ -11,7 +11,9 @@ import pytest
 from orchestrator.api import find_study
 from orchestrator.cli import main
 from orchestrator.cli.console import ui_hint
-from orchestrator.cli.tune import no_plan_sentence
+from orchestrator.core.events import SweepEnded
+from orchestrator.core.reasons import AllTried
+from orchestrator.report.sweep_text import best_sentence
 from orchestrator.workspace import save_spec
 from search_spaces.spec.load import parse_spec
 from tests.orchestrator.records import make_state
@@ -61,16 +63,18 @@ def test_the_hint_can_be_pasted_into_a_shell(folder: Path, monkeypatch: pytest.M
 
 
 def test_why_nothing_was_found() -> None:
-    assert "no trial finished" in no_plan_sentence(make_state([]))
-    assert "(2 out of memory)" in no_plan_sentence(make_state([make_oom(), make_oom()]))
-    assert "less than 5 % of the memory limit free" in no_plan_sentence(
-        make_state([make_measured(18.0, 0.99)])
+    crashed = make_state([make_oom(None), make_oom(None)])
+    assert best_sentence(crashed).endswith("(2 out of memory)")
+    stopped = SweepEnded(reason=AllTried(plans=2), at=1.0, regret_bound=None, untried=0)
+    assert best_sentence(replace(make_state([]), ended=stopped)) == (
+        "no trial finished: all 2 plans have been tried"
     )
+    assert "4 % over usable memory" in best_sentence(make_state([make_measured(18.0, 0.99)]))
     state = make_state([make_measured(18.0)])
     state = replace(
         state, validations=(replace(state.records[0], validation=True, outcome=make_oom()),)
     )
-    assert no_plan_sentence(state) == (
-        "No plan was found: no plan within the memory headroom passed validation (the validation"
-        " of trial 0 failed: out of device memory in forward, wanted 130 % of the limit)."
+    assert best_sentence(state) == (
+        "no plan within the memory headroom passed validation (the validation"
+        " of trial 0 failed: out of device memory in forward, wanted 130 % of the limit)"
     )
