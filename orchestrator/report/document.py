@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
@@ -23,7 +22,7 @@ from orchestrator.report.understood import understood_rows
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Estimate, Measured, Outcome, OutOfMemory
+from search_spaces.trial import Measured, Outcome, OutOfMemory
 
 _FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by", "host_bytes")
 
@@ -116,47 +115,33 @@ def _other_fingerprints(state: SweepState) -> dict[str, Any] | None:
     }
 
 
-def estimate_document(estimate: Estimate | None) -> dict[str, float] | None:
-    """Converts a value with its 95 % confidence interval."""
-    if estimate is None:
-        return None
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-
-
 def _trial(record: Record, spec: SweepSpec) -> dict[str, Any]:
+    outcome, forecast = record.outcome, record.forecast
+    measured = outcome if isinstance(outcome, Measured) else None
     return {
         "trial": record.number,
         "plan": record.plan.as_dict(),
         "plan_words": plan_words(record.plan),
         "lossy": lossy_words(record.plan, spec),
-        "outcome": record.outcome.kind,
-        "detail": outcome_words(record.outcome),
+        "outcome": outcome.kind,
+        "detail": outcome_words(outcome),
         "reason": reason_words(record.reason),
         "started_at": record.started_at,
         "ended_at": record.ended_at,
-        **dict(_figures(record)),
-    }
-
-
-def _figures(record: Record) -> Iterator[tuple[str, Any]]:
-    outcome, forecast = record.outcome, record.forecast
-    measured = outcome if isinstance(outcome, Measured) else None
-    for name in ("samples_per_second", "step_seconds"):
-        yield name, estimate_document(getattr(measured, name, None))
-    yield "tokens_per_second", measured and measured.tokens_per_second
-    yield "attention_backends", measured and list(measured.attention_backends)
-    yield "peak_bytes", measured and measured.memory.peak_bytes
-    yield "wanted_bytes", outcome.wanted_bytes if isinstance(outcome, OutOfMemory) else None
-    yield "limit_bytes", memory_limit_of(record)
-    yield (
-        "forecast",
-        forecast
+        "samples_per_second": measured and _fields(measured.samples_per_second, None),
+        "step_seconds": measured and _fields(measured.step_seconds, None),
+        "tokens_per_second": measured and measured.tokens_per_second,
+        "attention_backends": measured and list(measured.attention_backends),
+        "peak_bytes": measured and measured.memory.peak_bytes,
+        "wanted_bytes": outcome.wanted_bytes if isinstance(outcome, OutOfMemory) else None,
+        "limit_bytes": memory_limit_of(record),
+        "forecast": forecast
         and {
-            "samples_per_second": estimate_document(forecast.samples_per_second),
-            "peak_bytes": estimate_document(forecast.peak_bytes),
+            "samples_per_second": _fields(forecast.samples_per_second, None),
+            "peak_bytes": _fields(forecast.peak_bytes, None),
             "fits_probability": forecast.fits,
         },
-    )
+    }
 
 
 def _failure(validation: Record, state: SweepState) -> dict[str, str | None]:
