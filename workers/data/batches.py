@@ -20,8 +20,15 @@ from search_spaces.plan import Attention, Batching, Plan
 from search_spaces.spec.schema import SweepSpec
 from workers.data.collate import Layout, MicroBatch, collate, target_count
 from workers.data.dataset import Dataset, load_dataset
-from workers.data.targets import ONE, SAMPLES, assumed_rule, target_weight
-from workers.data.user_batches import batch_tensors, module_inputs, takes_targets
+from workers.data.user_batches import (
+    ONE,
+    SAMPLES,
+    assumed_rule,
+    batch_tensors,
+    module_inputs,
+    takes_targets,
+    target_weight,
+)
 from workers.models.built import BatchMaker, BuiltModel
 from workers.process_groups import sum_over_ranks
 

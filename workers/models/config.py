@@ -46,7 +46,8 @@ def make_config(name: str, config_class: Any, raw: RawConfig, changes: RawConfig
         ModelError: On a change to an unknown field, naming the nearest known one, or on a
             value that the architecture cannot have.
     """
-    changes = _by_real_names(config_class, changes)
+    aliases: dict[str, str] = getattr(config_class, "attribute_map", {})
+    changes = {aliases.get(field, field): value for field, value in changes.items()}
     _refuse_unknown(config_class, raw, changes)
     merged = _merge(raw, changes)
     layer_types = merged.get("layer_types")
@@ -75,11 +76,6 @@ def one_sentence(error: BaseException) -> str:
         lines = [lines[1].partition(": ")[2] or lines[1]]
     text = " ".join(lines) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
-
-
-def _by_real_names(config_class: Any, changes: RawConfig) -> RawConfig:
-    aliases: dict[str, str] = getattr(config_class, "attribute_map", {})
-    return {aliases.get(field, field): value for field, value in changes.items()}
 
 
 def _refuse_unknown(config_class: Any, raw: RawConfig, changes: RawConfig) -> None:

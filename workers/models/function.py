@@ -224,10 +224,11 @@ def call_function(spec: ModelSpec) -> tuple[nn.Module, NumberedBatches]:
     parts = tuple(returned) if isinstance(returned, tuple | list) else ()
     is_pair = len(parts) in (2, 3) and isinstance(parts[0], nn.Module) and callable(parts[1])
     if not is_pair:
+        names = ", ".join(type(part).__name__ for part in parts or (returned,))
         raise ModelError(
-            f"{spec.name} returned {_type_names(returned)}, must return (module, batch maker) or"
-            " (module, batch maker, number of samples): an nn.Module, a function of sample"
-            " numbers, and where the data ends, if it does"
+            f"{spec.name} returned {f'({names})' if parts else names}, must return (module, batch"
+            " maker) or (module, batch maker, number of samples): an nn.Module, a function of"
+            " sample numbers, and where the data ends, if it does"
         )
     module, make = parts[:2]
     _turn_off_caches(module)
@@ -303,9 +304,3 @@ def import_function(name: str) -> Callable[..., Any]:
     # a trusted module imports functions of others, such as `subprocess.run`
     check_trusted(getattr(function, "__module__", None) or type(function).__module__)
     return function
-
-
-def _type_names(returned: object) -> str:
-    if isinstance(returned, tuple | list):
-        return f"({', '.join(type(part).__name__ for part in returned)})"
-    return type(returned).__name__

@@ -20,7 +20,7 @@ from torch import nn
 from search_spaces.facts import Count, Fit, StepFindings, TargetRule
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import Task
-from workers.data.targets import SAMPLES
+from workers.data.user_batches import SAMPLES
 from workers.models.built import SampleNumbers, seeded
 from workers.models.small_model import (
     VOCABULARY,

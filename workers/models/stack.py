@@ -46,20 +46,17 @@ def _outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, ...]]:
     for child in module.children():
         # placeholders for blocks of other pipeline stages do not count
         members = tuple(part for part in child.children() if not isinstance(part, BlockPlaceholder))
-        if isinstance(child, nn.ModuleList) and members and _are_lists(members):
+        kinds = {type(member) for member in members}
+        if isinstance(child, nn.ModuleList) and kinds == {nn.ModuleList}:
             yield tuple(layer for layers in members for layer in layers.children())
-        elif isinstance(child, nn.ModuleList | nn.Sequential) and _are_alike(members):
+        elif (
+            isinstance(child, nn.ModuleList | nn.Sequential)
+            and len(kinds) == 1
+            and _parameters(members)
+        ):
             yield members
         else:
             yield from _outermost_lists(child)
-
-
-def _are_lists(members: tuple[nn.Module, ...]) -> bool:
-    return all(type(member) is nn.ModuleList for member in members)
-
-
-def _are_alike(members: tuple[nn.Module, ...]) -> bool:
-    return len({type(member) for member in members}) == 1 and _parameters(members) > 0
 
 
 def _parameters(members: tuple[nn.Module, ...]) -> int:
@@ -142,7 +139,12 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
     parts = tuple(_parts(module, frozenset(blocks)))
     _refuse_loose_parameters(module, (*blocks, *parts))
     with errors_as(_untraceable, passing=NoStackError):
-        calls = trace_calls(module, blocks, parts, inputs() if inputs else _token_ids())
+        calls = trace_calls(
+            module,
+            blocks,
+            parts,
+            inputs() if inputs else {"input_ids": torch.zeros(2, 3, dtype=torch.long)},
+        )
     after = tuple(part for part in parts if part not in calls.before)
     return Stack(
         blocks=blocks,
@@ -160,10 +162,6 @@ def _untraceable(error: BaseException) -> NoStackError:
             f"{error_place(error)}, and cannot be traced without weights"
         )
     return NoStackError(f"cannot be traced without its weights: {one_sentence(error)}")
-
-
-def _token_ids() -> Inputs:
-    return {"input_ids": torch.zeros(2, 3, dtype=torch.long)}
 
 
 def _block_names(module: nn.Module) -> tuple[str, ...]:
@@ -190,14 +188,11 @@ def _parts(module: nn.Module, blocks: frozenset[str], prefix: str = "") -> Itera
         if full in blocks or not any(True for _ in child.parameters()):
             continue
         # forward calls the members of a container, not the container
-        if any(block.startswith(f"{full}.") for block in blocks) or _is_container(child):
+        is_container = isinstance(child, nn.ModuleList | nn.ModuleDict)
+        if is_container or any(block.startswith(f"{full}.") for block in blocks):
             yield from _parts(child, blocks, f"{full}.")
         else:
             yield full
-
-
-def _is_container(module: nn.Module) -> bool:
-    return isinstance(module, nn.ModuleList | nn.ModuleDict)
 
 
 def _refuse_loose_parameters(module: nn.Module, parts: tuple[str, ...]) -> None:

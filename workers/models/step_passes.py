@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from search_spaces.errors import ModelError
+from search_spaces.errors import ModelError, UserError
 from search_spaces.facts import LossForm
 from workers.models.built import SampleNumbers
-from workers.models.equal_draws import EqualDraws
 from workers.models.user_code import user_code_errors
 from workers.plain_torch.loss import loss_of
 
@@ -25,26 +26,93 @@ _PLAIN = (bool, int, float, torch.Tensor)  # attributes that hold state
 Inputs = Callable[[SampleNumbers], Mapping[str, Any]]
 
 
-@final
-class StepPasses:
-    """Runs forward and backward passes, and notes what they show of weights and state."""
+class TooSlowError(UserError):
+    """Passes take longer than a probe may."""
 
-    def __init__(self, module: nn.Module, inputs: Inputs, until: float, *, gradients: bool) -> None:
-        """Takes the state from which passes start.
+
+@final
+class EqualDraws(TorchDispatchMode):
+    """Gives each row of a tensor the same draws, whatever the number of rows or their padding.
+
+    A draw is a hash of its place in the row, of the order of draws and of torch's seed. Dropout and
+    noise then cancel between a batch and its parts. Draws of NumPy and Python stay as they are.
+    """
+
+    def __init__(self, until: float, *, equal: bool = True) -> None:
+        """Makes the mode.
 
         Args:
-            module: A module whose weights keep their values; it is used up.
-            inputs: Makes the module's arguments.
-            until: Time of this thread's clock at which passes end [s].
-            gradients: Return gradients too, not the loss alone.
+            until: Time of this thread's clock at which operators raise `TooSlowError` [s].
+            equal: Replace draws; otherwise the mode only watches the time.
         """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._until, self._equal, self.draws = until, equal, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if time.thread_time() > self._until:
+            raise TooSlowError
+        if not self._equal:
+            return func(*args, **(kwargs or {}))
+        given = {one.name: value for one, value in zip(func._schema.arguments, args, strict=False)}
+        given |= kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        if name == "native_dropout" and given.get("train") and given["p"] > 0:
+            mask = self._uniform(given["input"]) >= given["p"]
+            return given["input"] * mask / (1 - given["p"]), mask
+        out = func(*args, **(kwargs or {}))
+        kind = name.removesuffix("_").removesuffix("_like").replace("randn", "normal")
+        if kind not in ("rand", "uniform", "exponential", "normal", "bernoulli", "randint"):
+            return out
+        if name == "bernoulli_":
+            given.setdefault("p", 0.5)
+        return out.copy_(_draw(kind, given, self._uniform(out)))
+
+    def _uniform(self, like: torch.Tensor) -> torch.Tensor:
+        """Returns numbers between 0 and 1 in a tensor's shape, alike in all rows."""
+        self.draws += 1
+        start = 0.618 * self.draws + 59.9 * (torch.initial_seed() % 2**20)
+        place = torch.tensor(start, dtype=torch.float64, device=like.device)
+        for dim, size in list(enumerate(like.shape))[1:]:
+            steps = torch.arange(size, dtype=torch.float64, device=like.device)
+            shape = (-1, *[1] * (like.dim() - 1 - dim))
+            place = place + (steps * (1.324 + 0.731 * dim)).view(shape)
+        hashed = torch.sin(place * 12.9898) * 43758.5453 % 1.0
+        return hashed.clamp(1e-6, 1 - 1e-6).expand(like.shape)
+
+
+def _draw(kind: str, given: dict[str, Any], uniform: torch.Tensor) -> Any:
+    low = given.get("from", given.get("low", 0))
+    match kind:
+        case "uniform":
+            return low + (given.get("to", 1.0) - low) * uniform
+        case "exponential":
+            return -uniform.log() / given.get("lambd", 1.0)
+        case "normal":
+            standard = torch.erfinv(2 * uniform - 1) * 2**0.5
+            return standard * given.get("std", 1) + given.get("mean", 0)
+        case "bernoulli":
+            return (uniform < given.get("p", given["self"])).to(uniform.dtype)
+        case "randint":
+            return (low + uniform * (given["high"] - low)).floor()
+    return uniform
+
+
+@final
+class StepPasses:
+    """Runs forward and backward passes of a module that is used up, and notes what they show.
+
+    They start from its first state, end at time `until` of this thread's clock, and return
+    gradients only if asked.
+    """
+
+    def __init__(self, module: nn.Module, inputs: Inputs, until: float, *, gradients: bool) -> None:
         self.gradients = gradients
         self.module, self.form, self.draws = module.train(), LossForm.NONE, False
         self._inputs, self._until = inputs, until
         self._used: list[frozenset[str]] = []
         trained = [one for one in module.parameters() if one.requires_grad and gradients]
         self._watched = trained[:: max(1, len(trained) // _WATCHED)] + trained[-1:]
-        self._state = [(part, _attributes(part), _buffers(part)) for part in module.modules()]
+        self._state = [(part, *map(_copied, _state_of(part))) for part in module.modules()]
 
     def run(
         self, numbers: SampleNumbers, *, salt: int = 0, restores: bool = True, equal: bool = True
@@ -62,8 +130,9 @@ class StepPasses:
             UserCodeError: If the module fails.
             TooSlowError: If the time is over.
         """
-        if restores:
-            self._restore()
+        for part, attributes, buffers in self._state if restores else ():
+            part.__dict__.update(_copied(attributes))
+            part._buffers.update(_copied(buffers))
         self.module.zero_grad()
         inputs = self._inputs(numbers)
         random.seed(salt)
@@ -88,60 +157,41 @@ class StepPasses:
             raise ModelError(str(error)) from None
         if not loss.requires_grad:
             raise ModelError("forward returned a loss without a gradient: no weight takes part")
-        self.form = _form(output)
+        self.form = LossForm.MAPPING if isinstance(output, Mapping) else LossForm.TUPLE
+        if isinstance(output, torch.Tensor):
+            self.form = LossForm.TENSOR
+        elif getattr(output, "loss", None) is not None:
+            self.form = LossForm.ATTRIBUTE
         return loss
-
-    def _restore(self) -> None:
-        for part, attributes, buffers in self._state:
-            part.__dict__.update({name: _copied(value) for name, value in attributes.items()})
-            part._buffers.update({name: value.clone() for name, value in buffers.items()})
 
     def changed_state(self) -> tuple[str, ...]:
         """Returns the buffers that differ from the first state."""
-        prefixes = {part: f"{name}." if name else "" for name, part in self.module.named_modules()}
+        first = {part: buffers for part, _, buffers in self._state}
         return tuple(
-            prefixes[part] + name
-            for part, _, buffers in self._state
-            for name, value in buffers.items()
-            if not _is_same(part._buffers.get(name), value)
+            f"{path}.{name}".removeprefix(".")
+            for path, part in self.module.named_modules()
+            for name, before in first[part].items()
+            if (now := part._buffers.get(name)) is None or not torch.equal(now, before)
         )
 
-    def unused(self) -> tuple[str, ...]:
-        """Returns trained weights without gradient in all passes so far."""
-        used = frozenset[str]().union(*self._used)
-        return tuple(name for name in _trained(self.module) if name not in used)
-
-    def varying(self) -> tuple[str, ...]:
-        """Returns weights with a gradient in some passes only."""
+    def use(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the trained weights without gradient in all passes so far, and in some."""
+        trained = [name for name, one in self.module.named_parameters() if one.requires_grad]
         used, always = frozenset[str]().union(*self._used), frozenset.intersection(*self._used)
-        return tuple(name for name in _trained(self.module) if name in used - always)
+        unused = tuple(name for name in trained if name not in used)
+        return unused, tuple(name for name in trained if name in used - always)
 
 
 def distance(one: torch.Tensor, other: torch.Tensor, *among: torch.Tensor) -> float:
     """Returns the larger relative difference of loss and gradients; 1 if one is no number.
 
-    Args:
-        one: A vector of `StepPasses.run`.
-        other: Another.
-        among: Vectors whose sizes count too, as of parts that cancel each other.
+    The sizes of vectors `among` count too, as of parts that cancel each other.
     """
     shares = []
     for at in (slice(1), slice(1, None)):
         size = max([1e-12, *(float(vector[at].norm()) for vector in (*among, other))])
         shares.append(float((one - other)[at].norm()) / size)
     return min(max(shares), 1e3) if all(map(math.isfinite, shares)) else 1.0
-
-
-def _form(output: Any) -> LossForm:
-    if isinstance(output, torch.Tensor):
-        return LossForm.TENSOR
-    if getattr(output, "loss", None) is not None:
-        return LossForm.ATTRIBUTE
-    return LossForm.MAPPING if isinstance(output, Mapping) else LossForm.TUPLE
-
-
-def _trained(module: nn.Module) -> Sequence[str]:
-    return [name for name, weight in module.named_parameters() if weight.requires_grad]
 
 
 def _gradient(weight: nn.Parameter) -> torch.Tensor:
@@ -151,22 +201,19 @@ def _gradient(weight: nn.Parameter) -> torch.Tensor:
     return gradient.detach().flatten()[:_VALUES].double()
 
 
-def _attributes(part: nn.Module) -> dict[str, Any]:
+def _state_of(part: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns plain attributes, and buffers."""
     names = (name for name in part.__dict__ if not name.startswith("_") and name != "training")
     held = {name: part.__dict__[name] for name in names}
-    return {name: _copied(value) for name, value in held.items() if isinstance(value, _PLAIN)}
+    buffers = {name: one for name, one in part._buffers.items() if one is not None}
+    return {name: value for name, value in held.items() if isinstance(value, _PLAIN)}, buffers
 
 
-def _buffers(part: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: one.clone() for name, one in part._buffers.items() if one is not None}
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-def _is_same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
-    return one is not None and one.shape == other.shape and torch.equal(one, other)
+def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for name, value in values.items()
+    }
 
 
 def _generators() -> tuple[object, ...]:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
 
+import torch
 from torch import nn
 
 from search_spaces.errors import UserError
-from search_spaces.facts import Fit, Recomputation, StepFindings, TargetRule
-from workers.data.targets import offered_rules, target_weight
-from workers.data.user_batches import module_inputs, takes_targets
+from search_spaces.facts import Count, Fit, Recomputation, StepFindings, TargetRule
+from workers.data.user_batches import module_inputs, offered_rules, takes_targets, target_weight
 from workers.models.built import SampleNumbers
-from workers.models.equal_draws import TooSlowError
-from workers.models.loss_fit import Table, are_alike, choose_samples, fit_rules, parts_of
 from workers.models.stack import find_blocks
-from workers.models.step_passes import ROUNDING, StepPasses, distance
+from workers.models.step_passes import ROUNDING, StepPasses, TooSlowError, distance
 from workers.models.user_code import UserCodeError
 from workers.plain_torch.blocks import checkpoint_blocks
 
 Entries = Callable[[SampleNumbers], Mapping[str, Any]]
+Table = Mapping[TargetRule, float]  # the weight of a batch under each rule, the assumed one first
 SECONDS = 25.0  # of this thread, for all passes
 _OFFERED, _OFFER_SECONDS = 64, 5.0  # samples among which some are chosen
 _SALTS, _SALT_SECONDS = 24, 3.0  # passes with other draws, which show what is used in some of them
 _PASSES = 32  # of a sample, about, in a probe with four samples
+# Parts of four samples or two, by their places; samples of a part change their order too
+_SPLITS = {
+    4: (((3,), (1, 0, 2)), ((2, 0), (1, 3)), ((0,), (3,), (1,), (2,))),
+    2: (((0,), (1,)),),
+}
+_ALIKE = 0.02  # of a weight: a token that is 0 among many, say
+_DRAWS = 300  # of samples, of which those are taken whose weights differ most
 
 
 def probe_step(
@@ -44,16 +51,15 @@ def probe_step(
         ModelError: If forward returns no loss, or one for each sample; says what to return.
     """
     until = time.thread_time() + SECONDS
-    weights = with_weights_of(module, StepFindings())
+    weights, takes = with_weights_of(module, StepFindings()), takes_targets(module)
     try:
-        takes = takes_targets(module)
         passes = StepPasses(
             module.float(),
             lambda numbers: module_inputs(entries(numbers), takes_targets=takes),
             until,
             gradients=gradients,
         )
-        found = _probed(passes, entries, assumed)
+        found = _Probe(passes=passes, entries=entries, assumed=assumed).findings()
     except TooSlowError:
         found = StepFindings(not_probed=f"its passes take more than {SECONDS:.0f} s")
     except UserCodeError as error:
@@ -75,89 +81,169 @@ def with_weights_of(module: nn.Module, findings: StepFindings) -> StepFindings:
     )
 
 
-def _probed(passes: StepPasses, entries: Entries, assumed: TargetRule) -> StepFindings:
-    offered = _offered(entries, assumed)
-    if len(offered) < 2:
-        return StepFindings(not_probed="its data has fewer than two samples")
-    pair = choose_samples({one: table for one, (table, _) in offered.items()}, 2)
-    whole = passes.run(pair)
-    buffers, began = passes.changed_state(), time.thread_time()
-    carried = distance(passes.run(pair, restores=False), whole)
-    unsaved = distance(passes.run(pair), whole) > ROUNDING
-    seconds = (time.thread_time() - began) / (2 * len(pair))  # of a sample
-    count = 4 if len(offered) >= 4 and seconds * _PASSES < SECONDS else 2
-    found = _fitted(passes, entries, offered, assumed, count)
-    carries = carried > ROUNDING
-    found = replace(
-        found,
-        changed_state=buffers,
-        carries_state=carries,
-        carried_share=carried if carries else 0.0,
-        unsaved_state=unsaved or (carries and not buffers),
-    )
-    with contextlib.suppress(TooSlowError):
-        _draw_otherwise(passes, pair)
-    found = replace(
-        found,
-        loss_form=passes.form,
-        unused=passes.unused(),
-        varying=passes.varying(),
-        draws=passes.draws,
-    )
-    with contextlib.suppress(TooSlowError):
-        found = replace(found, recomputation=_recomputation(passes, pair))
-    return found
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Probe:
+    """Passes of one module, with the batches that it is probed on."""
+
+    passes: StepPasses
+    entries: Entries
+    assumed: TargetRule
+
+    def findings(self) -> StepFindings:
+        offered, passes = self._offered(), self.passes
+        if len(offered) < 2:
+            return StepFindings(not_probed="its data has fewer than two samples")
+        pair = _differing({one: table for one, (table, _) in offered.items()}, 2)
+        whole = passes.run(pair)
+        buffers, began = passes.changed_state(), time.thread_time()
+        carried = distance(passes.run(pair, restores=False), whole)
+        unsaved = distance(passes.run(pair), whole) > ROUNDING
+        seconds = (time.thread_time() - began) / (2 * len(pair))  # of a sample
+        found = self._fitted(offered, 4 if seconds * _PASSES < SECONDS else 2)
+        carries, until = carried > ROUNDING, time.thread_time() + _SALT_SECONDS
+        with contextlib.suppress(TooSlowError):
+            for salt in range(1, _SALTS if passes.draws else 2):
+                if time.thread_time() < until:
+                    passes.run(pair, salt=salt)
+        unused, varying = passes.use()
+        recomputation = Recomputation.SAME
+        with contextlib.suppress(TooSlowError):
+            recomputation = _recomputation(passes, pair)
+        return replace(
+            found,
+            changed_state=buffers,
+            carries_state=carries,
+            carried_share=carried if carries else 0.0,
+            unsaved_state=unsaved or (carries and not buffers),
+            loss_form=passes.form,
+            unused=unused,
+            varying=varying,
+            draws=passes.draws,
+            recomputation=recomputation,
+        )
+
+    def _offered(self) -> dict[int, tuple[Table, object]]:
+        """Returns the first samples' weights under each rule, and the shapes of their entries."""
+        offered: dict[int, tuple[Table, object]] = {}
+        until = time.thread_time() + _OFFER_SECONDS
+        with contextlib.suppress(IndexError, KeyError, StopIteration, UserError):  # the data ends
+            while len(offered) < _OFFERED and time.thread_time() < until:
+                batch = self.entries((len(offered),))
+                shapes = tuple(getattr(value, "shape", None) for value in batch.values())
+                offered[len(offered)] = self._table(batch, 1), shapes
+        return offered
+
+    def _table(self, batch: Mapping[str, Any], samples: int) -> Table:
+        rules = offered_rules(batch, self.assumed)
+        return {rule: target_weight(rule, batch, samples) for rule in rules}
+
+    def _fitted(self, offered: Mapping[int, tuple[Table, object]], most: int) -> StepFindings:
+        """Fits rules to samples of different weights, and to samples of one shape if none does."""
+        count = most if len(offered) >= most else 2
+        singles = {one: table for one, (table, _) in offered.items()}
+        found = self._fit(_differing(singles, count))
+        if found.fit is Fit.FOUND:
+            shares = _shares(found.mean_over, list(singles.values()))
+            are_alike = bool((shares - shares[:1]).abs().max() <= _ALIKE * shares[0].max())
+            return found if are_alike else replace(found, fit=Fit.AMBIGUOUS)
+        shapes = [shape for _, shape in offered.values()]
+        alike = [one for one in offered if shapes[one] == max(shapes, key=shapes.count)][:count]
+        if found.fit is Fit.NOTHING and len(alike) == count and len(set(shapes)) > 1:
+            among = self._fit(tuple(alike))
+            if among.fit is Fit.FOUND:
+                return replace(found, fit=Fit.PADDING, mean_over=among.mean_over)
+        return found
+
+    def _fit(self, chosen: SampleNumbers) -> StepFindings:
+        """Tries each rule on each split, then weights that are solved from the gradients."""
+        splits = [
+            [tuple(chosen[place] for place in part) for part in split]
+            for split in _SPLITS[len(chosen)]
+        ]
+        losses, tables, smallest = dict[SampleNumbers, torch.Tensor](), {}, 1
+        whole = losses[chosen] = self.passes.run(chosen)
+        for part in dict.fromkeys((chosen, *(part for split in splits for part in split))):
+            tables[part] = self._table(self.entries(part), len(part))
+            try:
+                losses[part] = whole if part == chosen else self.passes.run(part)
+            except UserCodeError:  # no statistics of a single sample, say
+                smallest = max(smallest, len(part) + 1)
+        usable = [split for split in splits if all(part in losses for part in split)]
+
+        def error_of(weights: Mapping[SampleNumbers, float], *, is_sum: bool = False) -> float:
+            misses = (_miss(whole, split, losses, weights, is_sum=is_sum) for split in usable)
+            return max(misses, default=1.0)
+
+        errors = {
+            rule: error_of(
+                {part: tables[part].get(rule, -1.0) for part in losses},
+                is_sum=rule.count is Count.ONE,
+            )
+            for rule in tables[chosen]
+            if _adds_up(rule, chosen, tables)
+        }
+        found = StepFindings(smallest_batch=smallest)
+        if fits := tuple(rule for rule, error in errors.items() if error <= ROUNDING):
+            return replace(found, fit=Fit.FOUND, mean_over=fits)
+        assumed, nearest = next(iter(errors)), min(errors, key=errors.__getitem__)
+        if errors[assumed] <= 2 * errors[nearest]:
+            nearest = assumed
+        found = replace(found, nearest=nearest, nearest_error=errors[nearest], mean_over=(nearest,))
+        singles = [losses[(one,)] for one in chosen if (one,) in losses]
+        if len(singles) < max(_SPLITS):
+            return found
+        solved = torch.linalg.lstsq(torch.stack(singles, 1), whole[:, None]).solution[:, 0].tolist()
+        shares = dict(zip(chosen, solved, strict=True))
+        if error_of({part: sum(shares[one] for one in part) for part in losses}) > 4 * ROUNDING:
+            return found
+        ratios = tuple(round(share / (solved[0] or 1.0), 3) for share in solved)
+        return replace(found, fit=Fit.HIDDEN, ratios=ratios)
 
 
-def _offered(entries: Entries, assumed: TargetRule) -> dict[int, tuple[Table, object]]:
-    """Returns the first samples' weights under each rule, and the shapes of their entries."""
-    offered: dict[int, tuple[Table, object]] = {}
-    until = time.thread_time() + _OFFER_SECONDS
-    with contextlib.suppress(IndexError, KeyError, StopIteration, UserError):  # the data ends
-        while len(offered) < _OFFERED and time.thread_time() < until:
-            batch = entries((len(offered),))
-            shapes = tuple(getattr(value, "shape", None) for value in batch.values())
-            offered[len(offered)] = _table(batch, 1, assumed), shapes
-    return offered
+def _differing(tables: Mapping[int, Table], count: int) -> SampleNumbers:
+    """Returns the samples between whose weights the rules differ most."""
+    draw, rules = random.Random(0), list(next(iter(tables.values())))
+
+    def apart(samples: SampleNumbers) -> float:
+        shares = _shares(rules, [tables[one] for one in samples])
+        return float(torch.pdist(shares, torch.inf).clamp(max=0.05).sum())
+
+    drawn = [tuple(draw.sample(sorted(tables), count)) for _ in range(_DRAWS)]
+    return max(drawn, key=apart)
 
 
-def _table(batch: Mapping[str, Any], samples: int, assumed: TargetRule) -> Table:
-    return {rule: target_weight(rule, batch, samples) for rule in offered_rules(batch, assumed)}
+def _shares(rules: Sequence[TargetRule], tables: Sequence[Table]) -> torch.Tensor:
+    rows = [[table.get(rule, 0.0) for table in tables] for rule in rules]
+    weights = torch.tensor(rows, dtype=torch.float64)
+    return weights / weights.abs().sum(1, keepdim=True).clamp(min=1e-9)
 
 
-def _fitted(
-    passes: StepPasses,
-    entries: Entries,
-    offered: Mapping[int, tuple[Table, object]],
-    assumed: TargetRule,
-    count: int,
-) -> StepFindings:
-    """Fits rules to samples of different weights, and to samples of one shape if none does."""
-
-    def fitted(chosen: SampleNumbers) -> StepFindings:
-        parts = (chosen, *parts_of(chosen))
-        tables = {part: _table(entries(part), len(part), assumed) for part in parts}
-        return fit_rules(passes, chosen, tables)
-
-    singles = {one: table for one, (table, _) in offered.items()}
-    found = fitted(choose_samples(singles, count))
-    if found.fit is Fit.FOUND and not are_alike(found.mean_over, list(singles.values())):
-        return replace(found, fit=Fit.AMBIGUOUS)
-    shapes = [shape for _, shape in offered.values()]
-    alike = [one for one in offered if shapes[one] == max(shapes, key=shapes.count)][:count]
-    if found.fit is Fit.NOTHING and len(alike) == count and len(set(shapes)) > 1:
-        among = fitted(tuple(alike))
-        if among.fit is Fit.FOUND:
-            return replace(found, fit=Fit.PADDING, mean_over=among.mean_over)
-    return found
+def _adds_up(
+    rule: TargetRule, chosen: SampleNumbers, tables: Mapping[SampleNumbers, Table]
+) -> bool:
+    """Tells a count of samples from one that counts padding, which single samples lack."""
+    apart = sum(tables[(one,)].get(rule, 0.0) for one in chosen)
+    is_count = rule.count not in (Count.ONE, Count.VALUE)
+    return not is_count or abs(tables[chosen][rule] - apart) <= ROUNDING * abs(apart)
 
 
-def _draw_otherwise(passes: StepPasses, numbers: SampleNumbers) -> None:
-    """Runs passes with other draws, which may leave weights out."""
-    until = time.thread_time() + _SALT_SECONDS
-    for salt in range(1, _SALTS if passes.draws else 2):
-        if time.thread_time() < until:
-            passes.run(numbers, salt=salt)
+def _miss(
+    whole: torch.Tensor,
+    split: Sequence[SampleNumbers],
+    losses: Mapping[SampleNumbers, torch.Tensor],
+    weights: Mapping[SampleNumbers, float],
+    *,
+    is_sum: bool,
+) -> float:
+    """Returns by how much the parts' weighted losses and gradients miss those of the whole."""
+    own = {part: weights[part] for part in split}
+    total = 1.0 if is_sum else sum(own.values())
+    if min(own.values()) < 0 or total <= 0:
+        return 1.0
+    # a part without targets has no mean
+    terms = [losses[part] * (weight / total) for part, weight in own.items() if weight]
+    return distance(torch.stack(terms).sum(0), whole, *(losses[one] for one in own if own[one]))
 
 
 def _recomputation(passes: StepPasses, numbers: SampleNumbers) -> Recomputation:
