@@ -30,7 +30,6 @@ from search_spaces.settings.observed_run import (
     FAILURE,
     FOLDER_VARIABLE,
     OBSERVED,
-    ObservedFailure,
     ObservedSettings,
     ObservedStep,
 )
@@ -193,29 +192,23 @@ def first_failure(folder: Path) -> str:
     files = folder.glob("*.failed")
     failures = [FAILURE.validate_json(file.read_bytes()) for file in files]
     if failures:
-        return _failure_words(min(failures, key=lambda failure: failure.at))
+        first = min(failures, key=lambda failure: failure.at)
+        where = f" ({first.where})" if first.where else ""
+        return f"rank {first.rank} failed with {first.error}{where}"
     lines: list[str] = []
     for line in Path(folder, "log").read_text(encoding="utf-8", errors="replace").splitlines():
         if agent := _AGENT.match(line):
             code, rank = int(agent[1]), agent[2]
             if code < 0:
-                return f"rank {rank} was killed by {_signal_name(-code)}"
+                name = signal.Signals(-code).name
+                killer = ", as by the OOM killer" if name == "SIGKILL" else ""
+                return f"rank {rank} was killed by {name}{killer}"
             break
         if not _TORCHRUN.match(line):
             lines.append(line.strip())
     if lines and lines[-1].startswith(_LAUNCHER_ERROR):
         lines = lines[: max(n for n, line in enumerate(lines) if line.startswith("Traceback"))]
     return next((line for line in reversed(lines) if line), "")
-
-
-def _failure_words(failure: ObservedFailure) -> str:
-    where = f" ({failure.where})" if failure.where else ""
-    return f"rank {failure.rank} failed with {failure.error}{where}"
-
-
-def _signal_name(number: int) -> str:
-    name = signal.Signals(number).name
-    return f"{name}, as by the OOM killer" if name == "SIGKILL" else name
 
 
 def environment_of(manifest: ExportManifest, folder: Path) -> dict[str, str]:
@@ -274,11 +267,11 @@ class Finding:
 
 def changed_files(manifest: ExportManifest, folder: Path) -> tuple[str, ...]:
     """Returns the names of exported files that were changed or removed since the export."""
-    return tuple(name for name, digest in manifest.files if _digest(folder / name) != digest)
-
-
-def _digest(file: Path) -> str:
-    return sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    return tuple(
+        name
+        for name, digest in manifest.files
+        if not (file := folder / name).is_file() or sha256(file.read_bytes()).hexdigest() != digest
+    )
 
 
 def check_run(
@@ -304,18 +297,31 @@ def check_run(
 def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
     plan, observed = manifest.plan, ranks[0].settings
     yield _equal("ranks", plan.world_size, len(ranks))
-    yield _equal("wrapper", _wrapper(plan), observed.wrapper)
+    on_torch = "fsdp2" if plan.zero_stage else "ddp" if plan.data > 1 else "none"
+    wrapper = "deepspeed" if plan.engine == "deepspeed" else on_torch
+    yield _equal("wrapper", wrapper, observed.wrapper)
     yield _equal("ZeRO stage", plan.zero_stage, observed.zero_stage)
     if plan.engine == "torch" and plan.zero_stage:
         yield _equal("replicas", plan.replicas, observed.replicas)
-        yield _fsdp_units(manifest, observed)
+        wrapped = any(count == manifest.blocks for _, count in observed.wrapped)
+        units = f"{manifest.blocks} blocks, and the rest"
+        yield _finding("FSDP units", units, _count(observed.wrapped)[1], wrapped)
     yield _equal("parameter offload", plan.offload_parameters, observed.offload_parameters)
     if plan.engine == "deepspeed":
         yield _equal("optimizer offload", plan.offload_optimizer, observed.offload_optimizer)
-    yield _micro_batch(plan, observed)
-    if plan.pad_multiple > 1:
-        yield _row_width(plan, observed)
-    yield _accumulation(plan, ranks[0])
+    if plan.batching == "packed":
+        samples = f"{plan.micro_batch}, packed"
+        yield _finding("micro-batch", samples, "packed samples cannot be counted", None)
+    else:
+        yield _equal("micro-batch", plan.micro_batch, observed.rows)
+    if (multiple := plan.pad_multiple) > 1:
+        fits = None if observed.columns is None else observed.columns % multiple == 0
+        yield _finding("row width", f"a multiple of {multiple} tokens", observed.columns, fits)
+    passes, _ = Counter(step.passes for step in ranks[0].steps).most_common(1)[0]
+    if plan.batching == "packed" and passes < plan.accumulation:
+        yield _finding("accumulation", f"{plan.accumulation} or fewer, packed", passes, True)
+    else:
+        yield _equal("accumulation", plan.accumulation, passes)
     yield _equal("recomputed blocks", manifest.recomputed_blocks, *_count(observed.recomputed))
     yield _equal("compiled", plan.compile, observed.compiled > 0)
     yield _equal("compute dtype", _DTYPES[plan.precision], observed.compute)
@@ -323,7 +329,9 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
         yield _equal("frozen weights", _frozen(manifest.base, plan), ", ".join(observed.frozen))
     if observed.attention is not None:
         yield _equal("attention", plan.attention, observed.attention)
-    yield _equal("optimizer", _optimizer(plan), observed.optimizer)
+    on_host = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
+    optimizer = "DeepSpeedCPUAdam" if on_host else _OPTIMIZERS[plan.optimizer]
+    yield _equal("optimizer", optimizer, observed.optimizer)
 
 
 def _update(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
@@ -353,20 +361,26 @@ def _rate(train: TrainSpec, steps: Sequence[ObservedStep]) -> Finding:
         for number, (step, rate) in enumerate(zip(steps, expected, strict=True))
         if not isclose(step.rate, rate, rel_tol=_SAME_RATE, abs_tol=_SAME_RATE * max(expected))
     ]
-    return Finding(
-        check="learning rate",
-        expected=f"{train.learning_rate:g}, {train.schedule}",
-        observed=differing[0] if differing else f"the same in {len(steps)} steps",
-        passed=not differing,
-    )
+    observed = differing[0] if differing else f"the same in {len(steps)} steps"
+    rate = f"{train.learning_rate:g}, {train.schedule}"
+    return _finding("learning rate", rate, observed, not differing)
 
 
 def _equal(what: str, expected: object, observed: object, words: str = "") -> Finding:
+    return _finding(
+        what, expected, words or observed, None if observed is None else expected == observed
+    )
+
+
+def _finding(
+    check: str, expected: object, observed: object, passed: bool | None, reason: str = ""
+) -> Finding:
     return Finding(
-        check=what,
+        check=check,
         expected=_word(expected),
-        observed=words or _word(observed),
-        passed=None if observed is None else expected == observed,
+        observed=_word(observed),
+        passed=passed,
+        reason=reason,
     )
 
 
@@ -378,62 +392,13 @@ def _word(value: object) -> str:
     return str(value)
 
 
-def _wrapper(plan: Plan) -> str:
-    if plan.engine == "deepspeed":
-        return "deepspeed"
-    return "fsdp2" if plan.zero_stage else "ddp" if plan.data > 1 else "none"
-
-
 def _frozen(base: Base, plan: Plan) -> str:
     others = plan.precision if plan.engine == "deepspeed" else "fp32" if base == "fp32" else "bf16"
     return _DTYPES[others] + {"int8": ", int8", "nf4": ", uint8"}.get(base, "")
 
 
-def _optimizer(plan: Plan) -> str:
-    on_host = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
-    return "DeepSpeedCPUAdam" if on_host else _OPTIMIZERS[plan.optimizer]
-
-
 def _count(classes: Sequence[tuple[str, int]]) -> tuple[int, str]:
     return sum(count for _, count in classes), ", ".join(f"{n} {name}" for name, n in classes)
-
-
-def _fsdp_units(manifest: ExportManifest, observed: ObservedSettings) -> Finding:
-    return Finding(
-        check="FSDP units",
-        expected=f"{manifest.blocks} blocks, and the rest",
-        observed=_count(observed.wrapped)[1],
-        passed=any(count == manifest.blocks for _, count in observed.wrapped),
-    )
-
-
-def _micro_batch(plan: Plan, observed: ObservedSettings) -> Finding:
-    if plan.batching == "packed":
-        return Finding(
-            check="micro-batch",
-            expected=f"{plan.micro_batch}, packed",
-            observed="packed samples cannot be counted",
-            passed=None,
-        )
-    return _equal("micro-batch", plan.micro_batch, observed.rows)
-
-
-def _row_width(plan: Plan, observed: ObservedSettings) -> Finding:
-    width = observed.columns
-    return Finding(
-        check="row width",
-        expected=f"a multiple of {plan.pad_multiple} tokens",
-        observed=_word(width),
-        passed=None if width is None else width % plan.pad_multiple == 0,
-    )
-
-
-def _accumulation(plan: Plan, rank: ObservedRank) -> Finding:
-    passes, _ = Counter(step.passes for step in rank.steps).most_common(1)[0]
-    if plan.batching == "packed" and passes < plan.accumulation:
-        expected = f"{plan.accumulation} or fewer, packed"
-        return Finding(check="accumulation", expected=expected, observed=str(passes), passed=True)
-    return _equal("accumulation", plan.accumulation, passes)
 
 
 def observed_losses(ranks: Sequence[ObservedRank]) -> list[float]:
@@ -456,13 +421,10 @@ def _losses(manifest: ExportManifest, ranks: Sequence[ObservedRank], not_compare
     steps, difference = len(differences), max(differences, default=0.0)
     reason = not_compared or ("" if steps else "none were observed")
     apart = f"{100 * difference:.2g} % apart in {steps} steps"
-    return Finding(
-        check=LOSSES,
-        expected=f"within {100 * manifest.loss_tolerance:g} % of the trial's",
-        observed=f"not compared: {reason}" if reason else apart,
-        passed=None if reason else difference <= manifest.loss_tolerance,
-        reason=reason,
-    )
+    expected = f"within {100 * manifest.loss_tolerance:g} % of the trial's"
+    if reason:
+        return _finding(LOSSES, expected, f"not compared: {reason}", None, reason)
+    return _finding(LOSSES, expected, apart, difference <= manifest.loss_tolerance)
 
 
 def _not_compared(manifest: ExportManifest, changed: Sequence[str], settings_only: bool) -> str:
@@ -480,16 +442,10 @@ def _scales_losses(plan: Plan) -> bool:
 def _speed(manifest: ExportManifest, rank: ObservedRank) -> Finding:
     record, speed = manifest.samples_per_second, observed_speed(manifest.plan, rank)
     if speed is None:
-        return Finding(
-            check="samples/s", expected=spread(record), observed="too few steps", passed=None
-        )
+        return _finding("samples/s", spread(record), "too few steps", None)
     ratio = speed.value / record.value
-    return Finding(
-        check="samples/s",
-        expected=spread(record),
-        observed=f"{spread(speed)}: {100 * ratio:.0f} %",
-        passed=ratio >= 1 - SLOWER or speed.overlaps(record),
-    )
+    is_fast = ratio >= 1 - SLOWER or speed.overlaps(record)
+    return _finding("samples/s", spread(record), f"{spread(speed)}: {100 * ratio:.0f} %", is_fast)
 
 
 def observed_speed(plan: Plan, rank: ObservedRank) -> Estimate | None:
