@@ -249,13 +249,15 @@ def _is_active(knob: Knob, plan: Plan, table: PlanTable) -> Flags:
     if not knob.is_active({name: getattr(plan, name) for name in knob.depends_on}):
         return np.zeros(len(table), dtype=bool)
     group_of, rows = table.group(knob.depends_on)
-    answers = [bool(knob.is_active(_chosen(table, knob, int(row)))) for row in rows]
+    columns = {name: (table.values[name], table.codes[name]) for name in knob.depends_on}
+    answers = [
+        bool(
+            knob.is_active({name: values[codes[row]] for name, (values, codes) in columns.items()})
+        )
+        for row in rows
+    ]
     active: Flags = np.array(answers, dtype=bool)[group_of]
     return active
-
-
-def _chosen(table: PlanTable, knob: Knob, row: int) -> dict[str, Any]:
-    return {name: table.values[name][table.codes[name][row]] for name in knob.depends_on}
 
 
 def _follows(name: str, plan: Plan, table: PlanTable, raw: Mapping[str, Flags]) -> Flags:

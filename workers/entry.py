@@ -27,7 +27,7 @@ from search_spaces.trial import (
 )
 from workers.engines.build import load_engines
 from workers.engines.stopwatch import Stopwatch
-from workers.memory.oom import FailedAllocation, failed_allocation
+from workers.memory.oom import failed_allocation
 from workers.outcomes import crash_cause, merge_outcomes
 from workers.prepare import prepare
 from workers.probe.block import cached_block_launches
@@ -65,17 +65,13 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
             ending = _ending_of(error, "end", worker)
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
-    outcome = merge_outcomes(_exchanged(ending, worker))
+    texts = worker.ranks.gather(json.dumps(outcome_to_json(ending)).encode())
+    outcome = merge_outcomes([outcome_from_json(json.loads(text)) for text in texts])
     is_blamed = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
     worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=is_blamed)
     if not isinstance(outcome, _ORDERLY):
         worker.group.abort()  # a peer has dropped its own
     return outcome
-
-
-def _exchanged(ending: Outcome, worker: Worker) -> list[Outcome]:
-    texts = worker.ranks.gather(json.dumps(outcome_to_json(ending)).encode())
-    return [outcome_from_json(json.loads(text)) for text in texts]
 
 
 def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
@@ -139,10 +135,12 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
     except RuntimeError:  # a device in error does not even tell what it holds
         held_bytes, nearly_full = None, False
     if wanted := failed_allocation(error, worker.device, nearly_full=nearly_full):
-        on_device = wanted.where == "device"
+        on_device, total = wanted.where == "device", wanted.total_bytes
+        if wanted.asked_bytes is not None and held_bytes is not None:
+            total = max(held_bytes + wanted.asked_bytes, limit_bytes + 1)
         return OutOfMemory(
             where=wanted.where,
-            wanted_bytes=_total_wanted(wanted, held_bytes, limit_bytes) if on_device else None,
+            wanted_bytes=total if on_device else None,
             limit_bytes=limit_bytes if on_device else None,
             rank=worker.ranks.rank,
             phase=phase,
@@ -156,12 +154,6 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
         detail=without_secrets(_detail(error), values=secrets),
         trace=without_secrets("".join(traceback.format_exception(error)), values=secrets),
     )
-
-
-def _total_wanted(wanted: FailedAllocation, held_bytes: int | None, limit_bytes: int) -> int | None:
-    if wanted.asked_bytes is None or held_bytes is None:
-        return wanted.total_bytes
-    return max(held_bytes + wanted.asked_bytes, limit_bytes + 1)
 
 
 def _detail(error: BaseException) -> str:

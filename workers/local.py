@@ -48,9 +48,11 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if plan.world_size != world_size:
+        command, ranks = shlex.join(["plimsoll", *sys.argv[1:]]), plan.world_size
+        if ranks > 1:
+            command = f"torchrun --nproc-per-node {ranks} --no-python {command}"
         raise ClusterError(
-            f"the plan needs {plan.world_size} ranks, but {world_size} were started;"
-            f" use: {_command(plan.world_size)}"
+            f"the plan needs {ranks} ranks, but {world_size} were started; use: {command}"
         )
     device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
     _restart_with(render_environment(plan, device.type))
@@ -88,11 +90,6 @@ def _restart_with(environment: Environment) -> None:
     if any(os.environ.get(name) != value for name, value in environment):
         os.environ.update(environment)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _command(ranks: int) -> str:
-    command = shlex.join(["plimsoll", *sys.argv[1:]])
-    return command if ranks == 1 else f"torchrun --nproc-per-node {ranks} --no-python {command}"
 
 
 @contextlib.contextmanager

@@ -37,10 +37,14 @@ def merge_outcomes(endings: Sequence[Outcome]) -> Outcome:
     causes rank above consequences: out of memory, then a loss that is not finite, then a crash
     of a rank itself, then a broken collective.
     """
-    for choose in (_out_of_memory, _diverged, _crashed, _other):
-        if outcome := choose(endings):
-            return outcome
-    return _measured([ending for ending in endings if isinstance(ending, Measured)])
+    crashes = [ending for ending in endings if isinstance(ending, Crashed)]
+    return (
+        _out_of_memory(endings)
+        or next((ending for ending in endings if isinstance(ending, Diverged)), None)
+        or min(crashes, key=lambda ending: ending.cause == "collective", default=None)
+        or next((ending for ending in endings if not isinstance(ending, Measured)), None)
+        or _measured([ending for ending in endings if isinstance(ending, Measured)])
+    )
 
 
 def _out_of_memory(endings: Sequence[Outcome]) -> Outcome | None:
@@ -52,19 +56,6 @@ def _out_of_memory(endings: Sequence[Outcome]) -> Outcome | None:
     if worst.costs is None:
         return worst
     return replace(worst, costs=replace(worst.costs, residual_bytes=_residual(endings)))
-
-
-def _diverged(endings: Sequence[Outcome]) -> Outcome | None:
-    return next((ending for ending in endings if isinstance(ending, Diverged)), None)
-
-
-def _crashed(endings: Sequence[Outcome]) -> Outcome | None:
-    crashes = [ending for ending in endings if isinstance(ending, Crashed)]
-    return min(crashes, key=lambda ending: ending.cause == "collective", default=None)
-
-
-def _other(endings: Sequence[Outcome]) -> Outcome | None:
-    return next((ending for ending in endings if not isinstance(ending, Measured)), None)
 
 
 def _measured(endings: Sequence[Measured]) -> Measured:
@@ -127,11 +118,7 @@ def _ran_user_code(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None:
         name = traceback.tb_frame.f_code.co_filename
-        if not name.startswith("<") and not _is_own_or_library(str(Path(name).resolve())):
+        if name[:1] != "<" and not str(Path(name).resolve()).startswith((*_PLIMSOLL, *_LIBRARIES)):
             return True
         traceback = traceback.tb_next
     return False
-
-
-def _is_own_or_library(file: str) -> bool:
-    return file.startswith((*_PLIMSOLL, *_LIBRARIES))

@@ -95,12 +95,9 @@ def _show(devices: Sequence[str], features: Sequence[Feature]) -> None:
     table.add_column("for")
     table.add_column("available")
     for feature in features:
-        table.add_row(feature.name, feature.serves, _availability(feature.lack))
+        style = "green" if feature.lack is None else "yellow"
+        table.add_row(feature.name, feature.serves, Text(feature.lack or "yes", style))
     table_console().print(table)
-
-
-def _availability(lack: str | None) -> Text:
-    return Text("yes", "green") if lack is None else Text(lack, "yellow")
 
 
 def _probe(out: Path | None, drive: Path) -> Result:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,7 +96,8 @@ def plan(
     """Predict speed and memory of every legal plan, for GPUs you may not have."""
     began = time.perf_counter()
     trust_modules(trusted or ())
-    spec = load_spec(spec_path, _overrides(overrides or (), host_memory))
+    host = [] if host_memory is None else [f"cluster.host_memory_gib={host_memory}"]
+    spec = load_spec(spec_path, [*(overrides or ()), *host])
     files = _files(out or [])
     named = None if plan is None else _read_if_file(plan)
 
@@ -138,11 +138,6 @@ def plan(
     default_files = () if as_json else (folder / "plan.json", folder / "plan.html")
     _write(files or default_files, report, result)
     return result
-
-
-def _overrides(overrides: Sequence[str], host_memory: float | None) -> tuple[str, ...]:
-    host = () if host_memory is None else (f"cluster.host_memory_gib={host_memory}",)
-    return (*overrides, *host)
 
 
 def _files(files: list[Path]) -> tuple[Path, ...]:

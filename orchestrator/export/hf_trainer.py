@@ -82,6 +82,7 @@ def training_arguments(
     For DeepSpeed, `deepspeed` is the name of its configuration file.
     """
     train = spec.train
+    is_warm_constant = train.schedule == "constant" and train.warmup_steps > 0
     arguments: dict[str, Any] = {
         "output_dir": "trainer",
         "per_device_train_batch_size": plan.micro_batch,
@@ -92,7 +93,7 @@ def training_arguments(
         "weight_decay": train.weight_decay,
         **_moments(train),
         "max_grad_norm": train.grad_clip or 0.0,
-        "lr_scheduler_type": _schedule(train),
+        "lr_scheduler_type": "constant_with_warmup" if is_warm_constant else train.schedule,
         "warmup_steps": train.warmup_steps,
         "seed": train.seed,
         "bf16": plan.precision == "bf16",
@@ -188,11 +189,6 @@ def _engine(plan: Plan, model: ModelFacts, device: str) -> dict[str, Any]:
 def _moments(train: TrainSpec) -> dict[str, float]:
     betas = dict(zip(("adam_beta1", "adam_beta2"), train.betas or (), strict=False))
     return betas | ({} if train.eps is None else {"adam_epsilon": train.eps})
-
-
-def _schedule(train: TrainSpec) -> str:
-    warm_constant = train.schedule == "constant" and train.warmup_steps > 0
-    return "constant_with_warmup" if warm_constant else train.schedule
 
 
 def all_recomputed(plan: Plan) -> bool:

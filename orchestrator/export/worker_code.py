@@ -47,7 +47,9 @@ def complete_script(script: str) -> str:
     tree = ast.parse(script)
     definitions, imports = worker_definitions(), {**_worker_imports(), **_imports_of(tree)}
     names = _names_in(tree)
-    chosen = _reached(names - _bound_by(tree), definitions)
+    chosen = _reached(
+        names - {name for node in tree.body for name in _defined_by(node)}, definitions
+    )
     used = names.union(*(definitions[name].uses for name in chosen))
     needed = [imported for imported in imports.values() if imported.bound in used]
     text = _joined([definitions[name].text for name in definitions if name in chosen])
@@ -106,10 +108,6 @@ def _names_in(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _bound_by(tree: ast.Module) -> set[str]:
-    return {name for node in tree.body for name in _defined_by(node)}
-
-
 def _reached(names: Iterable[str], definitions: Mapping[str, Definition]) -> set[str]:
     waiting, reached = [name for name in names if name in definitions], set[str]()
     while waiting:
@@ -161,7 +159,11 @@ def _with_imports(script: str, tree: ast.Module, imports: list[Imported]) -> str
 
 def _import_lines(imports: list[Imported]) -> Iterator[str]:
     for standard in (True, False):
-        group = [one for one in imports if _is_standard(one) is standard]
+        group = [
+            one
+            for one in imports
+            if (one.module.partition(".")[0] in sys.stdlib_module_names) is standard
+        ]
         whole = [one for one in group if one.name is None]
         modules = sorted({one.module for one in group if one.name is not None}, key=str.lower)
         if group:
@@ -175,7 +177,3 @@ def _import_lines(imports: list[Imported]) -> Iterator[str]:
             if len(line) > _WIDTH:
                 line = f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)\n"
             yield line
-
-
-def _is_standard(imported: Imported) -> bool:
-    return imported.module.partition(".")[0] in sys.stdlib_module_names

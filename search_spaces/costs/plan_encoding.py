@@ -16,7 +16,6 @@ from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.costs.plan_features import (
     PRECISIONS,
     STACKS,
-    Counts,
     Flags,
     Numbers,
     PlanFeatures,
@@ -65,6 +64,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     ddp, averaged = _replicated(table)
     buffers = _buffers(table, model, ddp, averaged, deepspeed) + _gathered_ahead(table, model)
     states, updates = _optimizer_bytes(table, model)
+    kept = table.column("reshard_ranks")
     sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
@@ -77,7 +77,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         weights_sharded=whole_shards,
         regathered=whole_shards & (zero == 3),
         stays_gathered=(zero < 3) | table.column("gathered_between_passes").astype(bool),
-        regather_ranks=_regather_ranks(table, shards),
+        regather_ranks=np.where(kept > 0, kept, shards).astype(np.int64),
         first_blocks=first,
         middle_blocks=middle,
         last_blocks=last,
@@ -116,11 +116,6 @@ def _optimizer_bytes(table: PlanTable, model: ModelFacts) -> tuple[Numbers, Numb
     states = _MOMENT_BYTES | dict.fromkeys(_OWN, own.state_bytes)
     updates = _UPDATE_BYTES | dict.fromkeys(_OWN, own.update_bytes)
     return _mapped(table, "optimizer", states), _mapped(table, "optimizer", updates)
-
-
-def _regather_ranks(table: PlanTable, shards: Numbers) -> Counts:
-    kept = table.column("reshard_ranks")
-    return np.where(kept > 0, kept, shards).astype(np.int64)
 
 
 def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:

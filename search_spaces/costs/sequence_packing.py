@@ -148,7 +148,8 @@ def _tokens(
             count = min(micro_batch, _MAX_PACKED)
             drawn = max(_PACKED_BATCHES, _PACKED_SAMPLES // count)
             batches = steps.reshape(-1, micro_batch)[:drawn, :count].tolist()
-            filled = sum(_row_tokens(batch, row_tokens) for batch in batches)
+            packed = [(pack(batch, row_tokens), batch) for batch in batches]
+            filled = sum(len(rows) * width(rows, batch) for rows, batch in packed)
             # a ratio, since a few batches say more of the padding than of the lengths
             return micro_batch * float(steps.mean()) * filled / sum(map(sum, batches))
 
@@ -160,8 +161,3 @@ def _steps(lengths: tuple[int, ...], samples: int) -> Counts:
     drawn = steps * samples  # an epoch has all lengths evenly, its steps have not
     indices = (np.arange(drawn) + rng.random(drawn)) * len(lengths) / drawn
     return rng.permutation(np.array(lengths)[indices.astype(np.intp)]).reshape(steps, samples)
-
-
-def _row_tokens(lengths: list[int], capacity: int) -> int:
-    rows = pack(lengths, capacity)
-    return len(rows) * width(rows, lengths)

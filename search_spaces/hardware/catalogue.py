@@ -32,7 +32,8 @@ def find_device(name: str, *, folder: Path | None = None) -> Device:
         DeviceError: If the device is unknown; names the closest ones.
         SpecError: If a file in the folder has faults.
     """
-    user_devices = _user_devices(user_folder() if folder is None else folder)
+    paths = sorted((user_folder() if folder is None else folder).glob("*.yaml"))
+    user_devices = tuple(device for path in paths for device in load_device_file(path))
     device = _matching(name, user_devices) or _matching(name, catalogue())
     if device is None:
         known = ((each.name, each.aliases) for each in (*user_devices, *catalogue()))
@@ -84,11 +85,6 @@ def user_folder() -> Path:
     """Returns the folder that `plimsoll doctor --probe` writes to and `find_device` reads first."""
     config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(config).expanduser() / "plimsoll" / "devices"
-
-
-def _user_devices(folder: Path) -> tuple[Device, ...]:
-    paths = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
-    return tuple(device for path in paths for device in load_device_file(path))
 
 
 def _matching(name: str, devices: Iterable[Device]) -> Device | None:

@@ -39,7 +39,7 @@ def unknown_device(name: str, known: Iterable[tuple[str, tuple[str, ...]]]) -> D
     near = difflib.get_close_matches(_key(name), spellings, n=3, cutoff=0.0)
     nearest = list(dict.fromkeys(spellings[key] for key in near))
     return DeviceError(
-        f"unknown device {name!r}; the nearest are {_listed(nearest)}"
+        f"unknown device {name!r}; the nearest are {', '.join(nearest)}"
         " (describe your own device in a YAML file, see docs/hardware.md)"
         if nearest
         else f"unknown device {name!r}"
@@ -48,7 +48,3 @@ def unknown_device(name: str, known: Iterable[tuple[str, tuple[str, ...]]]) -> D
 
 def _key(name: str) -> str:
     return " ".join(sorted(words_of(name)))
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -119,10 +119,6 @@ def _precision(plan: Plan) -> dict[str, Any]:
     return {}
 
 
-def _up_to_even(elements: int) -> int:
-    return elements + elements % 2
-
-
 def _zero(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[str, Any]:
     """Returns the section `zero_optimization`; sizes are counts of elements.
 
@@ -134,7 +130,7 @@ def _zero(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[s
         return zero
     element_bytes = 4 if plan.precision == "fp32" else 2
     bucket = min(plan.bucket_mib * MIB // element_bytes, model.parameters)
-    bucket = _up_to_even(max(bucket, 1))  # which ZeRO 1 and 2 insist on
+    bucket = max(bucket + bucket % 2, 2)  # even, which ZeRO 1 and 2 insist on
     zero |= {
         "contiguous_gradients": plan.contiguous_gradients,
         "overlap_comm": plan.overlap,
@@ -150,10 +146,9 @@ def _zero(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str) -> dict[s
     if plan.offload_parameters != "none":
         zero["offload_param"] = _offload(plan.offload_parameters, pin, spec)
         if plan.offload_parameters == "nvme":
-            zero["offload_param"] |= {
-                "buffer_count": NVME_BUFFERS,
-                "buffer_size": _nvme_buffer(model, plan.data),
-            }
+            shard = -(-_largest_part(model) // plan.data)  # a rank's shard of any tensor
+            size = (shard // NVME_ALIGNMENT + 1) * NVME_ALIGNMENT
+            zero["offload_param"] |= {"buffer_count": NVME_BUFFERS, "buffer_size": size}
     return zero
 
 
@@ -184,8 +179,3 @@ def _offload(where: str, pin: bool, spec: SweepSpec) -> dict[str, Any]:
 def _largest_part(model: ModelFacts) -> int:
     parts = (*model.block_parameters, model.embedding_parameters, model.head_parameters)
     return max(parts, default=0) or model.parameters
-
-
-def _nvme_buffer(model: ModelFacts, ranks: int) -> int:
-    shard = -(-_largest_part(model) // ranks)  # a buffer holds a rank's shard of any tensor
-    return (shard // NVME_ALIGNMENT + 1) * NVME_ALIGNMENT

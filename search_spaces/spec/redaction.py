@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import unquote, unquote_plus
@@ -126,7 +126,7 @@ def _split(url: str) -> tuple[str, set[str]]:
 def _without_user_password(url: str, secrets: set[str]) -> tuple[str, str, str]:
     if (match := _USER.match(url)) and (end := _end_of_password(match[2])) is not None:
         password = match[2][:end]
-        secrets |= {password, *_decoded(password)}
+        secrets |= {password, unquote(password), unquote_plus(password)}
         url = f"{match[1]}{match[2][end:]}"
     return url.partition("?")
 
@@ -142,8 +142,3 @@ def _end_of_password(rest: str) -> int | None:
     if _PORT.match(path) or "@" not in rest:
         return None
     return rest.rindex("@")
-
-
-def _decoded(password: str) -> Iterator[str]:
-    yield unquote(password)
-    yield unquote_plus(password)

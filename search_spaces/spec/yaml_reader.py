@@ -160,10 +160,6 @@ def _plain(text: str, kind: str) -> Any:
     return text
 
 
-def _code_point(character: str | int) -> str:
-    return f"U+{character if isinstance(character, int) else ord(character):04X}"
-
-
 def _syntax_fault(error: yaml.YAMLError) -> Fault:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
@@ -171,7 +167,8 @@ def _syntax_fault(error: yaml.YAMLError) -> Fault:
         problem = error.problem or error.context or "cannot be read"
         return Fault(path=where, value="", advice=f"is not valid YAML: {problem}")
     if isinstance(error, yaml.reader.ReaderError):
-        advice = f"the character {_code_point(error.character)} is not allowed in YAML"
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        advice = f"the character U+{code:04X} is not allowed in YAML"
         return Fault(path=f"position {error.position}", value="", advice=advice)
     return Fault(path="file", value="", advice=f"is not valid YAML: {error}")
 

@@ -45,7 +45,8 @@ def parallelize(
     weights_on = device
     if settings.fsdp2 is not None and mesh is not None:
         with _kept_by(mesh.resharded):
-            shard(model.module, blocks, _data_ranks(mesh), **asdict(settings.fsdp2))
+            axes = ("replicate", "shard") if mesh.size("replicate") > 1 else "shard"
+            shard(model.module, blocks, mesh.devices[axes], **asdict(settings.fsdp2))
         weights_on = torch.device("cpu") if settings.fsdp2.offload else device
     model.initial.materialise(model.module, device, weights_on=weights_on)
     if settings.ddp is not None and mesh is not None:
@@ -90,9 +91,3 @@ def _kept_by(resharded: DeviceMesh | None) -> Iterator[None]:
         yield
     finally:
         setattr(_fully_shard, _MESH_AFTER_FORWARD, found)
-
-
-def _data_ranks(mesh: Mesh) -> DeviceMesh:
-    if mesh.size("replicate") > 1:
-        return mesh.devices["replicate", "shard"]
-    return mesh.devices["shard"]

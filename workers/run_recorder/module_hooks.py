@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from search_spaces.settings.observed_run import ObservedSettings
+from workers.plain_torch.loss import loss_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,13 @@ class ModuleHooks:
         Compiled modules get no hooks inside, which would trigger a recompilation.
         """
         roots = list(root_modules())
-        compiled = [module for root in roots for module in root.modules() if _is_compiled(module)]
+        compiled = [
+            module
+            for root in roots
+            for module in root.modules()
+            if getattr(module, "_compiled_call_impl", None) is not None
+            or isinstance(module, torch._dynamo.OptimizedModule)
+        ]
         inside_compiled = {id(inner) for module in compiled for inner in module.modules()}
         hooks = cls(in_backward, roots, compiled)
         for root in roots:
@@ -128,9 +136,9 @@ class ModuleHooks:
             self.shape = tuple(first.shape)
 
     def _on_root_output(self, _: nn.Module, __: object, output: object) -> None:
-        loss = _loss_of(output)
-        if loss is not None and not self.in_backward():
-            self.losses.append(loss.detach().float().reshape(()))
+        if not self.in_backward():
+            with contextlib.suppress(TypeError):
+                self.losses.append(loss_of(output).detach())
 
     def _on_forward(self, module: nn.Module, _: object) -> None:
         if self.in_backward():
@@ -146,6 +154,7 @@ class ModuleHooks:
         for handle in self.handles:
             handle.remove()
         groups = [group for group in optimizer.param_groups if group["params"]]
+        modes = [mode for mode in ("fused", "foreach") if optimizer.defaults.get(mode)]
         betas = groups[0].get("betas") if groups else None
         has_group = dist.is_available() and dist.is_initialized()
         wrappers = wrappers_of(module for root in self.roots for module in root.modules())
@@ -165,7 +174,7 @@ class ModuleHooks:
             compute=_dtype_name(self.dtypes),
             attention=_attention(self.roots),
             frozen=_frozen(self.roots),
-            optimizer=_optimizer_name(optimizer),
+            optimizer=" ".join([type(optimizer).__name__, *modes]),
             decays=tuple(sorted({float(group.get("weight_decay", 0.0)) for group in groups})),
             betas=tuple(map(float, betas)) if betas else None,
             clip=wrappers.clip if clip is None else clip,
@@ -206,17 +215,6 @@ class ModuleHooks:
             again[id(module)] = module
 
 
-def _loss_of(output: Any) -> torch.Tensor | None:
-    """Returns the loss in the output of a model; None if there is none."""
-    if isinstance(output, Mapping):
-        output = output.get("loss")
-    elif isinstance(output, tuple) and output:
-        output = output[0]
-    elif not isinstance(output, torch.Tensor):
-        output = getattr(output, "loss", None)
-    return output if isinstance(output, torch.Tensor) and output.numel() == 1 else None
-
-
 def root_modules() -> Iterator[nn.Module]:
     """Yields the trainable modules of this process that are part of no other module."""
     modules = [each for each in gc.get_objects() if _is_module(each)]
@@ -229,11 +227,6 @@ def root_modules() -> Iterator[nn.Module]:
 def _is_module(thing: object) -> bool:
     # by type, since reading `__class__` of some lazy objects imports or computes something
     return issubclass(type(thing), nn.Module) and "_modules" in thing.__dict__
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    compiled = getattr(module, "_compiled_call_impl", None)
-    return compiled is not None or isinstance(module, torch._dynamo.OptimizedModule)
 
 
 def _counts_by_class(modules: Iterable[nn.Module]) -> tuple[tuple[str, int], ...]:
@@ -267,8 +260,3 @@ def _attention(roots: Iterable[nn.Module]) -> str | None:
             if isinstance(attention, str):
                 return attention
     return None
-
-
-def _optimizer_name(optimizer: torch.optim.Optimizer) -> str:
-    modes = [mode for mode in ("fused", "foreach") if optimizer.defaults.get(mode)]
-    return " ".join([type(optimizer).__name__, *modes])

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -73,17 +72,13 @@ def untraceable(name: str, failed: StepFailedError) -> ModelError:
         reason = "cannot run without values"
     else:
         return ModelError(f"{name} cannot be traced: operator {label} raises {_summary(cause)}")
-    remedy = _USERS_REMEDY.format(name=_qualified_name(operator)) if is_users else _TORCHS_REMEDY
+    full = getattr(getattr(operator, "_schema", None), "name", operator)
+    remedy = _USERS_REMEDY.format(name=full) if is_users else _TORCHS_REMEDY
     return ModelError(f"{name} cannot be traced: operator {label} {reason}; {remedy}")
 
 
 def _summary(cause: BaseException) -> str:
     return f"{type(cause).__name__}: {one_sentence(cause)}"
-
-
-def _qualified_name(operator: Any) -> str:
-    schema = getattr(operator, "_schema", None)
-    return str(schema.name) if schema is not None else str(operator)
 
 
 Wanted = tuple[Attention, Compute, Split]

@@ -21,7 +21,7 @@ from workers.models.tensor_plan import text_config
 from workers.models.user_code import user_code_errors
 from workers.tracing.operators import FusedCall
 from workers.tracing.step import trace_step
-from workers.tracing.traced_model import TracedModel, in_fake_memory, traced_model
+from workers.tracing.traced_model import in_fake_memory, traced_model
 
 _FLOPS = 2  # FLOPs of a multiplication and an addition
 _BACKWARD = 2  # attention's backward has two products for each one of forward
@@ -64,7 +64,7 @@ def _count(spec: SweepSpec, attention: Attention) -> ModelWork:
         device="cuda",
         mode=mode,
     ).log
-    times = _times(traced)
+    times = {kind[0]: len(kind) for kind in traced.kinds} if traced.is_stack else {}  # of blocks
     layers: defaultdict[tuple[float, float, float], float] = defaultdict(float)
     matmuls = attending = everything = 0.0
     for at, operation in enumerate(log.operations):
@@ -94,11 +94,6 @@ def _count(spec: SweepSpec, attention: Attention) -> ModelWork:
             for (rows, columns, inner), flops in layers.items()
         ),
     )
-
-
-def _times(traced: TracedModel) -> dict[int, int]:
-    """Returns how often each traced block occurs in the model."""
-    return {kind[0]: len(kind) for kind in traced.kinds} if traced.is_stack else {}
 
 
 def _pairs(call: FusedCall, module: nn.Module) -> float:
