@@ -10,8 +10,9 @@ import torch
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import render_deepspeed
-from search_spaces.settings.render import render_torch
+from search_spaces.settings.render import TorchSettings, render_torch
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.sections import TrainSpec
 from search_spaces.trial import TrialRequest
 from workers.engines.base import AbstractTraining
 from workers.engines.optimizer_step import make_update
@@ -42,23 +43,27 @@ def build_training(
 
     What training draws from here on follows from `train.seed`.
     """
-    if request.plan.engine == "deepspeed":
-        training = _build_deepspeed(request, model, facts, mesh, device)
+    plan, train = request.plan, request.spec.train
+    if plan.engine == "deepspeed":
+        from workers.engines.deepspeed import start_deepspeed
+
+        config = render_deepspeed(plan, facts, request.spec, device.type)
+        make = partial(optimizer_of, config.optimizer_kind, train)
+        training: AbstractTraining = start_deepspeed(model, config, mesh, device, train, make)
     else:
-        training = _build_torch(request, model, facts, mesh, device)
-    seed_draws(request.spec.train.seed, request.plan, mesh)
+        training = _build_torch(plan, train, model, render_torch(plan, facts), mesh, device)
+    seed_draws(train.seed, plan, mesh)
     return training
 
 
 def _build_torch(
-    request: TrialRequest,
+    plan: Plan,
+    train: TrainSpec,
     model: BuiltModel,
-    facts: ModelFacts,
+    settings: TorchSettings,
     mesh: Mesh | None,
     device: torch.device,
 ) -> AbstractTraining:
-    plan, train = request.plan, request.spec.train
-    settings = render_torch(plan, facts)
     if settings.pipeline is not None and mesh is not None:
         from workers.engines.pipeline import build_pipeline
 
@@ -108,18 +113,3 @@ def load_engines(spec: SweepSpec, device: torch.device) -> None:
         load_cpu_adam()
     if "nvme" in (*state_places, *weight_places) and missing_for_nvme(device) is None:
         load_nvme()
-
-
-def _build_deepspeed(
-    request: TrialRequest,
-    model: BuiltModel,
-    facts: ModelFacts,
-    mesh: Mesh | None,
-    device: torch.device,
-) -> AbstractTraining:
-    from workers.engines.deepspeed import start_deepspeed
-
-    train = request.spec.train
-    settings = render_deepspeed(request.plan, facts, request.spec, device.type)
-    make = partial(optimizer_of, settings.optimizer_kind, train)
-    return start_deepspeed(model, settings, mesh, device, train, make)

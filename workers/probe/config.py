@@ -46,15 +46,15 @@ class ProbeConfig:
     threads: int  # of each rank
     shapes: tuple[Shape, ...]
     precisions: tuple[MatmulPrecision, ...]
-    point_seconds: float
-    matmul_seconds: float
+    point_seconds: float = 0.2
+    matmul_seconds: float = 1.0
     copy_bytes: int
     collective_bytes: tuple[int, ...]
     file_bytes: int
     file_seconds: float  # limit for writing, and for reading
     adam_elements: int
-    compiles: bool  # measure a compiled block too, whose compilation takes half a minute
-    timeout_seconds: float  # of the whole probe
+    compiles: bool = True  # measure a compiled block too, whose compilation takes half a minute
+    timeout_seconds: float = 300.0  # of the whole probe
 
 
 def default_config() -> ProbeConfig:
@@ -68,15 +68,11 @@ def default_config() -> ProbeConfig:
             threads=1,  # default of `cluster.cpus_per_worker`
             shapes=(*((side, side, side) for side in (64, 128, 256, 512, 1024, 1536)), *_TALL),
             precisions=("fp32", "bf16", "fp16"),
-            point_seconds=0.2,
-            matmul_seconds=1.0,
             copy_bytes=128 * MIB,
             collective_bytes=(64 * KIB, MIB, 8 * MIB, 64 * MIB),
             file_bytes=256 * MIB,
             file_seconds=4.0,
             adam_elements=16_000_000,
-            compiles=True,
-            timeout_seconds=300.0,
         )
     squares = ((side, side, side) for side in (256, 512, 1024, 2048, 4096, 8192))
     return ProbeConfig(
@@ -85,15 +81,11 @@ def default_config() -> ProbeConfig:
         threads=max(cores // devices, 1),
         shapes=(*squares, *_TALL_CUDA),
         precisions=("fp32", "tf32", "bf16", "fp16"),
-        point_seconds=0.2,
-        matmul_seconds=1.0,
         copy_bytes=1024 * MIB,
         collective_bytes=(64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB),
         file_bytes=1024 * MIB,
         file_seconds=5.0,
         adam_elements=32_000_000,
-        compiles=True,
-        timeout_seconds=300.0,
     )
 
 

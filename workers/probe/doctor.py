@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -18,6 +19,7 @@ from workers.parallel.deepspeed_features import (
     missing_for_nvme,
 )
 
+_FLASH = ((2, "flash_attention_2"), (3, "flash_attention_3"))
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: missing_for_deepspeed()),
     ("deepspeed_fp16", "engine deepspeed with precision fp16", missing_for_fp16),
@@ -25,15 +27,9 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("nvme", "offload to nvme", missing_for_nvme),
     ("compile", "compile", missing_for_compile),
     ("eight_bit", "adamw_8bit, int8 and nf4", lambda _: missing_extra("bitsandbytes")),
-    (
-        "flash_attention_2",
-        "attention flash_attention_2",
-        lambda device: missing_for_flash(2, device),
-    ),
-    (
-        "flash_attention_3",
-        "attention flash_attention_3",
-        lambda device: missing_for_flash(3, device),
+    *(
+        (name, f"attention {name}", partial(missing_for_flash, generation))
+        for generation, name in _FLASH
     ),
 )
 
