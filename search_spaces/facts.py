@@ -30,7 +30,6 @@ class LossForm(StrEnum):
     ATTRIBUTE = "attribute"  # `.loss` of an object
     MAPPING = "mapping"  # under "loss"
     TUPLE = "tuple"  # the first element, or the only scalar that has a gradient
-    VECTOR = "vector"  # one loss for each sample
     NONE = "none"
 
 
@@ -85,12 +84,10 @@ class StepFindings:
         fit: How well rules fit.
         nearest: The rule with the least error, if none fits; None if no part can run.
         nearest_error: Its error: the share by which loss or gradients differ; 0 if a rule fits.
-        ratios: With `Fit.HIDDEN`, the weights of the probed samples over that of the first.
         smallest_batch: Fewest samples whose loss can be computed.
         unused: Trainable, but without gradient in every pass.
         varying: With a gradient in some passes only.
         tied: Names of one weight, joined by " = ".
-        frozen: Parameters that are not trained [count].
         dtypes: Data types of the weights, without "torch.".
         changed_state: Buffers that a pass in training mode changes.
         carries_state: True if a pass changes the loss or gradient of the next.
@@ -107,12 +104,10 @@ class StepFindings:
     fit: Fit = Fit.NOTHING
     nearest: TargetRule | None = None
     nearest_error: float = 0.0
-    ratios: tuple[float, ...] = ()
     smallest_batch: int = 1
     unused: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
     tied: tuple[str, ...] = ()
-    frozen: int = 0
     dtypes: tuple[str, ...] = ()
     changed_state: tuple[str, ...] = ()
     carries_state: bool = False

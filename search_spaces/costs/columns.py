@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import get_args
 
 import numpy as np
@@ -136,7 +136,7 @@ class PassSums:
 
 def weighted_passes(variant: Variant, depth: int) -> tuple[tuple[tuple[float, Pass], ...], ...]:
     """Returns for each of `PASSES` its traced passes with their weights, the shares of blocks."""
-    kinds = [(len(kind.indices) / depth, kind.part) for kind in variant.blocks] if depth else []
+    kinds = mean_part(variant, depth)
     return (
         ((1.0, variant.embedding.forward),),
         ((1.0, variant.embedding.backward),),
@@ -149,8 +149,8 @@ def weighted_passes(variant: Variant, depth: int) -> tuple[tuple[tuple[float, Pa
 
 
 def mean_part(variant: Variant, depth: int) -> tuple[tuple[float, Part], ...]:
-    """Returns the kinds of blocks, each with its share of the depth."""
-    return tuple((len(kind.indices) / depth, kind.part) for kind in variant.blocks)
+    """Returns the kinds of blocks, each with its share of the depth; empty without blocks."""
+    return tuple((len(kind.indices) / depth, kind.part) for kind in variant.blocks if depth)
 
 
 def kernels_of(
@@ -177,23 +177,11 @@ def kernels_of(
                 (slot, *_attention(attention, share, micro_batch, tensor, backward))
                 for attention in traced.attentions
             ]
-    stacked = (
-        [np.concatenate(column) for column in zip(*columns, strict=True)]
-        if columns
-        else [np.zeros(0)] * 9
-    )
-    return Kernels(
-        slot=stacked[0].astype(np.int64),
-        flops=stacked[1],
-        batch=stacked[2],
-        rows=stacked[3],
-        columns=stacked[4],
-        inner=stacked[5],
-        element_bytes=stacked[6],
-        is_attention=stacked[7],
-        calls=stacked[8],
-        measured_flops=np.full(len(stacked[0]), np.nan),
-    )
+    names = [field.name for field in fields(Kernels)]
+    filled = zip(*columns, strict=True) if columns else [[np.zeros(0)]] * len(names[:-1])
+    stacked = dict(zip(names, map(np.concatenate, filled), strict=False))
+    stacked["slot"] = stacked["slot"].astype(np.int64)
+    return Kernels(**stacked, measured_flops=np.full(len(stacked["slot"]), np.nan))
 
 
 def with_measured_rates(kernels: Kernels, device: Device, cases: PlanFeatures) -> Kernels:
@@ -230,12 +218,7 @@ def pass_sums(variant: Variant, depth: int, micro_batch: Numbers, tensor: Number
             axis=1,
         )
 
-    return PassSums(
-        traffic_bytes=summed("traffic_bytes"),
-        launches=summed("launches"),
-        exchanged_bytes=summed("exchanged_bytes"),
-        exchanges=summed("exchanges"),
-    )
+    return PassSums(**{field.name: summed(field.name) for field in fields(PassSums)})
 
 
 def _extent(traced: Pass, name: str, micro_batch: Numbers, tensor: Numbers) -> Numbers:
@@ -294,17 +277,8 @@ def row_columns(
         executions: Features of the plans.
         case: Case number of each plan.
     """
-    names = (
-        "block_trained",
-        "block_frozen",
-        "block_quantized_bytes",
-        "embedding_trained",
-        "embedding_frozen",
-        "head_trained",
-        "head_frozen",
-        "largest_weight",
-    )
     count = len(executions)
+    names = _parameters(footprint.variants[0], footprint.depth, np.ones(1))
     parameters = {name: np.zeros(count) for name in names}
     for number, variant in enumerate(footprint.variants):
         rows = executions.variant == number
@@ -349,16 +323,14 @@ def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numb
         amount: Numbers = np.broadcast_to(getattr(part, name).at(0.0, tensor), tensor.shape)
         return amount
 
-    blocks = mean_part(variant, depth) if depth else ()
+    blocks = mean_part(variant, depth)
     parts = [variant.embedding, variant.head, *(part for _, part in blocks)]
     largest = max(part.largest_weight for part in parts)
     zero = np.zeros(len(tensor))
     return {
-        "block_trained": sum((share * of(part, "trained") for share, part in blocks), zero),
-        "block_frozen": sum((share * of(part, "frozen") for share, part in blocks), zero),
-        "block_quantized_bytes": sum(
-            (share * of(part, "quantized_bytes") for share, part in blocks), zero
-        ),
+        f"block_{name}": sum((share * of(part, name) for share, part in blocks), zero)
+        for name in ("trained", "frozen", "quantized_bytes")
+    } | {
         "embedding_trained": of(variant.embedding, "trained"),
         "embedding_frozen": of(variant.embedding, "frozen"),
         "head_trained": of(variant.head, "trained"),
@@ -447,9 +419,9 @@ def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbe
         )
         return amount
 
-    blocks = mean_part(variant, depth) if depth else ()
+    saved = ((share, part.saved_bytes) for share, part in mean_part(variant, depth))
     zero = np.zeros(len(micro_batch))
-    copies = sum((share * part.saved_bytes.at(0.0, tensor) for share, part in blocks), zero)
+    copies = sum((share * size.at(0.0, tensor) for share, size in saved), zero)
     return PartBytes(
         embedding_saved=of(variant.embedding, "saved_bytes"),
         block_saved=mean("saved_bytes"),

@@ -85,7 +85,7 @@ def _of_twin(module: nn.Module, source: FunctionSource, findings: StepFindings) 
             small = small_model(type(base), small_fields_of(base, "causal-lm"), "eager")
             rule = source.rule_of(source.entries(_PAIR))
             twin = probe_step(small, lambda n: _wrapped(source.entries(n)), rule, gradients=False)
-    return replace(twin, tied=findings.tied, frozen=findings.frozen, dtypes=findings.dtypes)
+    return replace(twin, tied=findings.tied, dtypes=findings.dtypes)
 
 
 def _wrapped(entries: Mapping[str, Any]) -> Any:
@@ -125,5 +125,5 @@ def _difference(batch: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) ->
 def _sorted(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.dim() or len(tensor) != len(_PAIR):
         return tensor
-    rows = tensor.flatten(1).tolist() if tensor.dim() > 1 else tensor.unsqueeze(1).tolist()
+    rows = tensor.reshape(len(_PAIR), -1).tolist()
     return tensor[sorted(range(len(rows)), key=rows.__getitem__)]

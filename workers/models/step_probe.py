@@ -64,7 +64,7 @@ def probe_step(
         found = StepFindings(not_probed=f"its passes take more than {SECONDS:.0f} s")
     except UserCodeError as error:
         found = StepFindings(not_probed=str(error))
-    return replace(found, tied=weights.tied, frozen=weights.frozen, dtypes=weights.dtypes)
+    return replace(found, tied=weights.tied, dtypes=weights.dtypes)
 
 
 def with_weights_of(module: nn.Module, findings: StepFindings) -> StepFindings:
@@ -72,12 +72,12 @@ def with_weights_of(module: nn.Module, findings: StepFindings) -> StepFindings:
     names: dict[int, list[str]] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)
-    weights = list(module.parameters())
     return replace(
         findings,
         tied=tuple(" = ".join(each) for each in names.values() if len(each) > 1),
-        frozen=sum(one.numel() for one in weights if not one.requires_grad),
-        dtypes=tuple(sorted({str(one.dtype).removeprefix("torch.") for one in weights})),
+        dtypes=tuple(
+            sorted({str(one.dtype).removeprefix("torch.") for one in module.parameters()})
+        ),
     )
 
 
@@ -197,8 +197,7 @@ class _Probe:
         shares = dict(zip(chosen, solved, strict=True))
         if error_of({part: sum(shares[one] for one in part) for part in losses}) > 4 * ROUNDING:
             return found
-        ratios = tuple(round(share / (solved[0] or 1.0), 3) for share in solved)
-        return replace(found, fit=Fit.HIDDEN, ratios=ratios)
+        return replace(found, fit=Fit.HIDDEN)
 
 
 def _differing(tables: Mapping[int, Table], count: int) -> SampleNumbers:

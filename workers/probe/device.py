@@ -70,11 +70,10 @@ def _measured_values(result: ProbeResult, config: ProbeConfig) -> dict[str, Any]
     is_cpu = config.device_type == "cpu"
     node_devices = max((os.cpu_count() or 1) // config.threads, 1) if is_cpu else config.ranks
     bus = result.pinned_bytes_per_second
+    names = {field.name for field in dataclasses.fields(Device)}
+    measured = (field.name for field in dataclasses.fields(result) if field.name in names)
     values: dict[str, Any] = {
-        "memory_bytes": result.memory_bytes,
-        "multiprocessors": result.multiprocessors,
-        "bandwidth_bytes_per_second": result.bandwidth_bytes_per_second,
-        "power_watts": result.power_watts,
+        **{name: getattr(result, name) for name in measured},
         "node_devices": node_devices,
         "link_bytes_per_second": bus_bandwidth(result.collective_points),
         # between a CPU and its host a transfer is a copy: each byte is read and written once
@@ -83,16 +82,7 @@ def _measured_values(result: ProbeResult, config: ProbeConfig) -> dict[str, Any]
             min(result.pageable_bytes_per_second) if result.pageable_bytes_per_second else None
         ),
         "host_memory_bytes": psutil.virtual_memory().total // node_devices,
-        "host_bandwidth_bytes_per_second": result.host_bandwidth_bytes_per_second,
-        "nvme_read_bytes_per_second": result.nvme_read_bytes_per_second,
-        "nvme_write_bytes_per_second": result.nvme_write_bytes_per_second,
-        "launch_seconds": result.launch_seconds,
         **dataclasses.asdict(result.block_launches),
-        "context_bytes": result.context_bytes,
-        "cpu_adam_elements_per_second": result.cpu_adam_elements_per_second,
-        "matmul_points": result.matmul_points,
-        "matmul_throttles": result.matmul_throttles,
-        "collective_points": result.collective_points,
     }
     return {name: _rounded(value) for name, value in values.items() if value not in (None, ())}
 

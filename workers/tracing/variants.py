@@ -30,6 +30,9 @@ _MOST_DEGREE = 64
 _MOST_LENGTHS = 256  # quantiles that describe the lengths of samples
 
 
+_EXTENTS = ("trained", "frozen", "quantized_bytes", "saved_bytes", "kept_bytes", "input_bytes")
+
+
 class RunsDifferError(Exception):
     """Passes with different micro-batches ran different operators; the text names them."""
 
@@ -73,12 +76,7 @@ def fit_parts(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]])
 
 def _part(runs: Sequence[PartCosts], grid: Grid) -> Part:
     return Part(
-        trained=grid.extent([run.trained for run in runs]),
-        frozen=grid.extent([run.frozen for run in runs]),
-        quantized_bytes=grid.extent([run.quantized_bytes for run in runs]),
-        saved_bytes=grid.extent([run.saved_bytes for run in runs]),
-        kept_bytes=grid.extent([run.kept_bytes for run in runs]),
-        input_bytes=grid.extent([run.input_bytes for run in runs]),
+        **{name: grid.extent([getattr(run, name) for run in runs]) for name in _EXTENTS},
         forward=_pass([run.forward for run in runs], grid),
         backward=_pass([run.backward for run in runs], grid),
         recomputed=_pass([run.recomputed for run in runs], grid),
@@ -87,48 +85,26 @@ def _part(runs: Sequence[PartCosts], grid: Grid) -> Part:
 
 
 def _pass(runs: Sequence[PassCosts], grid: Grid) -> Pass:
+    matmuls, attentions = Counter[Matmul](), Counter[FusedAttention]()
+    for products in _corresponding_calls([run.products for run in runs]):
+        extents = map(as_extent, grid.solve([call.sizes for call in products]).T)
+        sizes = zip(("batch", "rows", "columns", "inner"), extents, strict=True)
+        matmuls[Matmul(**dict(sizes), element_bytes=products[0].element_bytes)] += 1
+    for calls in _corresponding_calls([run.attentions for run in runs]):
+        extents = map(as_extent, grid.solve([call.sizes for call in calls]).T)
+        sizes = zip(("heads", "queries", "keys"), extents, strict=True)
+        names = ("head_size", "causal", "element_bytes")
+        same = {name: getattr(calls[0], name) for name in names}
+        attentions[FusedAttention(**dict(sizes), **same)] += 1
     return Pass(
-        matmuls=_matmuls([run.products for run in runs], grid),
-        attentions=_attentions([run.attentions for run in runs], grid),
+        matmuls=tuple(replace(one, count=count) for one, count in matmuls.items()),
+        attentions=tuple(replace(one, count=count) for one, count in attentions.items()),
         traffic_bytes=grid.extent([run.traffic_bytes for run in runs]),
         launches=max(run.launches for run in runs),
         exchanged_bytes=grid.extent([run.exchanged_bytes for run in runs]),
         exchanges=max(run.exchanges for run in runs),
         transient_bytes=grid.peak([run.above_bytes for run in runs]),
     )
-
-
-def _matmuls(runs: Sequence[tuple[Product, ...]], grid: Grid) -> tuple[Matmul, ...]:
-    counted: Counter[Matmul] = Counter()
-    for calls in _corresponding_calls(runs):
-        batch, rows, columns, inner = map(as_extent, grid.solve([call.sizes for call in calls]).T)
-        counted[
-            Matmul(
-                batch=batch,
-                rows=rows,
-                columns=columns,
-                inner=inner,
-                element_bytes=calls[0].element_bytes,
-            )
-        ] += 1
-    return tuple(replace(matmul, count=count) for matmul, count in counted.items())
-
-
-def _attentions(runs: Sequence[tuple[FusedCall, ...]], grid: Grid) -> tuple[FusedAttention, ...]:
-    counted: Counter[FusedAttention] = Counter()
-    for calls in _corresponding_calls(runs):
-        heads, queries, keys = map(as_extent, grid.solve([call.sizes for call in calls]).T)
-        counted[
-            FusedAttention(
-                heads=heads,
-                queries=queries,
-                keys=keys,
-                head_size=calls[0].head_size,
-                causal=calls[0].causal,
-                element_bytes=calls[0].element_bytes,
-            )
-        ] += 1
-    return tuple(replace(attention, count=count) for attention, count in counted.items())
 
 
 def _corresponding_calls(runs: Sequence[tuple[Call, ...]]) -> list[tuple[Call, ...]]:

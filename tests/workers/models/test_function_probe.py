@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from search_spaces.errors import ModelError, SpecError
 from search_spaces.facts import (
@@ -121,9 +120,6 @@ def test_a_loss_that_no_rule_fits(loss: str, fit: Fit) -> None:
 
     assert step.fit is fit
     assert [found.on for found in facts.dependences] == ["batch"]
-    weights = 0.5 + 1.5 / 12 * torch.arange(13)  # of classes, in the batch of one sample
-    assert (len(step.ratios) == 4) == (fit is Fit.HIDDEN)
-    assert all(weights.min() / weights.max() < ratio < 40 for ratio in step.ratios)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +162,6 @@ def test_adapters_of_peft_are_weighed_by_shifted_labels(hidden: int) -> None:
 
     assert facts.target_rule == SHIFTED
     assert facts.dependences == ()
-    assert facts.step is not None
-    assert facts.step.frozen > facts.parameters // 2
 
 
 def test_three_samples_are_enough_to_tell_padding_from_a_mask() -> None:
