@@ -7,18 +7,9 @@ from typing import Any
 
 import yaml
 
+from orchestrator.export import scripts
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.expressed_knobs import ExpressedKnobs
-from orchestrator.export.scripts import (
-    HEAD,
-    SCRIPT,
-    SCRIPT_KNOBS,
-    SCRIPT_LIMITS,
-    USER_KNOBS,
-    pinning_caveats,
-    render_script,
-    user_tasks,
-)
 from orchestrator.export.source import ExportSource
 from orchestrator.export.torchrun import torch_words
 from search_spaces.errors import UserError, require
@@ -29,14 +20,14 @@ CONFIG = "accelerate_config.yaml"
 EXPRESSED = ExpressedKnobs(
     engine="torch",
     written=(
-        *SCRIPT_KNOBS,
+        *scripts.SCRIPT_KNOBS,
         "replicas",
         "gradient_as_bucket_view",
         "ddp_static_graph",
         "gathered_between_passes",
     ),
-    in_caveats=(*USER_KNOBS, "pin_memory"),
-    limits=SCRIPT_LIMITS,
+    in_caveats=(*scripts.USER_KNOBS, "pin_memory"),
+    limits=scripts.SCRIPT_LIMITS,
 )
 _PORT = 29500
 
@@ -71,7 +62,7 @@ def export(source: ExportSource) -> Bundle:
     return Bundle(
         format="accelerate",
         files={
-            SCRIPT: render_script("accelerate.py.jinja", **words, command=command),
+            scripts.SCRIPT: scripts.render_script("accelerate.py.jinja", **words, command=command),
             CONFIG: yaml.safe_dump(configuration(source), sort_keys=False),
         },
         command=command,
@@ -82,10 +73,10 @@ def export(source: ExportSource) -> Bundle:
 
 def _command(source: ExportSource) -> str:
     if source.hosts == 1:
-        return f"accelerate launch --config_file {CONFIG} {SCRIPT}"
+        return f"accelerate launch --config_file {CONFIG} {scripts.SCRIPT}"
     return (
         f"accelerate launch --config_file {CONFIG} --machine_rank $HOST_RANK --main_process_ip"
-        f" {HEAD} --main_process_port {_PORT} {SCRIPT}"
+        f" {scripts.HEAD} --main_process_port {_PORT} {scripts.SCRIPT}"
     )
 
 
@@ -146,8 +137,8 @@ def _distributed(source: ExportSource) -> str:
 
 def _caveats(source: ExportSource) -> Iterator[str]:
     plan = source.plan
-    yield from user_tasks(source)
-    yield from pinning_caveats(plan, "Accelerate")
+    yield from scripts.user_tasks(source)
+    yield from scripts.pinning_caveats(plan, "Accelerate")
     if plan.checkpoint_ratio > 0:
         yield (
             f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"

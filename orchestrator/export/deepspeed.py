@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import json
 
+from orchestrator.export import scripts
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.expressed_knobs import ExpressedKnobs
-from orchestrator.export.scripts import (
-    SCRIPT,
-    SCRIPT_KNOBS,
-    SCRIPT_LIMITS,
-    USER_KNOBS,
-    render_script,
-    start_command,
-    start_environment,
-    template_values,
-    user_tasks,
-)
 from orchestrator.export.source import ExportSource
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
 
@@ -24,26 +14,32 @@ CONFIG = "ds_config.json"
 CONFIG_KNOBS = ("pin_memory", "overlap", "contiguous_gradients", "prefetch_mib")
 EXPRESSED = ExpressedKnobs(
     engine="deepspeed",
-    written=(*SCRIPT_KNOBS, *CONFIG_KNOBS, "aio_block_kib", "aio_queue_depth", "aio_threads"),
-    in_caveats=USER_KNOBS,
-    limits=SCRIPT_LIMITS,
+    written=(
+        *scripts.SCRIPT_KNOBS,
+        *CONFIG_KNOBS,
+        "aio_block_kib",
+        "aio_queue_depth",
+        "aio_threads",
+    ),
+    in_caveats=scripts.USER_KNOBS,
+    limits=scripts.SCRIPT_LIMITS,
 )
 
 
 def export(source: ExportSource) -> Bundle:
     """Returns the configuration, and a script for DeepSpeed's launcher or `torchrun`."""
     settings = deepspeed_settings(source)
-    command = start_command(source)
-    words = template_values(source, settings)
+    command = scripts.start_command(source)
+    words = scripts.template_values(source, settings)
     return Bundle(
         format="deepspeed",
         files={
-            SCRIPT: render_script("deepspeed.py.jinja", **words, command=command),
+            scripts.SCRIPT: scripts.render_script("deepspeed.py.jinja", **words, command=command),
             CONFIG: config_text(settings),
         },
         command=command,
-        environment=start_environment(source.plan, source.device),
-        caveats=(*user_tasks(source), optimizer_caveat(source)),
+        environment=scripts.start_environment(source.plan, source.device),
+        caveats=(*scripts.user_tasks(source), optimizer_caveat(source)),
     )
 
 

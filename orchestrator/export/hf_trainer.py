@@ -6,21 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.export import accelerate, deepspeed
+from orchestrator.export import accelerate, deepspeed, scripts
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.expressed_knobs import ExpressedKnobs, Limit
-from orchestrator.export.scripts import (
-    SCRIPT,
-    SCRIPT_KNOBS,
-    SCRIPT_LIMITS,
-    USER_KNOBS,
-    pinning_caveats,
-    render_script,
-    start_command,
-    start_environment,
-    template_values,
-    user_tasks,
-)
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
@@ -38,9 +26,9 @@ _OPTIMIZERS = {
     "adamw_8bit": "adamw_bnb_8bit",
 }
 _ENGINE_OF_NVME = "NVMe was measured with DeepSpeed's own optimizer, which Trainer lacks"
-_WRITTEN = (*SCRIPT_KNOBS, "loader_workers", "loader_pin_memory")
+_WRITTEN = (*scripts.SCRIPT_KNOBS, "loader_workers", "loader_pin_memory")
 _LIMITS = (
-    *(limit for limit in SCRIPT_LIMITS if limit.knob != "optimizer"),
+    *(limit for limit in scripts.SCRIPT_LIMITS if limit.knob != "optimizer"),
     Limit(
         knob="batching",
         values=("padded", "grouped"),
@@ -55,7 +43,7 @@ _LIMITS = (
 TORCH = ExpressedKnobs(
     engine="torch",
     written=(*_WRITTEN, "ddp_static_graph"),
-    in_caveats=(*USER_KNOBS, "pin_memory", "gradient_as_bucket_view"),
+    in_caveats=(*scripts.USER_KNOBS, "pin_memory", "gradient_as_bucket_view"),
     limits=(
         *_LIMITS,
         Limit(knob="replicas", values=(1,), reason="Trainer shards over all ranks"),
@@ -65,7 +53,7 @@ TORCH = ExpressedKnobs(
 DEEPSPEED = ExpressedKnobs(
     engine="deepspeed",
     written=(*_WRITTEN, *deepspeed.CONFIG_KNOBS),
-    in_caveats=USER_KNOBS,
+    in_caveats=scripts.USER_KNOBS,
     limits=(
         *_LIMITS,
         Limit(knob="offload_optimizer", values=("none", "cpu"), reason=_ENGINE_OF_NVME),
@@ -212,15 +200,15 @@ def export(source: ExportSource) -> Bundle:
             f"hf-trainer cannot express the plan of trial {number}: {'; '.join(reasons)}"
         )
     plan = source.plan
-    command = f"python {SCRIPT}" if plan.world_size == 1 else start_command(source)
+    command = f"python {scripts.SCRIPT}" if plan.world_size == 1 else scripts.start_command(source)
     settings = render_torch(plan, source.model)
-    words = template_values(source, settings)
+    words = scripts.template_values(source, settings)
     # the script must not recompute again what Trainer's own switch recomputes
     words["checkpointed"] = bool(words["checkpointed"]) and not all_recomputed(plan)
     words["fsdp"] = settings.fsdp2 is not None and plan.engine == "torch"
     arguments = training_arguments(plan, source.model, source.spec, source.device)
     files = {
-        SCRIPT: render_script("hf_trainer.py.jinja", **words, command=command),
+        scripts.SCRIPT: scripts.render_script("hf_trainer.py.jinja", **words, command=command),
         ARGUMENTS: json.dumps(arguments, indent=2) + "\n",
     }
     if plan.engine == "deepspeed":
@@ -230,7 +218,7 @@ def export(source: ExportSource) -> Bundle:
         format="hf-trainer",
         files=files,
         command=command,
-        environment=start_environment(plan, source.device),
+        environment=scripts.start_environment(plan, source.device),
         caveats=tuple(_caveats(source)),
     )
 
@@ -250,8 +238,8 @@ def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
 
 def _caveats(source: ExportSource) -> Iterator[str]:
     plan = source.plan
-    yield from user_tasks(source, batches="make_batches")
-    yield from pinning_caveats(plan, "Trainer")
+    yield from scripts.user_tasks(source, batches="make_batches")
+    yield from scripts.pinning_caveats(plan, "Trainer")
     if plan.checkpoint_ratio > 0 and not all_recomputed(plan):
         yield (
             f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"

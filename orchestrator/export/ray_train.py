@@ -5,19 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from orchestrator.export import deepspeed, torchrun
+from orchestrator.export import deepspeed, scripts, torchrun
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.scripts import (
-    SCRIPT,
-    render_script,
-    start_environment,
-    template_values,
-    user_tasks,
-)
 from orchestrator.export.source import ExportSource
 from search_spaces.settings.render import render_environment
 
-_COMMAND = f"python {SCRIPT}"
+_COMMAND = f"python {scripts.SCRIPT}"
 _REPORT_SECONDS = 60.0  # a report waits up to 2 s for Ray Train's controller to poll
 _PRIORITY = ("RAY_worker_niceness", "0")  # as measured; Ray's default is 15
 
@@ -40,15 +33,15 @@ def files_of(source: ExportSource) -> dict[str, str]:
     plan, files = source.plan, {}
     if plan.engine == "deepspeed":
         settings = deepspeed.deepspeed_settings(source)
-        words = template_values(source, settings)
-        environment = start_environment(plan, source.device)
+        words = scripts.template_values(source, settings)
+        environment = scripts.start_environment(plan, source.device)
         files[deepspeed.CONFIG] = deepspeed.config_text(settings)
     else:
         words, environment = torchrun.torch_words(source), render_environment(plan, source.device)
     resources = {"CPU": source.spec.cluster.cpus_per_worker}
     if source.device == "cuda":
         resources["GPU"] = 1
-    script = render_script(
+    script = scripts.render_script(
         "ray_train.py.jinja",
         **words,
         command=_COMMAND,
@@ -58,11 +51,11 @@ def files_of(source: ExportSource) -> dict[str, str]:
         accelerator=source.spec.cluster.accelerator,
         report_steps=math.ceil(_REPORT_SECONDS / source.measured.step_seconds.value),
     )
-    return {SCRIPT: script} | files
+    return {scripts.SCRIPT: script} | files
 
 
 def caveats(source: ExportSource) -> Iterator[str]:
     """Yields sentences on what the script leaves to its user, wherever it runs."""
-    yield from user_tasks(source)
+    yield from scripts.user_tasks(source)
     if source.plan.engine == "deepspeed":
         yield deepspeed.optimizer_caveat(source)
