@@ -14,19 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.costs.columns import (
-    CaseColumns,
-    Kernels,
-    PartBytes,
-    PassSums,
-    RowColumns,
-    case_columns,
-    kernels_of,
-    part_bytes,
-    pass_sums,
-    row_columns,
-    with_measured_rates,
-)
+from search_spaces.costs import columns
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures
 from search_spaces.hardware.device import Device
@@ -37,11 +25,11 @@ class Workload:
     """Workload of plans: rows for plans, for their cases, and for the kernels of the cases."""
 
     executions: PlanFeatures
-    rows: RowColumns
-    cases: CaseColumns
-    parts: PartBytes
-    sums: PassSums
-    kernels: Kernels
+    rows: columns.RowColumns
+    cases: columns.CaseColumns
+    parts: columns.PartBytes
+    sums: columns.PassSums
+    kernels: columns.Kernels
 
     def __len__(self) -> int:
         return len(self.executions)
@@ -51,8 +39,8 @@ class Workload:
         return replace(
             self,
             executions=self.executions.take(rows),
-            rows=RowColumns(
-                **{f.name: getattr(self.rows, f.name)[rows] for f in fields(RowColumns)}
+            rows=columns.RowColumns(
+                **{f.name: getattr(self.rows, f.name)[rows] for f in fields(columns.RowColumns)}
             ),
         )
 
@@ -69,30 +57,30 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
         for number in np.unique(cases.variant)
     ]
     kernels = [
-        kernels_of(variant, footprint.depth, computed[group], tensor[group], group)
+        columns.kernels_of(variant, footprint.depth, computed[group], tensor[group], group)
         for variant, group in groups
     ]
     return Workload(
         executions=executions,
-        rows=row_columns(footprint, device, executions, case_of_row),
-        cases=case_columns(footprint, device, cases),
+        rows=columns.row_columns(footprint, device, executions, case_of_row),
+        cases=columns.case_columns(footprint, device, cases),
         parts=_scattered(
-            PartBytes,
+            columns.PartBytes,
             len(first),
             [
-                (group, part_bytes(variant, footprint.depth, longest[group], tensor[group]))
+                (group, columns.part_bytes(variant, footprint.depth, longest[group], tensor[group]))
                 for variant, group in groups
             ],
         ),
         sums=_scattered(
-            PassSums,
+            columns.PassSums,
             len(first),
             [
-                (group, pass_sums(variant, footprint.depth, computed[group], tensor[group]))
+                (group, columns.pass_sums(variant, footprint.depth, computed[group], tensor[group]))
                 for variant, group in groups
             ],
         ),
-        kernels=with_measured_rates(joined(Kernels, kernels), device, cases),
+        kernels=columns.with_measured_rates(joined(columns.Kernels, kernels), device, cases),
     )
 
 
@@ -119,13 +107,13 @@ def _cases(executions: PlanFeatures) -> tuple[Counts, Counts]:
 
 def _scattered(kind: type[Any], count: int, parts: list[tuple[Counts, Any]]) -> Any:
     """Assembles a value of `kind` with `count` rows from parts with their row indices."""
-    columns: dict[str, Numbers] = {}
+    scattered: dict[str, Numbers] = {}
     for name in (f.name for f in fields(kind)):
         trailing = getattr(parts[0][1], name).shape[1:]
-        columns[name] = np.zeros((count, *trailing))
+        scattered[name] = np.zeros((count, *trailing))
         for rows, value in parts:
-            columns[name][rows] = getattr(value, name)
-    return kind(**columns)
+            scattered[name][rows] = getattr(value, name)
+    return kind(**scattered)
 
 
 def joined(kind: type[Any], values: Sequence[Any]) -> Any:

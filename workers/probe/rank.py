@@ -25,17 +25,9 @@ from search_spaces.spec.sections import TrainSpec
 from workers.measure.conditions import ConditionsSampler
 from workers.memory.device_runtime import runtime_for
 from workers.memory.nvml import nvml_device
+from workers.probe import rates
 from workers.probe.block import STAND_IN, block_launches
 from workers.probe.config import ProbeConfig, ProbeResult
-from workers.probe.rates import (
-    adam_rate,
-    collective_points,
-    copy_bandwidth,
-    drive_rates,
-    launch_seconds,
-    matmul_points,
-    transfer_rates,
-)
 
 _TRAIN = TrainSpec(global_batch=1, sequence_length=1, precision="bf16")
 FINDINGS = TypeAdapter(ProbeResult)
@@ -80,22 +72,24 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
     _barrier(config)
     with ConditionsSampler.running(device) as sampler:
         sampler.begin()
-        points = matmul_points(config, device)
+        points = rates.matmul_points(config, device)
     _barrier(config)
-    bandwidth = copy_bandwidth(config, device)
-    host_bandwidth = copy_bandwidth(config, host) if is_cuda else bandwidth
+    bandwidth = rates.copy_bandwidth(config, device)
+    host_bandwidth = rates.copy_bandwidth(config, host) if is_cuda else bandwidth
     _barrier(config)
-    pinned = transfer_rates(config, device, pinned=True) if is_cuda else None
-    pageable = transfer_rates(config, device, pinned=False) if is_cuda else None
-    launch = launch_seconds(config, device)
+    pinned = rates.transfer_rates(config, device, pinned=True) if is_cuda else None
+    pageable = rates.transfer_rates(config, device, pinned=False) if is_cuda else None
+    launch = rates.launch_seconds(config, device)
     blocks = block_launches(
         STAND_IN, _TRAIN, device, seconds=config.point_seconds, compiles=config.compiles
     )
     _barrier(config)
-    adam = adam_rate(config)
-    collectives = collective_points(config, device)
+    adam = rates.adam_rate(config)
+    collectives = rates.collective_points(config, device)
     _barrier(config)
-    rates = drive_rates(drive, file_bytes=config.file_bytes, most_seconds=config.file_seconds)
+    stored = rates.drive_rates(
+        drive, file_bytes=config.file_bytes, most_seconds=config.file_seconds
+    )
     return ProbeResult(
         device_name=torch.cuda.get_device_name(device) if is_cuda else "cpu",
         memory_bytes=_memory_bytes(device, config),
@@ -111,9 +105,9 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
         launch_seconds=launch,
         block_launches=blocks,
         collective_points=collectives,
-        nvme_write_bytes_per_second=rates.write_bytes_per_second,
-        nvme_read_bytes_per_second=rates.read_bytes_per_second,
-        direct_io=rates.direct_io,
+        nvme_write_bytes_per_second=stored.write_bytes_per_second,
+        nvme_read_bytes_per_second=stored.read_bytes_per_second,
+        direct_io=stored.direct_io,
         cpu_adam_elements_per_second=adam,
     )
 
