@@ -110,18 +110,21 @@ def _entries(tree: Entry, faults: list[Fault]) -> Iterator[tuple[str, Entry]]:
     for key in tree:
         if key != "devices":
             advice = "is not allowed next to `devices`; put a device's keys in its own entry"
-            faults.append(Fault(path=key, value="", advice=advice))
+            faults.append(_fault(key, None, advice))
     listed = tree["devices"]
     if not isinstance(listed, list) or not listed:
-        faults.append(Fault(path="devices", value=format_value(listed), advice="must be a list"))
+        faults.append(_fault("devices", listed, "must be a list"))
         return
     for index, entry in enumerate(listed):
         path = f"devices[{index}]"
         if isinstance(entry, dict):
             yield f"{path}.", entry
         else:
-            advice = "must be a section of keys and values"
-            faults.append(Fault(path=path, value=format_value(entry), advice=advice))
+            faults.append(_fault(path, entry, "must be a section of keys and values"))
+
+
+def _fault(path: str, value: Any, advice: str) -> Fault:
+    return Fault(path=path, value=format_value(value), advice=advice)
 
 
 def _merged(
@@ -139,17 +142,13 @@ def _merged(
     if base_name is None:
         return own, True
     if not isinstance(base_name, str):
-        advice = "must be the name of a device"
-        faults.append(Fault(path=f"{path}based_on", value=format_value(base_name), advice=advice))
+        faults.append(_fault(f"{path}based_on", base_name, "must be the name of a device"))
         return own, False
     try:
         base = earlier.get(base_name) or lookup(base_name)
     except DeviceError as error:
         if not faults:  # otherwise the base may be an earlier entry with faults
-            advice = str(error)
-            faults.append(
-                Fault(path=f"{path}based_on", value=format_value(base_name), advice=advice)
-            )
+            faults.append(_fault(f"{path}based_on", base_name, str(error)))
         return own, False
     whole = {name: getattr(base, name) for name in FIELDS if getattr(base, name) is not None}
     del whole["sources"]
@@ -179,24 +178,19 @@ def _key_faults(whole: Entry, path: str) -> Iterator[Fault]:
         if key not in FIELDS:
             near = difflib.get_close_matches(key, FIELDS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(FIELDS)}"
-            yield Fault(
-                path=f"{path}{key}", value=format_value(value), advice=f"no such key; {hint}"
-            )
+            yield _fault(f"{path}{key}", value, f"no such key; {hint}")
     sources = whole.get("sources")
     for source, fields in sources.items() if isinstance(sources, dict) else ():
         for field in fields if isinstance(fields, list) else ():
             if field not in FIELDS:
-                advice = "is not a field of a device"
-                yield Fault(
-                    path=f"{path}sources.{source}", value=format_value(field), advice=advice
-                )
+                yield _fault(f"{path}sources.{source}", field, "is not a field of a device")
 
 
 def _missing_faults(whole: Entry, path: str) -> Iterator[Fault]:
     for name in REQUIRED:
         if name not in whole:
             advice = "is missing; use `based_on: NAME` to take missing keys from a known device"
-            yield Fault(path=f"{path}{name}", value="", advice=advice)
+            yield _fault(f"{path}{name}", None, advice)
 
 
 def _type_faults(whole: Entry, path: str) -> Iterator[Fault]:

@@ -112,7 +112,7 @@ class StepPasses:
         self._used: list[frozenset[str]] = []
         trained = [one for one in module.parameters() if one.requires_grad and gradients]
         self._watched = trained[:: max(1, len(trained) // _WATCHED)] + trained[-1:]
-        self._state = [(part, *map(_copied, _state_of(part))) for part in module.modules()]
+        self._state = [(part, _attributes(part), _buffers(part)) for part in module.modules()]
 
     def run(
         self, numbers: SampleNumbers, *, salt: int = 0, restores: bool = True, equal: bool = True
@@ -201,12 +201,14 @@ def _gradient(weight: nn.Parameter) -> torch.Tensor:
     return gradient.detach().flatten()[:_VALUES].double()
 
 
-def _state_of(part: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns plain attributes, and buffers."""
+def _attributes(part: nn.Module) -> dict[str, Any]:
     names = (name for name in part.__dict__ if not name.startswith("_") and name != "training")
     held = {name: part.__dict__[name] for name in names}
-    buffers = {name: one for name, one in part._buffers.items() if one is not None}
-    return {name: value for name, value in held.items() if isinstance(value, _PLAIN)}, buffers
+    return _copied({name: value for name, value in held.items() if isinstance(value, _PLAIN)})
+
+
+def _buffers(part: nn.Module) -> dict[str, Any]:
+    return _copied({name: one for name, one in part._buffers.items() if one is not None})
 
 
 def _copied(values: Mapping[str, Any]) -> dict[str, Any]:

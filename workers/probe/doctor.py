@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 
@@ -19,7 +20,7 @@ from workers.parallel.deepspeed_features import (
     missing_for_nvme,
 )
 
-_FLASH = ((2, "flash_attention_2"), (3, "flash_attention_3"))
+_FLASH: tuple[tuple[Literal[2, 3], str], ...] = ((2, "flash_attention_2"), (3, "flash_attention_3"))
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: missing_for_deepspeed()),
     ("deepspeed_fp16", "engine deepspeed with precision fp16", missing_for_fp16),

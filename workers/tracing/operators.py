@@ -172,24 +172,20 @@ def _named(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[s
     return dict(zip(names, args, strict=False)) | kwargs
 
 
+def _product(
+    operand: torch.Tensor, batch: int, rows: float, columns: float, inner: float
+) -> Product:
+    size = operand.element_size()
+    return Product(batch=batch, rows=rows, columns=columns, inner=inner, element_bytes=size)
+
+
 def _mm(left: torch.Tensor, right: torch.Tensor) -> Iterator[Product]:
-    yield Product(
-        batch=1,
-        rows=left.shape[0],
-        columns=right.shape[1] if right.dim() > 1 else 1,
-        inner=left.shape[1],
-        element_bytes=left.element_size(),
-    )
+    columns = right.shape[1] if right.dim() > 1 else 1
+    yield _product(left, 1, left.shape[0], columns, left.shape[1])
 
 
 def _bmm(left: torch.Tensor, right: torch.Tensor) -> Iterator[Product]:
-    yield Product(
-        batch=left.shape[0],
-        rows=left.shape[1],
-        columns=right.shape[2],
-        inner=left.shape[2],
-        element_bytes=left.element_size(),
-    )
+    yield _product(left, left.shape[0], left.shape[1], right.shape[2], left.shape[2])
 
 
 def _grouped(
@@ -199,14 +195,7 @@ def _grouped(
     if offs is None:
         yield from _bmm(left, right)
         return
-    batch, rows, columns, inner = grouped_sizes(left, right, offs)
-    yield Product(
-        batch=batch,
-        rows=rows,
-        columns=columns,
-        inner=inner,
-        element_bytes=left.element_size(),
-    )
+    yield _product(left, *grouped_sizes(left, right, offs))
 
 
 def _convolution(args: Sequence[Any]) -> Iterator[Product]:
@@ -218,25 +207,18 @@ def _convolution(args: Sequence[Any]) -> Iterator[Product]:
             inputs.shape[2:], weight.shape[2:], strides, paddings, dilations, strict=False
         )
     ]
-    groups = args[8]
-    yield Product(
-        batch=groups,
-        rows=inputs.shape[0] * prod(output_sizes),
-        columns=weight.shape[0] // groups,
-        inner=weight[0].numel(),
-        element_bytes=inputs.element_size(),
-    )
+    groups, rows = args[8], inputs.shape[0] * prod(output_sizes)
+    yield _product(inputs, groups, rows, weight.shape[0] // groups, weight[0].numel())
 
 
 def _convolution_backward(args: Sequence[Any]) -> Iterator[Product]:
     gradient, weight, groups, mask = args[0], args[2], args[9], args[10]
     rows = gradient.shape[0] * prod(gradient.shape[2:])
     inner, columns = weight[0].numel(), weight.shape[0] // groups
-    element = gradient.element_size()
     if mask[0]:
-        yield Product(batch=groups, rows=rows, columns=inner, inner=columns, element_bytes=element)
+        yield _product(gradient, groups, rows, inner, columns)
     if mask[1]:
-        yield Product(batch=groups, rows=columns, columns=inner, inner=rows, element_bytes=element)
+        yield _product(gradient, groups, columns, inner, rows)
 
 
 _PRODUCTS: dict[str, Callable[[Sequence[Any]], Iterator[Product]]] = {

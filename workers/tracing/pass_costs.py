@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from search_spaces.costs.footprint import Extent, Peak
 from workers.tracing.operators import FusedCall, Product
-from workers.tracing.recorder import EMBEDDING, HEAD, Log, Operation, Storage
+from workers.tracing.recorder import EMBEDDING, HEAD, Log, Storage
 from workers.tracing.step import TracedStep, WeightUse
 
 _WHOLE_BYTES = 2  # of an element of a quantized weight, as products in 16 bits take it
@@ -24,7 +24,6 @@ class PassCosts:
     weights and their gradients.
     """
 
-    names: tuple[str, ...]
     products: tuple[Product, ...]
     attentions: tuple[FusedCall, ...]
     traffic_bytes: float
@@ -97,10 +96,8 @@ def _read_pass(
 ) -> PassCosts:
     # approximate: each packed weight is read and written out, and kernels can do without
     whole = [_WHOLE_BYTES * weight.numbers for weight in packed]
-    operations: list[Operation] = [log.operations[index] for index in indices]
-    work = [operation.work for operation in operations]
+    work = [log.operations[index].work for index in indices]
     return PassCosts(
-        names=tuple(operation.name for operation in operations),
         products=tuple(product for one in work for product in one.products),
         attentions=tuple(one.attention for one in work if one.attention is not None),
         traffic_bytes=sum(one.traffic_bytes for one in work)
@@ -212,15 +209,9 @@ class Grid:
 
 def as_extent(coefficients: Numbers) -> Extent:
     """Makes an extent of its four coefficients."""
-    fixed, per_sample, split_fixed, split_per_sample = (
-        round(float(value), _DIGITS) + 0.0 for value in coefficients
-    )
-    return Extent(
-        fixed=fixed,
-        per_sample=per_sample,
-        split_fixed=split_fixed,
-        split_per_sample=split_per_sample,
-    )
+    values = (round(float(value), _DIGITS) + 0.0 for value in coefficients)
+    names = ("fixed", "per_sample", "split_fixed", "split_per_sample")
+    return Extent(**dict(zip(names, values, strict=True)))
 
 
 def _basis(micro_batch: int, degree: int) -> tuple[float, float, float, float]:

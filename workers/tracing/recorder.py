@@ -56,7 +56,6 @@ class Storage:
 class Operation:
     """One call of an operator."""
 
-    name: str
     part: int
     work: OperatorWork
     kept: bool
@@ -156,7 +155,7 @@ class Recorder(TorchDispatchMode):
                 for key in map(_key, read)
                 if key in self._weights
             ]
-        operations.append(Operation(str(func), part, work_of(func, args, kwargs, result), kept))
+        operations.append(Operation(part, work_of(func, args, kwargs, result), kept))
         for tensor in tensors(result):
             self._track(tensor, part, kept=kept)
         return result

@@ -87,15 +87,20 @@ def _part(runs: Sequence[PartCosts], grid: Grid) -> Part:
 def _pass(runs: Sequence[PassCosts], grid: Grid) -> Pass:
     matmuls, attentions = Counter[Matmul](), Counter[FusedAttention]()
     for products in _corresponding_calls([run.products for run in runs]):
-        extents = map(as_extent, grid.solve([call.sizes for call in products]).T)
-        sizes = zip(("batch", "rows", "columns", "inner"), extents, strict=True)
-        matmuls[Matmul(**dict(sizes), element_bytes=products[0].element_bytes)] += 1
+        batch, rows, columns, inner = map(as_extent, grid.solve([one.sizes for one in products]).T)
+        sizes = {"batch": batch, "rows": rows, "columns": columns, "inner": inner}
+        matmuls[Matmul(**sizes, count=1, element_bytes=products[0].element_bytes)] += 1
     for calls in _corresponding_calls([run.attentions for run in runs]):
-        extents = map(as_extent, grid.solve([call.sizes for call in calls]).T)
-        sizes = zip(("heads", "queries", "keys"), extents, strict=True)
-        names = ("head_size", "causal", "element_bytes")
-        same = {name: getattr(calls[0], name) for name in names}
-        attentions[FusedAttention(**dict(sizes), **same)] += 1
+        heads, queries, keys = map(as_extent, grid.solve([call.sizes for call in calls]).T)
+        one = FusedAttention(
+            heads=heads,
+            queries=queries,
+            keys=keys,
+            head_size=calls[0].head_size,
+            causal=calls[0].causal,
+            element_bytes=calls[0].element_bytes,
+        )
+        attentions[one] += 1
     return Pass(
         matmuls=tuple(replace(one, count=count) for one, count in matmuls.items()),
         attentions=tuple(replace(one, count=count) for one, count in attentions.items()),
