@@ -112,13 +112,7 @@ def plan(
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
     model, data = prepare_driver(spec)
     request = planning_request(
-        spec,
-        model,
-        device,
-        ranks=_counts(gpus),
-        price_per_hour=price,
-        top=top,
-        data=data,
+        spec, model, device, ranks=_counts(gpus), price_per_hour=price, top=top, data=data
     )
     trace = Footprints(spec, request.kind, run_code=True)
     planner = Planner(request, trace, _calibration(records, device))

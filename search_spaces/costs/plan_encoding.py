@@ -54,7 +54,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         KeyError: If the footprint lacks a variant that the plans need: see `variants_of`.
     """
     deepspeed = table.is_value("engine", "deepspeed")
-    zero = table.column("zero_stage")
+    zero, kept = table.column("zero_stage"), table.column("reshard_ranks")
     data, half = table.column("data").astype(np.int64), ~table.is_value("precision", "fp32")
     sharded = np.where(deepspeed, zero >= 1, zero >= 2) & (data > 1)
     fsdp = ~deepspeed & (zero >= 2)
@@ -64,7 +64,6 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     ddp, averaged = _replicated(table)
     buffers = _buffers(table, model, ddp, averaged, deepspeed) + _gathered_ahead(table, model)
     states, updates = _optimizer_bytes(table, model)
-    kept = table.column("reshard_ranks")
     sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -143,10 +144,10 @@ class _Event(NamedTuple):
     stride: tuple[int, ...]
     offset: int
     name: str
-    operation: Operation | None
-    arguments: tuple[Any, ...]
-    draws: bool
-    constant: torch.Tensor | None
+    operation: Operation | None = None
+    arguments: tuple[Any, ...] = ()
+    draws: bool = False
+    constant: torch.Tensor | None = None
 
 
 class Recorder(TorchDispatchMode):
@@ -178,10 +179,7 @@ class Recorder(TorchDispatchMode):
             stride=target.stride(),
             offset=int(target.storage_offset()),
             name=name,
-            operation=write.get("operation"),
-            arguments=write.get("arguments", ()),
-            draws=write.get("draws", False),
-            constant=write.get("constant"),
+            **write,
         )
         self._events(target).append(event)
 
@@ -193,15 +191,12 @@ class Recorder(TorchDispatchMode):
         """
         recipes: dict[str, Recipe] = {}
         by_tensor: dict[int, Recipe] = {}
-        for named_tensors in (
-            module.named_parameters(remove_duplicate=False),
-            module.named_buffers(remove_duplicate=False),
-        ):
-            for name, tensor in named_tensors:
-                if tensor.is_meta:
-                    if id(tensor) not in by_tensor:
-                        by_tensor[id(tensor)] = self.recipe(name, tensor)
-                    recipes[name] = by_tensor[id(tensor)]
+        weights = module.named_parameters(remove_duplicate=False)
+        for name, tensor in chain(weights, module.named_buffers(remove_duplicate=False)):
+            if tensor.is_meta:
+                if id(tensor) not in by_tensor:
+                    by_tensor[id(tensor)] = self.recipe(name, tensor)
+                recipes[name] = by_tensor[id(tensor)]
         return recipes
 
     def recipe(self, name: str, tensor: torch.Tensor) -> Recipe:
