@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from search_spaces.knobs import search_defaults
 from search_spaces.knobs.knob import (
     DDP,
@@ -14,15 +17,21 @@ from search_spaces.knobs.knob import (
     is_zero,
 )
 
+_WITH_DDP: Mapping[str, Any] = {
+    **{"engines": "torch", "is_active": is_ddp, "active": "with DDP"},
+    "depends_on": DDP,
+}
+_WITH_ZERO: Mapping[str, Any] = {
+    **{"engines": "deepspeed", "is_active": is_zero, "depends_on": ZERO},
+    "active": "with engine deepspeed and zero_stage above 0",
+}
 COMMUNICATION = (
     Knob(
         name="bucket_mib",
         trades="fewer, larger reductions against an earlier start and smaller buffers",
-        does=(
-            "`torch`: sets `bucket_cap_mb` of DDP, or how much is averaged at a time where a"
-            " schedule rules DDP out; `deepspeed`: sets `reduce_bucket_size` and"
-            " `allgather_bucket_size`, limited to the size of the model"
-        ),
+        does="`torch`: sets `bucket_cap_mb` of DDP, or how much is averaged at a time where a"
+        " schedule rules DDP out; `deepspeed`: sets `reduce_bucket_size` and"
+        " `allgather_bucket_size`, limited to the size of the model",
         is_active=lambda chosen: is_replicated(chosen) or is_zero(chosen),
         active="with replicas of engine torch, or with engine deepspeed and zero_stage above 0",
         depends_on=REPLICATED,
@@ -32,10 +41,7 @@ COMMUNICATION = (
         name="gradient_as_bucket_view",
         trades="true avoids a copy of the gradients: they live in the reduction buckets",
         does="sets DDP's argument of the same name",
-        engines="torch",
-        is_active=is_ddp,
-        active="with DDP",
-        depends_on=DDP,
+        **_WITH_DDP,
         label="own gradients",
     ),
     Knob(
@@ -43,24 +49,16 @@ COMMUNICATION = (
         trades="DDP learns in the first step which gradients come in which order, and looks no"
         " more; a model whose graph changes later fails",
         does="sets DDP's argument `static_graph`",
-        engines="torch",
-        is_active=is_ddp,
-        active="with DDP",
-        depends_on=DDP,
+        **_WITH_DDP,
         forecast=False,
         label="static graph",
     ),
     Knob(
         name="compression",
-        trades=(
-            "less gradient traffic against accuracy; powersgd also needs memory for its error"
-            " feedback"
-        ),
+        trades="less gradient traffic against accuracy; powersgd also needs memory for its error"
+        " feedback",
         does="registers DDP's communication hook",
-        engines="torch",
-        is_active=is_ddp,
-        active="with DDP",
-        depends_on=DDP,
+        **_WITH_DDP,
         lossy=lambda value, _: value != "none",
         lossy_values="fp16, bf16, powersgd",
         label="send {}",
@@ -69,20 +67,14 @@ COMMUNICATION = (
         name="overlap",
         trades="reductions that overlap with backward, against a second buffer",
         does="sets `overlap_comm`",
-        engines="deepspeed",
-        is_active=is_zero,
-        active="with engine deepspeed and zero_stage above 0",
-        depends_on=ZERO,
+        **_WITH_ZERO,
         label="no overlap",
     ),
     Knob(
         name="contiguous_gradients",
         trades="no fragmentation, against one more buffer and copy",
         does="sets `contiguous_gradients`",
-        engines="deepspeed",
-        is_active=is_zero,
-        active="with engine deepspeed and zero_stage above 0",
-        depends_on=ZERO,
+        **_WITH_ZERO,
         forecast=False,
         label="scattered gradients",
     ),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from search_spaces.knobs import search_defaults
 from search_spaces.knobs.knob import (
     OFFLOADS,
@@ -13,13 +16,21 @@ from search_spaces.knobs.knob import (
     is_sharded,
 )
 
+_CHECKPOINTED: Mapping[str, Any] = {
+    "is_active": is_checkpointed,
+    "active": "with checkpoint_ratio above 0",
+    "depends_on": ("checkpoint_ratio",),
+}
+_ON_NVME: Mapping[str, Any] = {
+    **{"engines": "deepspeed", "is_active": is_on_nvme, "active": "if anything is on NVMe"},
+    **{"depends_on": OFFLOADS, "forecast": False},
+}
 MEMORY = (
     Knob(
         name="micro_batch",
         trades="better device utilization against the activations of more samples at once",
-        does=(
-            "feeds that many samples to each forward pass, and accumulates gradients over the step"
-        ),
+        does="feeds that many samples to each forward pass, and accumulates gradients over the"
+        " step",
         default=search_defaults.micro_batches,
         depends_on=("data",),
         lossy=lambda value, spec: spec.train.micro_batch not in (None, value),
@@ -35,39 +46,26 @@ MEMORY = (
     ),
     Knob(
         name="checkpoint_mode",
-        trades=(
-            "selective saves less memory and costs less time: it keeps the expensive outputs"
-            " (matmuls, and attention computed by one kernel) and recomputes the rest"
-        ),
+        trades="selective saves less memory and costs less time: it keeps the expensive outputs"
+        " (matmuls, and attention computed by one kernel) and recomputes the rest",
         does="wraps the recomputed blocks in torch's selective activation checkpointing",
         default=search_defaults.checkpoint_modes,
-        is_active=is_checkpointed,
-        active="with checkpoint_ratio above 0",
-        depends_on=("checkpoint_ratio",),
+        **_CHECKPOINTED,
     ),
     Knob(
         name="checkpoint_offload",
-        trades=(
-            "less device memory for the saved tensors of recomputed blocks, against copies to the"
-            " host and back"
-        ),
-        does=(
-            "keeps the inputs of recomputed blocks, and the outputs that selective saves, in host"
-            " memory until backward needs them"
-        ),
-        is_active=is_checkpointed,
-        active="with checkpoint_ratio above 0",
-        depends_on=("checkpoint_ratio",),
+        trades="less device memory for the saved tensors of recomputed blocks, against copies to"
+        " the host and back",
+        does="keeps the inputs of recomputed blocks, and the outputs that selective saves, in host"
+        " memory until backward needs them",
+        **_CHECKPOINTED,
     ),
     Knob(
         name="offload_optimizer",
-        trades=(
-            "less device memory for optimizer states, against updates on the CPU or reads from NVMe"
-        ),
-        does=(
-            "`torch`: FSDP2's CPU offload policy, which moves weights too; `deepspeed`:"
-            " ZeRO-Offload with DeepSpeed's CPU Adam, and swapping to `cluster.nvme_folder`"
-        ),
+        trades="less device memory for optimizer states, against updates on the CPU or reads from"
+        " NVMe",
+        does="`torch`: FSDP2's CPU offload policy, which moves weights too; `deepspeed`:"
+        " ZeRO-Offload with DeepSpeed's CPU Adam, and swapping to `cluster.nvme_folder`",
         default=search_defaults.optimizer_offloads,
         is_active=is_sharded,
         active="if zero_stage shards states (torch: 2 or 3, deepspeed: 1 to 3)",
@@ -76,10 +74,8 @@ MEMORY = (
     Knob(
         name="offload_parameters",
         trades="less device memory for weights, against copies before each use",
-        does=(
-            "`torch`: the same policy as for the optimizer; `deepspeed`: ZeRO-3 fetches weights"
-            " from host memory or NVMe"
-        ),
+        does="`torch`: the same policy as for the optimizer; `deepspeed`: ZeRO-3 fetches weights"
+        " from host memory or NVMe",
         default=search_defaults.parameter_offloads,
         is_active=is_sharded,
         active="if zero_stage shards states (torch: 2 or 3, deepspeed: 1 to 3)",
@@ -100,30 +96,18 @@ MEMORY = (
         name="aio_block_kib",
         trades="larger requests against more requests in parallel",
         does="sets `aio.block_size`",
-        engines="deepspeed",
-        is_active=is_on_nvme,
-        active="if anything is on NVMe",
-        depends_on=OFFLOADS,
-        forecast=False,
+        **_ON_NVME,
     ),
     Knob(
         name="aio_queue_depth",
         trades="a busy drive against memory for requests in flight",
         does="sets `aio.queue_depth`",
-        engines="deepspeed",
-        is_active=is_on_nvme,
-        active="if anything is on NVMe",
-        depends_on=OFFLOADS,
-        forecast=False,
+        **_ON_NVME,
     ),
     Knob(
         name="aio_threads",
         trades="drive bandwidth against CPU cores",
         does="sets DeepSpeed's aio threads per rank",
-        engines="deepspeed",
-        is_active=is_on_nvme,
-        active="if anything is on NVMe",
-        depends_on=OFFLOADS,
-        forecast=False,
+        **_ON_NVME,
     ),
 )

@@ -7,15 +7,11 @@ from search_spaces.knobs.knob import Knob
 PROCESS = (
     Knob(
         name="loader_workers",
-        trades=(
-            "batches prepared in parallel with training, against CPU cores and host memory"
-            " (counted neither in the peak nor against the limit)"
-        ),
-        does=(
-            "forks that many processes per rank to make batches, including those of a user's"
-            " batch maker; batches pass through /dev/shm, which needs room for them; 0: the rank"
-            " makes them itself"
-        ),
+        trades="batches prepared in parallel with training, against CPU cores and host memory"
+        " (counted neither in the peak nor against the limit)",
+        does="forks that many processes per rank to make batches, including those of a user's"
+        " batch maker; batches pass through /dev/shm, which needs room for them; 0: the rank"
+        " makes them itself",
         forecast=False,
         label="loaders {}",
     ),
@@ -29,10 +25,8 @@ PROCESS = (
     Knob(
         name="allocator",
         trades="less fragmentation and less retained memory, against more work in the allocator",
-        does=(
-            "sets environment variables that are read when a process starts: a plan with another"
-            " value gets a new worker group"
-        ),
+        does="sets environment variables that are read when a process starts: a plan with another"
+        " value gets a new worker group",
         forecast=False,
         set_in="process",
         label="{}",
