@@ -34,20 +34,9 @@ SCRIPT = "train.py"
 HEAD = "$HEAD"  # in commands that run on several hosts
 # knobs that every script sets, and those that `user_tasks` leaves to the user
 SCRIPT_KNOBS = (
-    "data",
-    "zero_stage",
-    "micro_batch",
-    "accumulation",
-    "checkpoint_ratio",
-    "checkpoint_offload",
-    "offload_optimizer",
-    "offload_parameters",
-    "precision",
-    "compile",
-    "compile_mode",
-    "optimizer",
-    "bucket_mib",
-    "allocator",
+    *("data", "zero_stage", "micro_batch", "accumulation", "checkpoint_ratio"),
+    *("checkpoint_offload", "offload_optimizer", "offload_parameters", "precision", "compile"),
+    *("compile_mode", "optimizer", "bucket_mib", "allocator"),
 )
 USER_KNOBS = ("attention", "batching", "pad_multiple", "loader_workers", "loader_pin_memory")
 _SPLIT = "splitting blocks takes more than a wrapper"

@@ -21,16 +21,8 @@ Counts = NDArray[np.int64]
 # precisions with a peak in `Device`
 PRECISIONS: tuple[MatmulPrecision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8")
 STACKS = (
-    "torch",
-    "fsdp",
-    "ddp",
-    "hf",
-    "deepspeed",
-    "megatron",
-    "megatron-core",
-    "megatron-deepspeed",
-    "jax",
-    "other",
+    *("torch", "fsdp", "ddp", "hf", "deepspeed", "megatron", "megatron-core"),
+    *("megatron-deepspeed", "jax", "other"),
 )
 """Training software. `torch` is Plimsoll's own loop, whose allocations are traced; `ddp` is any
 loop without sharding, `hf` the Trainer of transformers, `megatron-core` Megatron-LM with the

@@ -21,12 +21,7 @@ from search_spaces.costs.workload import Workload
 # stacks whose hooks run in Python for each weight with sharded gradients
 _PYTHON_HOOK_STACKS = [STACKS.index(name) for name in ("deepspeed", "megatron-deepspeed")]
 _AROUND = (
-    "data_collectives",
-    "pipeline_bubble",
-    "pipeline_hops",
-    "optimizer",
-    "offload",
-    "overhead",
+    *("data_collectives", "pipeline_bubble", "pipeline_hops", "optimizer", "offload", "overhead"),
 )
 TERMS = (*COMPUTING, *_AROUND)
 SCALES = (*COMPUTING_SCALES, *_AROUND)

@@ -136,13 +136,7 @@ class Device:
 
     def peak_flops_per_second(self, precision: MatmulPrecision) -> float:
         """Returns the dense peak in FLOP/s; 0.0 if the device lacks the precision."""
-        return {
-            "fp32": self.fp32_flops_per_second,
-            "tf32": self.tf32_flops_per_second,
-            "fp16": self.fp16_flops_per_second,
-            "bf16": self.bf16_flops_per_second,
-            "fp8": self.fp8_flops_per_second,
-        }[precision]
+        return float(getattr(self, f"{precision}_flops_per_second"))
 
     def with_launches(self, launches: BlockLaunches | None) -> Device:
         """Returns the device with measured launches in place of its own."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Attention, Optimizer, Plan, Precision
+from search_spaces.plan import Optimizer, Plan, Precision
 from search_spaces.settings.blocks import BlockSettings, render_blocks
 from search_spaces.settings.optimizer import Kind
 from search_spaces.spec.schema import SweepSpec
@@ -40,7 +40,6 @@ class DeepSpeedSettings:
     tensor: int
     compute: Precision
     blocks: BlockSettings
-    attention: Attention
     optimizer: Optimizer
     host_optimizer: bool  # states are in host memory (or pass through it to NVMe), updated there
 
@@ -97,7 +96,6 @@ def render_deepspeed(
         tensor=plan.tensor,
         compute=plan.precision,
         blocks=render_blocks(plan, model.blocks),
-        attention=plan.attention,
         optimizer=plan.optimizer,
         host_optimizer=plan.offload_optimizer != "none",
     )

@@ -9,14 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import (
-    Attention,
-    Compression,
-    Optimizer,
-    Plan,
-    Precision,
-    Schedule,
-)
+from search_spaces.plan import Compression, Optimizer, Plan, Precision, Schedule
 from search_spaces.settings.blocks import BlockSettings, render_blocks
 from search_spaces.settings.pipeline_partition import StageBlocks, partition_blocks
 from search_spaces.settings.schedules import SCHEDULES
@@ -90,7 +83,6 @@ class TorchSettings:
     pipeline: PipelineSettings | None
     compute: Precision
     blocks: BlockSettings
-    attention: Attention
     optimizer: Optimizer
 
     @property
@@ -118,7 +110,6 @@ def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
         pipeline=_pipeline(plan, model) if plan.pipeline > 1 else None,
         compute=plan.precision,
         blocks=render_blocks(plan, model.blocks),
-        attention=plan.attention,
         optimizer=plan.optimizer,
     )
 

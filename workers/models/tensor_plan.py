@@ -105,13 +105,8 @@ _HEADS = (
 # each is trained under AutoTP by tests/workers/engines/test_autotp.py
 _TRAINED = frozenset(
     {
-        "BertForMaskedLM",
-        "GPTNeoXForCausalLM",
-        "LlamaForCausalLM",
-        "OPTForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen3ForCausalLM",
-        "RobertaForMaskedLM",
+        *("BertForMaskedLM", "GPTNeoXForCausalLM", "LlamaForCausalLM", "OPTForCausalLM"),
+        *("Qwen2ForCausalLM", "Qwen3ForCausalLM", "RobertaForMaskedLM"),
     }
 )
 _REFUSED = {

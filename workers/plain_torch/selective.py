@@ -15,20 +15,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 _SAVED_NAMES = (
-    "aten::mm",
-    "aten::addmm",
-    "aten::_scaled_mm",
-    "aten::_grouped_mm",
+    *("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::_grouped_mm"),
     "aten::_scaled_dot_product_flash_attention",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_efficient_attention",
     "aten::_scaled_dot_product_cudnn_attention",
-    "aten::_scaled_dot_product_fused_attention_overrideable",
-    "flash_attn::_flash_attn_forward",
-    "flash_attn::_flash_attn_varlen_forward",
-    "flash_attn_3::_flash_attn_forward",
-    "flash_attn_3::fwd",
-    "_c10d_functional::all_reduce",
+    *("aten::_scaled_dot_product_fused_attention_overrideable", "flash_attn::_flash_attn_forward"),
+    *("flash_attn::_flash_attn_varlen_forward", "flash_attn_3::_flash_attn_forward"),
+    *("flash_attn_3::fwd", "_c10d_functional::all_reduce"),
     "_c10d_functional::reduce_scatter_tensor",
 )
 
