@@ -24,6 +24,7 @@ SHORT = {
     "orchestrator/cli/ui.py": "one command a file",
     "plimsoll/__main__.py": "what `python -m plimsoll` runs",
     "search_spaces/knobs/registry.py": "the knobs of five files, in one order",
+    "search_spaces/knobs/process.py": "the knobs of one subject a file",
     "search_spaces/rules/base.py": "what rules and their registry both import",
     "workers/run_recorder/site/sitecustomize.py": "a name that Python looks for",
 }
