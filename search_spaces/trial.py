@@ -51,6 +51,10 @@ class Estimate:
         """Returns the estimate multiplied by a positive factor."""
         return Estimate(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
+    def rate_of(self, count: float) -> Estimate:
+        """Returns how many of `count` a second has, if this is the seconds that they take."""
+        return Estimate(value=count / self.value, low=count / self.high, high=count / self.low)
+
     def overlaps(self, other: Estimate) -> bool:
         """Returns True if the two intervals overlap."""
         return self.low <= other.high and other.low <= self.high

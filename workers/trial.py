@@ -26,7 +26,6 @@ from search_spaces.trial import (
     Conditions,
     Costs,
     Diverged,
-    Estimate,
     Measured,
     MemoryReading,
     TrialRequest,
@@ -294,7 +293,7 @@ def _measured(
         work, facts, _device(device), plan.precision, tokens_per_second / plan.world_size
     )
     return Measured(
-        samples_per_second=_per_second(plan.global_batch, series),
+        samples_per_second=step.rate_of(plan.global_batch),
         tokens_per_second=tokens_per_second,
         step_seconds=step,
         median_step_seconds=series.median_step_seconds,
@@ -359,13 +358,6 @@ def _device(device: torch.device) -> Device | None:
     with contextlib.suppress(UserError):
         return find_device(name)
     return None
-
-
-def _per_second(samples: int, series: Series) -> Estimate:
-    seconds = series.step_seconds
-    return Estimate(
-        value=samples / seconds.value, low=samples / seconds.high, high=samples / seconds.low
-    )
 
 
 def _reading(

@@ -454,6 +454,4 @@ def observed_speed(plan: Plan, rank: ObservedRank) -> Estimate | None:
     seconds = [later - earlier for earlier, later in pairwise(times)]
     if len(seconds) < FEWEST_STEPS - UNSTEADY_STEPS:
         return None
-    step = mean_estimate(seconds[warmup_length(seconds) :])
-    batch = plan.global_batch
-    return Estimate(value=batch / step.value, low=batch / step.high, high=batch / step.low)
+    return mean_estimate(seconds[warmup_length(seconds) :]).rate_of(plan.global_batch)
