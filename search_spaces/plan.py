@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
@@ -148,8 +148,10 @@ class Plan:
     ] = "default"
 
     def __post_init__(self) -> None:
-        if problems := tuple(_broken_rules(self)):
-            raise PlanError(problems)
+        names = (*COUNTS, "checkpoint_ratio", *CHOICES)
+        problems = (knob_problem(name, getattr(self, name)) for name in names)
+        if broken := tuple(filter(None, problems)):
+            raise PlanError(broken)
         # one form of equal ratios (1 and 1.0, -0.0 and 0.0), so that equal plans have one key
         object.__setattr__(self, "checkpoint_ratio", float(self.checkpoint_ratio) + 0.0)
 
@@ -198,12 +200,6 @@ class Plan:
         if problems:
             raise PlanError(tuple(problems))
         return cls(**knobs)
-
-
-def _broken_rules(plan: Plan) -> Iterator[str]:
-    for name in (*COUNTS, "checkpoint_ratio", *CHOICES):
-        if problem := knob_problem(name, getattr(plan, name)):
-            yield problem
 
 
 def knob_problem(name: str, value: Any) -> str | None:

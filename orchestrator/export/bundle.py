@@ -128,11 +128,13 @@ def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
     measured, plan = source.measured, source.plan
     rate = measured.samples_per_second
     how = "validated in fresh workers" if source.validation else "measured in one trial"
+    on_hosts = f", on each host (`{HEAD}` is the name of one of them)"
+    on_hosts = on_hosts if HEAD in bundle.command else ""
     lines = [
         f"# {_name(source.spec.model.name)}: trial {source.record.number} of study"
         f" {_name(source.study)}",
         "",
-        f"{plan_words(plan)}, on {_ranks(source)}. Start it in this folder{_on_hosts(bundle)}:",
+        f"{plan_words(plan)}, on {_ranks(source)}. Start it in this folder{on_hosts}:",
         "",
         *(f"    export {name}={value}" for name, value in bundle.environment),
         f"    {bundle.command}",
@@ -186,9 +188,3 @@ def _input_sentences(source: ExportSource, inputs: Inputs) -> Iterator[str]:
 def _ranks(source: ExportSource) -> str:
     words = plural(source.plan.world_size, "rank")
     return words if source.hosts == 1 else f"{words} across {source.hosts} hosts"
-
-
-def _on_hosts(bundle: Bundle) -> str:
-    if HEAD not in bundle.command:
-        return ""
-    return f", on each host (`{HEAD}` is the name of one of them)"

@@ -47,7 +47,7 @@ def export(source: ExportSource) -> Bundle:
         "accelerator": source.spec.cluster.accelerator,
         "nvme": source.spec.cluster.nvme_folder if _uses_nvme(plan) else None,
         "files": (*files, EXPORTED_FILE, SPEC_FILE),
-        "version": _release(),
+        "version": Version(version(DISTRIBUTION)).base_version,  # that images are tagged with
         "ray_version": version("ray"),
     }
     manifests = {
@@ -83,12 +83,6 @@ def memory_gib(source: ExportSource, ranks: int) -> int:
             rank_bytes += _STATE_BYTES * model.trainable_parameters // plan.data
     rank_gib = rank_bytes / _GIB + _BARE_RANK_GIB[source.device] + _SHARED_GIB[source.device]
     return math.ceil(ranks * rank_gib + _RAY_GIB)
-
-
-def _release() -> str:
-    """Returns the release that images are tagged with: the one before a development version."""
-    installed = Version(version(DISTRIBUTION))
-    return f"{installed.major}.{installed.minor}.{installed.micro}"
 
 
 def _uses_nvme(plan: Plan) -> bool:

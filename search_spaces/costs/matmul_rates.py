@@ -69,7 +69,12 @@ def matmul_rates(
     rates = _nearest(sizes[best], logs[best], np.log2(np.maximum(queries, 1.0)))
     slowdown = logs - _nearest(sizes[best], logs[best], sizes)
     by_class = {each: float(slowdown[classes == each].mean()) for each in np.unique(classes)}
-    factors = np.vectorize(lambda each: _factor(by_class, each), otypes=[float])(aligned)
+    lowest = min(by_class)
+
+    def factor(share: float) -> float:
+        return by_class[max((each for each in by_class if each <= share), default=lowest)]
+
+    factors = np.vectorize(factor, otypes=[float])(aligned)
     measured: Numbers = np.exp(rates + factors)
     return measured
 
@@ -82,8 +87,3 @@ def _nearest(sizes: Numbers, logs: Numbers, queries: Numbers) -> Numbers:
     weights = 1 / np.maximum(np.take_along_axis(distances, order, axis=-1), _TINY)
     mean: Numbers = (weights * logs[order]).sum(axis=-1) / weights.sum(axis=-1)
     return mean
-
-
-def _factor(by_class: dict[float, float], aligned: float) -> float:
-    lower = [each for each in by_class if each <= aligned]
-    return by_class[max(lower) if lower else min(by_class)]

@@ -137,7 +137,10 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
     """
     blocks = _block_names(module)
     parts = tuple(_parts(module, frozenset(blocks)))
-    _refuse_loose_parameters(module, (*blocks, *parts))
+    owned = tuple(f"{part}." for part in (*blocks, *parts))
+    for name, _ in module.named_parameters(remove_duplicate=False):
+        if not name.startswith(owned):
+            raise NoStackError(f"uses its parameter {name} outside its layers")
     with errors_as(_untraceable, passing=NoStackError):
         calls = trace_calls(
             module,
@@ -193,12 +196,6 @@ def _parts(module: nn.Module, blocks: frozenset[str], prefix: str = "") -> Itera
             yield from _parts(child, blocks, f"{full}.")
         else:
             yield full
-
-
-def _refuse_loose_parameters(module: nn.Module, parts: tuple[str, ...]) -> None:
-    for name, _ in module.named_parameters(remove_duplicate=False):
-        if not any(name.startswith(f"{part}.") for part in parts):
-            raise NoStackError(f"uses its parameter {name} outside its layers")
 
 
 def _tied(

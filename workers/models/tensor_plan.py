@@ -168,7 +168,8 @@ def tensor_plan(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorPl
     """
     patterns = _patterns(module, given)
     modules = dict(module.named_modules())
-    inside = _names_in_blocks(module)
+    ids = {id(part) for block in find_blocks(module) for part in block.modules()}
+    inside = {name for name, part in modules.items() if id(part) in ids}
     splits: dict[str, Style] = {}
     vocabulary: dict[str, Style] = {}
     summed: list[str] = []
@@ -285,11 +286,6 @@ def _regions(module: nn.Module, splits: Mapping[str, Style], summed: list[str]) 
         )
         if all(name in planned for name in inner):
             yield parent
-
-
-def _names_in_blocks(module: nn.Module) -> frozenset[str]:
-    ids = {id(part) for block in find_blocks(module) for part in block.modules()}
-    return frozenset(name for name, part in module.named_modules() if id(part) in ids)
 
 
 def _check(module: nn.Module, name: str, part: nn.Module, style: Style) -> None:

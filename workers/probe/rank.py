@@ -68,6 +68,7 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
     # barriers before each kind, so that all ranks measure the same at the same time
     is_cuda = device.type == "cuda"
     host = torch.device("cpu")
+    properties = torch.cuda.get_device_properties(device) if is_cuda else None
     context = _context_bytes(device)
     _barrier(config)
     with ConditionsSampler.running(device) as sampler:
@@ -93,7 +94,7 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
     return ProbeResult(
         device_name=torch.cuda.get_device_name(device) if is_cuda else "cpu",
         memory_bytes=_memory_bytes(device, config),
-        multiprocessors=_multiprocessors(device, config),
+        multiprocessors=properties.multi_processor_count if properties else config.threads,
         context_bytes=context,
         power_watts=_power_watts(device),
         matmul_points=points,
@@ -123,12 +124,6 @@ def _memory_bytes(device: torch.device, config: ProbeConfig) -> int:
     cores = psutil.cpu_count() or 1
     total: int = psutil.virtual_memory().total
     return total * config.threads // max(cores, config.threads)
-
-
-def _multiprocessors(device: torch.device, config: ProbeConfig) -> int:
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).multi_processor_count
-    return config.threads
 
 
 def _context_bytes(device: torch.device) -> int:

@@ -154,6 +154,7 @@ class ModuleHooks:
         for handle in self.handles:
             handle.remove()
         groups = [group for group in optimizer.param_groups if group["params"]]
+        common = self.dtypes.most_common(1)
         modes = [mode for mode in ("fused", "foreach") if optimizer.defaults.get(mode)]
         betas = groups[0].get("betas") if groups else None
         has_group = dist.is_available() and dist.is_initialized()
@@ -171,7 +172,7 @@ class ModuleHooks:
             compiled=len(self.compiled),
             rows=self.shape[0] if self.shape else None,
             columns=self.shape[1] if len(self.shape) > 1 else None,
-            compute=_dtype_name(self.dtypes),
+            compute=str(common[0][0]).removeprefix("torch.") if common else None,
             attention=_attention(self.roots),
             frozen=_frozen(self.roots),
             optimizer=" ".join([type(optimizer).__name__, *modes]),
@@ -240,11 +241,6 @@ def _class_name(module: nn.Module) -> str:
     # FSDP2 replaces the class by a subclass of FSDPModule and the original
     sharded = name.startswith("FSDP") and len(type(module).__bases__) == 2
     return type(module).__bases__[1].__name__ if sharded else name
-
-
-def _dtype_name(dtypes: Counter[torch.dtype]) -> str | None:
-    most = dtypes.most_common(1)
-    return str(most[0][0]).removeprefix("torch.") if most else None
 
 
 def _frozen(roots: Iterable[nn.Module]) -> tuple[str, ...]:
