@@ -23,7 +23,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         ),
         *(
             f"tests/orchestrator/study/test_{name}.py"
-            for name in ("connection_loss", "driver_lock", "failpoints", "power_loss")
+            for name in ("connection_loss", "driver_lock", "power_loss")
         ),
     ),
     "exports": (

@@ -32,7 +32,7 @@ RETIRED = {
     "fate": "explanation of a trial",
     "witness": "run recorder",
     "witnessed": "observed",
-    "untold": "spooled",
+    "untold": "unstored",
     "surroundings": "rule context",
     "sureness": "deviation factor",
     "unlearned": "uncalibrated",

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.chaos.failpoints import GROUP_LIFE
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.plants import PLANTS
 from benchmarks.chaos.settings import SETTINGS
@@ -37,18 +36,11 @@ def main() -> int:
     parser.add_argument(
         "--plant", nargs="*", default=[], choices=sorted(PLANTS), help="bugs of ours"
     )
-    strikes = parser.add_mutually_exclusive_group()
-    strikes.add_argument("--failpoints", nargs="*", default=[], help="NAME=kill[:NTH], each sweep")
-    strikes.add_argument(
-        "--group-life", action="store_true", help="five sweeps through all failpoints of groups"
-    )
     parser.add_argument(
         "--seconds", type=float, default=SWEEP_SECONDS, help="after which a sweep hangs"
     )
     parser.add_argument("--out", type=Path, help="goes on with what it holds of other seeds")
     asked = parser.parse_args()
-    if asked.group_life:
-        asked.sweeps, asked.faults = len(GROUP_LIFE), 0
     reports = _kept(asked.out)
     wanted = range(asked.seed, asked.seed + asked.sweeps)
     for seed in sorted(set(wanted) - {report.seed for report in reports}):
@@ -62,16 +54,16 @@ def main() -> int:
 def _kept(file: Path | None) -> list[Report]:
     if file is None or not file.exists():
         return []
-    return [Report(**each) for each in json.loads(file.read_text("utf-8"))["each"]]
+    reports = json.loads(file.read_text("utf-8"))["each"]
+    for report in reports:
+        report.pop("failpoints", None)  # of earlier commits
+    return [Report(**report) for report in reports]
 
 
 def _one(seed: int, asked: argparse.Namespace) -> Report:
     """Runs the sweep of a seed, in the setting that the seed picks of those this user may have."""
     usable = [name for name in SETTINGS if name != "disk" or os.geteuid() == 0]
-    failpoints = asked.failpoints
-    if asked.group_life:
-        failpoints = GROUP_LIFE[(seed - asked.seed) % len(GROUP_LIFE)]
-    kept_in = "sqlite" if failpoints else usable[seed % len(usable)]
+    kept_in = usable[seed % len(usable)]
     able = [kind for kind in asked.kinds if kept_in in FAULTS[kind].needs]
     # not a context: what a sweep leaves behind is looked at, also by a person
     folder = Path(tempfile.mkdtemp(prefix=f"{seed}-"))
@@ -81,7 +73,6 @@ def _one(seed: int, asked: argparse.Namespace) -> Report:
         planned(seed, able, asked.faults),
         kept_in,
         plants=asked.plant,
-        failpoints=failpoints,
         seconds=asked.seconds,
     )
     if not report.clean:
@@ -90,7 +81,7 @@ def _one(seed: int, asked: argparse.Namespace) -> Report:
 
 
 def _say(report: Report) -> None:
-    faults = ", ".join((*report.faults, *report.failpoints))
+    faults = ", ".join(report.faults)
     state = "clean" if report.clean else f"NOT CLEAN {json.dumps(asdict(report))}"
     print(
         f"seed {report.seed}: {report.seconds:.0f} s, {report.drivers} drivers; {faults}: {state}",

@@ -21,7 +21,6 @@ import psutil
 from mlflow import MlflowClient
 
 from benchmarks.chaos import conduct, model
-from benchmarks.chaos.failpoints import armed, not_reached, strikes
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.plants import planted_in
 from benchmarks.chaos.rig import JOURNAL, MESSAGES, Mark, Rig, send
@@ -77,7 +76,6 @@ class Report:
     setting: str
     faults: list[str] = field(default_factory=list)  # that were injected, by kind
     missed: list[str] = field(default_factory=list)  # for which it was over too soon
-    failpoints: list[str] = field(default_factory=list)  # that were ordered
     drivers: int = 0
     seconds: float = 0.0
     hung: bool = False
@@ -119,7 +117,6 @@ def run(
     kept_in: str = "sqlite",
     *,
     plants: Sequence[str] = (),
-    failpoints: Sequence[str] = (),
     seconds: float = SWEEP_SECONDS,
 ) -> Report:
     """Runs a sweep to its end, through all its faults.
@@ -130,11 +127,10 @@ def run(
         faults: In their order.
         kept_in: One of `SETTINGS`; `disk` needs the right to mount.
         plants: Bugs that it is to have, of `PLANTS`.
-        failpoints: Orders, as `search_spaces.spec.failpoints` takes them. Each has to strike.
         seconds: After which it hangs.
     """
     with setting(kept_in, folder) as where:
-        return _Sweep(folder, seed, list(faults), where, plants, failpoints).run(seconds)
+        return _Sweep(folder, seed, list(faults), where, plants).run(seconds)
 
 
 class _Sweep:
@@ -145,22 +141,19 @@ class _Sweep:
         faults: list[Planned],
         where: Setting,
         plants: Sequence[str],
-        failpoints: Sequence[str],
     ) -> None:
         self._folder, self._faults, self._setting = folder, faults, where
-        self._plants, self._failpoints = plants, failpoints
+        self._plants = plants
         self._draw = random.Random(seed)
         self._injected: list[tuple[str, int, int]] = []  # kind, and the events before and after it
         self._met: list[tuple[int, str]] = []  # the driver that a fault met, and its kind
-        self._report = Report(seed=seed, setting=where.name, failpoints=list(failpoints))
+        self._report = Report(seed=seed, setting=where.name)
         self._shared: set[str] = set()  # names of shared memory that its processes were seen to use
 
     def run(self, seconds: float) -> Report:
         began = time.monotonic()
         self._prepare()
-        environ = planted_in(
-            {**self._environment, **armed(self._folder, self._failpoints)}, self._plants
-        )
+        environ = planted_in(self._environment, self._plants)
         command = [sys.executable, "-c", _DRIVER, "tune", "sweep.yaml", "--events"]
         rig = Rig(self._folder, self._setting, command, environ)
         self._start(rig)
@@ -269,7 +262,6 @@ class _Sweep:
         report.missed = [fault.kind for fault in self._faults]
         records = load_records(load_spec(self._folder / "sweep.yaml"), "sweep")
         faults = [struck(rig.events, *fault) for fault in self._injected]
-        faults += strikes(self._folder, rig.events)
         orders = obeyed(self._folder / "orders")
         events, journal = _remembered(rig.events, _journal(self._folder), rig.forgotten)
         verdict: Verdict = judge(
@@ -292,11 +284,7 @@ class _Sweep:
         yield from rig.troubles
         messages = [*rig.said, *(self._folder / MESSAGES).read_text().splitlines()]
         yield from (line for line in messages if "Traceback" in line)
-        yield from (
-            f"{order} did not strike" for order in not_reached(self._folder, self._failpoints)
-        )
-        if not self._failpoints:  # which kill drivers and ranks as well
-            yield from conduct.wrong_exits(self._report.exits, self._met)
+        yield from conduct.wrong_exits(self._report.exits, self._met)
         yield from conduct.beyond_budget(records)
         if "clock_jumps" not in self._report.faults:  # the times of events jump with it
             yield from conduct.slow_attempts(events)

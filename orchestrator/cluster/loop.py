@@ -39,7 +39,6 @@ from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
 from orchestrator.host import os_error_behind
 from search_spaces.errors import ClusterError
-from search_spaces.spec.failpoints import Step, step
 from search_spaces.trial import Stopped
 
 if TYPE_CHECKING:
@@ -109,8 +108,7 @@ class TuneCluster(AbstractCluster):
         self.starting.append(group)
 
     def send(self, group: str, message: Run | Release | Dismiss) -> None:
-        with step(Step.TRIAL_SEND):
-            self._answer(self.queues.put.remote(group, message), self._seconds)
+        self._answer(self.queues.put.remote(group, message), self._seconds)
 
     def kill(self, group: str) -> None:
         if group in self.starting:
@@ -207,8 +205,7 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         except RayActorError:  # the next queues get groups of their own
             return {"done": True, _LOST: True}
         if isinstance(message, Run):
-            with step(Step.GROUP_RUN):
-                return {_REPORT: self._group.run(message)}
+            return {_REPORT: self._group.run(message)}
         if isinstance(message, Release):
             self._group.stop()
         return {"done": isinstance(message, Dismiss)}
@@ -282,8 +279,7 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
             if report is None:
                 self._controller.tick()
             else:
-                with step(Step.OUTCOME_RECEIVE):
-                    self._controller.receive(report)
+                self._controller.receive(report)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False

@@ -25,7 +25,6 @@ from orchestrator.core.placement import Node
 from orchestrator.host import end_children, kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
-from search_spaces.spec.failpoints import Step, step
 from search_spaces.spec.schema import SweepSpec
 
 # Ray reads them when it is imported or started, so they must be in the environment before.
@@ -205,8 +204,7 @@ def _connection(ray: Any, address: str | None) -> Iterator[None]:
         if address is None:
             stack.enter_context(adopting_orphans())
         try:
-            with step(Step.RAY_CONNECT):
-                _connect(ray, address)
+            _connect(ray, address)
         except BaseException:
             _end_own_processes(ray)
             raise

@@ -62,7 +62,6 @@ from orchestrator.host import (
     package_versions,
     visible_gpu_bytes_in_use,
 )
-from search_spaces.spec.failpoints import Step, step
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
 
@@ -157,8 +156,7 @@ def worker_loop(config: dict[str, Any]) -> None:
         started_at=psutil.Process().create_time(),
         devices=devices,
     )
-    with step(Step.RANK_REGISTER):
-        ray.get(channel.register.remote(process))
+    ray.get(channel.register.remote(process))
     worker = Worker.start(config["spec"], announce)
     launches = measure_launches(config["spec"], worker)
     warm_up(config["spec"], worker)
@@ -175,15 +173,12 @@ def worker_loop(config: dict[str, Any]) -> None:
         launches=launches,
         host_memory_bytes=host_memory_bytes(),
     )
-    with step(Step.RANK_READY):
-        ray.get(channel.set_ready.remote(actor, fingerprint))
+    ray.get(channel.set_ready.remote(actor, fingerprint))
     while (request := ray.get(channel.next.remote(rank))) is not None:
         channel.count.remote(node, oom_kills())
-        with step(Step.RANK_RUN):
-            outcome = run_trial(request, worker)
+        outcome = run_trial(request, worker)
         if rank == 0:
-            with step(Step.RANK_POST):
-                ray.get(channel.post.remote(outcome))
+            ray.get(channel.post.remote(outcome))
 
 
 def _enter_folder(folder: str) -> None:
@@ -258,11 +253,10 @@ class WorkerGroup:
 
     def stop(self) -> None:
         """Dismisses the workers, and kills those that are still there after `STOP_SECONDS`."""
-        with step(Step.GROUP_STOP):
-            if not self._ended.is_set():
-                with contextlib.suppress(RayError):
-                    ray.get(self._channel.dismiss.remote(), timeout=_POLL_SECONDS)
-                self._ended.wait(STOP_SECONDS)
+        if not self._ended.is_set():
+            with contextlib.suppress(RayError):
+                ray.get(self._channel.dismiss.remote(), timeout=_POLL_SECONDS)
+            self._ended.wait(STOP_SECONDS)
         self.kill()
 
     def kill(self) -> tuple[str, ...]:
@@ -280,11 +274,10 @@ class WorkerGroup:
             if not self._ended.wait(STOP_SECONDS):  # Ray Train itself hangs
                 end_controllers()
                 self._ended.wait(STOP_SECONDS)
-        with step(Step.GROUP_KILL):
-            ray.kill(self._channel)
-            faults = end_worker_processes(self.worker_processes)
-            remove_abandoned_placement_groups()
-            shutil.rmtree(self._folder, ignore_errors=True)
+        ray.kill(self._channel)
+        faults = end_worker_processes(self.worker_processes)
+        remove_abandoned_placement_groups()
+        shutil.rmtree(self._folder, ignore_errors=True)
         return faults
 
     def _fit(self, trainer: LeanTrainer) -> None:
@@ -463,12 +456,11 @@ class WarmGroup:
             self.stop()
         if self._group is None:
             plan = run.request.plan
-            with step(Step.GROUP_START):
-                self._group = WorkerGroup(
-                    run.request.spec,
-                    Processes.of(plan, run.device, run.placement),
-                    run.device,
-                    run.folder,
-                    run.addresses,
-                )
+            self._group = WorkerGroup(
+                run.request.spec,
+                Processes.of(plan, run.device, run.placement),
+                run.device,
+                run.folder,
+                run.addresses,
+            )
         return self._group

@@ -33,7 +33,6 @@ from orchestrator.study.storage import (
     storage_url,
 )
 from search_spaces.errors import StudyError
-from search_spaces.spec.failpoints import Step, step
 from search_spaces.spec.files import real_path
 from search_spaces.spec.schema import SweepSpec
 
@@ -116,8 +115,7 @@ class DriverLock(AbstractLock):
             holder = Holder.from_json(content)
             if holder is not None and holder.locks(self._mine.inode) and self._lives(holder):
                 return False
-            with step(Step.LOCK_TAKE):
-                taken = self._replace(content)
+            taken = self._replace(content)
             if taken:
                 break
         guard(self._engine, self._confirm)
@@ -149,7 +147,7 @@ class DriverLock(AbstractLock):
             self._heart.join(self._lease.beat_seconds)
         with contextlib.suppress(SQLAlchemyError, StudyError, Unavailable):
             self.check()
-            with step(Step.LOCK_RELEASE), self._engine.begin() as connection:
+            with self._engine.begin() as connection:
                 row = self._row(_DRIVER, self._content)
                 connection.execute(row.values(value_json=replace(self._mine, token="").to_json()))
         self._engine.dispose()
@@ -163,8 +161,7 @@ class DriverLock(AbstractLock):
     def _confirm(self, connection: Connection) -> None:
         """Writes the token over itself, which fails if another one stands there."""
         row = self._row(_DRIVER, self._content)
-        with step(Step.LOCK_CONFIRM):
-            confirmed = connection.execute(row.values(value_json=self._content)).rowcount == 1
+        confirmed = connection.execute(row.values(value_json=self._content)).rowcount == 1
         if confirmed:
             return
         there = Holder.from_json(connection.execute(self._query(_DRIVER)).scalar())
@@ -184,7 +181,7 @@ class DriverLock(AbstractLock):
                 return  # the next write says so
 
     def _store_beat(self, count: str) -> None:
-        with step(Step.LOCK_BEAT), self._engine.begin() as connection:
+        with self._engine.begin() as connection:
             if not connection.execute(self._row(_BEAT).values(value_json=count)).rowcount:
                 row = {"study_id": self._study, "key": _BEAT, "value_json": count}
                 connection.execute(insert(STUDY_ATTRIBUTES).values(row))

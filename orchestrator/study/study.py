@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,10 +29,9 @@ from orchestrator.search.transfer import EarlierStudy, transfer_notes
 from orchestrator.study.identity import check_same_job
 from orchestrator.study.locks import AbstractLock, DriverLock, exclusive_driver
 from orchestrator.study.optuna_private import StudyStorage
-from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
+from orchestrator.study.retry import Clock, RetryPolicy
 from orchestrator.study.serialization import (
     RECORD,
-    UnreadableRecord,
     keep_end,
     keep_provenance,
     keep_taken_back,
@@ -42,22 +39,19 @@ from orchestrator.study.serialization import (
     keep_validation,
     kept_provenances,
     kept_validations,
-    record_of,
     record_to_json,
     records_of,
 )
-from orchestrator.study.spool import Spool
 from orchestrator.study.storage import (
     created_study,
     open_storage,
     opened_storage,
-    safe_url,
     storage_errors,
     storage_url,
 )
 from orchestrator.study.writer import StudyWriter
 from search_spaces.costs.forecast import SearchPrior
-from search_spaces.errors import PlanError, StudyLost
+from search_spaces.errors import PlanError
 from search_spaces.facts import ClusterFacts, Provenance, Understanding
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates
@@ -150,20 +144,16 @@ class Study:
         self._spec = spec
         self._space = space
         self._distributions = storable(distributions(space))
-        self._name, self._url = name, storage_url(spec, name)
-        self._wait_minutes = spec.study.wait_minutes
-        self._spool = Spool(spec, name)
+        self._name, url = name, storage_url(spec, name)
         self._notices: list[str] = []  # until somebody listens
         self._lock = lock
-        self._retry = RetryPolicy("the study's storage", 60 * self._wait_minutes, clock)
-        with storage_errors(self._url), self._storage_loss():
-            storage = storage or open_storage(self._url)
+        self._retry = RetryPolicy("the study's storage", 60 * spec.study.wait_minutes, clock)
+        with storage_errors(url):
+            storage = storage or open_storage(url)
             if lock is not None and isinstance(storage, StudyStorage):
                 lock.guard(storage.engine)
             self._study = study_in(storage, spec, name)
-            self._writer = StudyWriter(storage, self._study, Objective.of(spec), self._retry, lock)
-            self._close_recorded()
-            self._write_spooled()
+            self._writer = StudyWriter(storage, self._study, spec, self._retry, lock)
             self._records = list(records_of(self._study, self._notices.append))
         self._free = np.ones(len(space.table), dtype=bool)  # candidates without a trial
         for record in self._records:
@@ -203,8 +193,7 @@ class Study:
 
     def validations(self) -> tuple[Record, ...]:
         """Returns the records of all validations, in the order in which they ended."""
-        with self._storage_loss():
-            return self._writer.call(kept_validations)
+        return self._writer.call(kept_validations)
 
     def driver_started(
         self,
@@ -243,13 +232,11 @@ class Study:
 
     def keep_validation(self, validation: Record) -> None:
         """Stores a validation; its trial has ended and does not change."""
-        with self._storage_loss(validation):
-            self._writer.keep(lambda study: keep_validation(study, validation))
+        self._writer.call(lambda study: keep_validation(study, validation))
 
     def keep_understanding(self, understanding: Understanding) -> None:
         """Stores how the job is understood, so that readers of the study need not run its code."""
-        with self._storage_loss():
-            self._writer.keep(lambda study: keep_understanding(study, understanding))
+        self._writer.call(lambda study: keep_understanding(study, understanding))
 
     def keep_provenance(self, provenance: Provenance) -> tuple[Provenance, ...]:
         """Stores user, code and data of a driver that starts.
@@ -257,14 +244,12 @@ class Study:
         Returns:
             The provenances of all drivers of the study, including this one.
         """
-        with self._storage_loss():
-            self._writer.keep(lambda study: keep_provenance(study, provenance))
-            return self._writer.call(kept_provenances)
+        self._writer.call(lambda study: keep_provenance(study, provenance))
+        return self._writer.call(kept_provenances)
 
     def keep_end(self, ended: SweepEnded) -> None:
         """Stores how the sweep ended."""
-        with self._storage_loss():
-            self._writer.keep(lambda study: keep_end(study, ended))
+        self._writer.call(lambda study: keep_end(study, ended))
 
     def untried(self) -> Candidates:
         """Returns the candidates without a finished or running trial, in the space's order."""
@@ -312,8 +297,7 @@ class Study:
             "params": params,
             "distributions": None if params is None else self._distributions,
         }
-        with self._storage_loss():
-            number, trial_id = self._writer.open(attributes, template)
+        number, trial_id = self._writer.open(attributes, template)
         self._mark_tried(plan)
         self._open[number] = trial_id, plan
         return number
@@ -321,15 +305,13 @@ class Study:
     def tell(self, record: Record) -> None:
         """Closes a trial with its record."""
         trial_id, _ = self._open[record.number]
-        with self._storage_loss(record):
-            self._writer.close(trial_id, record)
+        self._writer.close(trial_id, record)
         del self._open[record.number]
         self._records.append(record)
 
     def interrupted(self) -> tuple[InterruptedTrial, ...]:
         """Returns the trials that an earlier driver left running."""
-        with self._storage_loss():
-            running = self._writer.running()
+        running = self._writer.running()
         return tuple(
             found
             for trial in running
@@ -345,8 +327,7 @@ class Study:
             reason = _REASONS.validate_python(trial.user_attrs[_REASON])
         except (PlanError, KeyError, TypeError, ValidationError) as error:
             self._notices.append(f"trial {trial.number} is given up: it cannot be read ({error})")
-            with self._storage_loss():
-                self._writer.fail(trial.number)
+            self._writer.fail(trial.number)
             return None
         return InterruptedTrial(
             number=trial.number,
@@ -365,8 +346,7 @@ class Study:
         opened = self._open.pop(number, None)
         if record is None and opened and all(one.plan != opened[1] for one in self._records):
             self._free[self._space.table.rows_of(opened[1])] = True
-        with self._storage_loss(record):
-            self._writer.fail(number, None if record is None else record_to_json(record))
+        self._writer.fail(number, None if record is None else record_to_json(record))
         if record is not None:
             self._records.append(record)
             self._mark_tried(record.plan)
@@ -381,59 +361,6 @@ class Study:
 
     def _mark_tried(self, plan: Plan) -> None:
         self._free[self._space.table.rows_of(plan)] = False
-
-    def _close_recorded(self) -> None:
-        """Closes trials whose driver died after it wrote the record and before it ended them."""
-        for trial in self._writer.running():
-            if RECORD not in trial.user_attrs:
-                continue
-            try:
-                self._writer.close(trial._trial_id, record_of(trial))
-            except UnreadableRecord:  # `records_of` says so
-                self._writer.fail(trial.number)
-
-    def _write_spooled(self) -> None:
-        """Writes the records that an earlier driver spooled; sets aside those of other trials."""
-        try:
-            lines = self._spool.lines()
-            stored = set(records_of(self._study)) if lines else set()
-            running = {trial.number: trial for trial in self._writer.running()}
-            unused = [
-                line
-                for line, record in lines
-                if record is None or not (record in stored or self._takes(record, running))
-            ]
-            if notice := self._spool.clear(set_aside=unused):
-                self._notices.append(notice)
-        except OSError as error:
-            self._notices.append(f"{self._spool.file} is left as it is: {error.strerror}")
-
-    def _takes(self, record: Record, running: dict[int, FrozenTrial]) -> bool:
-        """Writes a spooled record; returns False if its trial is not under way."""
-        if record.validation:
-            self._writer.keep(partial(keep_validation, validation=record))
-            return True
-        trial = running.get(record.number)
-        if trial is None or trial.user_attrs.get(_PLAN) != record.plan.as_dict():
-            return False
-        self._writer.close(trial._trial_id, record)
-        del running[record.number]
-        return True
-
-    @contextlib.contextmanager
-    def _storage_loss(self, record: Record | None = None) -> Iterator[None]:
-        """Raises StudyLost if the storage stays unavailable, after spooling the record if any."""
-        try:
-            yield
-        except Unavailable as error:
-            spooled = ""
-            if record is not None and self._spool.add(record):
-                spooled = f", and the result of trial {record.number} in {self._spool.file}"
-            raise StudyLost(
-                f"study.storage {safe_url(self._url)} is unavailable ({error}) for longer than"
-                f" study.wait_minutes ({self._wait_minutes:g}): all earlier results are stored"
-                f" there{spooled}; the same command resumes the sweep"
-            ) from error
 
 
 def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: DriverLock) -> None:

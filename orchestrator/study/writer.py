@@ -22,9 +22,9 @@ from orchestrator.study.locks import AbstractLock
 from orchestrator.study.optuna_private import StudyStorage, constraint_key
 from orchestrator.study.retry import RetryPolicy, Unavailable
 from orchestrator.study.serialization import RECORD, record_to_json
-from orchestrator.study.storage import is_unavailable, storage_reason
-from search_spaces.errors import StudyError
-from search_spaces.spec.failpoints import Step, step
+from orchestrator.study.storage import is_unavailable, safe_url, storage_reason, storage_url
+from search_spaces.errors import StudyError, StudyLost
+from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory
 
 Answer = TypeVar("Answer")
@@ -52,7 +52,7 @@ class StudyWriter:
     lost, the next attempt finds what the one before has written.
 
     Raises:
-        Unavailable: From any method, if the database stays away past the time limit.
+        StudyLost: From any method, if the database stays away past the time limit.
         StudyError: From any method, if another driver has taken the study meanwhile.
     """
 
@@ -60,14 +60,14 @@ class StudyWriter:
         self,
         storage: BaseStorage,
         study: optuna.Study,
-        objective: Objective,
-        patience: RetryPolicy,
+        spec: SweepSpec,
+        retry: RetryPolicy,
         lock: AbstractLock | None = None,
     ) -> None:
         self._storage = storage
         self._study = study
-        self._objective = objective
-        self._retry = patience
+        self._spec, self._objective = spec, Objective.of(spec)
+        self._retry = retry
         self._lock = lock
         self._id = storage.get_study_id_from_name(study.study_name)
         self._loss = _ConnectionLoss()
@@ -79,11 +79,6 @@ class StudyWriter:
     def call(self, act: Callable[[optuna.Study], Answer]) -> Answer:
         """Returns the result of `act`, which may be called several times."""
         return self._retried(lambda _: act(self._study))
-
-    def keep(self, act: Callable[[optuna.Study], object]) -> None:
-        """Calls what stores something of the study itself; it may be called several times."""
-        with step(Step.STUDY_KEEP):
-            self.call(act)
 
     def open(self, attributes: Mapping[str, Any], template: Mapping[str, Any]) -> tuple[int, int]:
         """Creates a running trial, and returns its number and Optuna's id of it.
@@ -103,8 +98,7 @@ class StudyWriter:
         def create(attempt: int) -> int:
             if attempt and (created := self._trials_of(token)):
                 return created[0]._trial_id
-            with step(Step.STUDY_OPEN):
-                return self._storage.create_new_trial(self._id, frozen)
+            return self._storage.create_new_trial(self._id, frozen)
 
         trial_id = self._retried(create)
         if self._loss.occurred:  # Optuna retries as well, and may have created a second trial
@@ -125,7 +119,7 @@ class StudyWriter:
         def write(attempt: int) -> None:
             if attempt and self._has_record(trial_id):
                 return
-            with step(Step.STUDY_CLOSE), self._transaction(), step(Step.STUDY_WRITE):
+            with self._transaction():
                 self._storage.set_trial_user_attr(trial_id, RECORD, record_to_json(record))
                 self._constrain(trial_id, constraints_of(record, self._objective))
                 self._storage.set_trial_state_values(trial_id, state, values)
@@ -145,7 +139,7 @@ class StudyWriter:
             trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
             if self._has_ended(trial_id):
                 return
-            with step(Step.STUDY_FAIL), self._transaction():
+            with self._transaction():
                 if record is not None:
                     self._storage.set_trial_user_attr(trial_id, RECORD, record)
                 self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
@@ -170,7 +164,15 @@ class StudyWriter:
                     raise Unavailable(fault) from error
                 raise StudyError(f"the study cannot be written: {fault}") from error
 
-        return self._retry.call(attempted)
+        try:
+            return self._retry.call(attempted)
+        except Unavailable as error:
+            url = storage_url(self._spec, self._study.study_name)
+            raise StudyLost(
+                f"study.storage {safe_url(url)} is unavailable ({error}) for longer than"
+                f" study.wait_minutes ({self._spec.study.wait_minutes:g}): all earlier results are"
+                " stored there; the same command resumes the sweep"
+            ) from error
 
     def _trials_of(self, token: str) -> list[FrozenTrial]:
         return [

@@ -28,7 +28,6 @@ from orchestrator.core.objective import memory_limit_of, throughput
 from orchestrator.core.state import AbstractCallback, SweepState, validation_state
 from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.report.reasons import note_words, reason_words, stop_words
-from search_spaces.spec.failpoints import Step, step
 from search_spaces.spec.files import sync_folder
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory
@@ -192,14 +191,13 @@ class LineFile:
         """Appends a line; `sync`: it and all before it outlive a power loss."""
         text = line.encode() + b"\n"
         try:
-            with step(Step.EVENT_APPEND):
-                if self._file is None:
-                    self._file = _open(self._path)
-                # one unbuffered write, so that a killed driver leaves complete lines
-                if self._file.write(text) != len(text):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                if sync:
-                    os.fsync(self._file)
+            if self._file is None:
+                self._file = _open(self._path)
+            # one unbuffered write, so that a killed driver leaves complete lines
+            if self._file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if sync:
+                os.fsync(self._file)
         except OSError as error:
             self._problem = error.strerror or str(error)
             self._close()  # the next line opens it again and ends an incomplete one

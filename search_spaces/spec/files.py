@@ -13,8 +13,6 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from search_spaces.spec.failpoints import Step, step
-
 MIB = 1 << 20
 DOCUMENT_BYTES, LOG_BYTES = 256 * MIB, 512 * MIB  # far more than any has
 _PIPE_SECONDS = 10.0  # for what is no regular file, such as a pipe of the shell
@@ -150,34 +148,16 @@ def write_durably(path: Path, content: bytes | str) -> None:
         return
     new = target.with_name(f".plimsoll-{uuid4().hex[:8]}.new")
     try:
-        with step(Step.FILE_WRITE):
-            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-            if stat.S_IMODE(mode):
-                os.fchmod(file, stat.S_IMODE(mode))
-            _write(file, content, sync=True)
-        with step(Step.FILE_RENAME):
-            new.replace(target)
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+        if stat.S_IMODE(mode):
+            os.fchmod(file, stat.S_IMODE(mode))
+        _write(file, content, sync=True)
+        new.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
-
-
-def append_durably(path: Path, line: bytes | str) -> None:
-    """Appends a line, which is on disk when this returns; ends an incomplete one before it.
-
-    Raises:
-        OSError: If the line cannot be written as a whole.
-    """
-    line = line.encode() if isinstance(line, str) else line
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
-    size = os.fstat(file).st_size
-    torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-    with step(Step.LINE_APPEND):
-        _write(file, b"\n" * torn + line + b"\n", sync=True)
-        if not size:
-            sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import psutil
 import pytest
 
 from benchmarks.chaos.rig import RANKS
-from search_spaces.spec.failpoints import FOLDER_VARIABLE, VARIABLE
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, records_in, write_sweep
 from tests.rigs.ray_head import APART, can_be_apart, environment
@@ -137,26 +135,8 @@ def _free(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def test_a_driver_that_finds_no_room_blames_no_plan(folder: Path) -> None:
-    """Twice in the same trial: as drivers that die in it, that would blame its plan."""
-    for _ in range(2):
-        full = {VARIABLE: "outcome.receive.before=full:2", FOLDER_VARIABLE: str(folder / "passes")}
-        (folder / "passes").mkdir()
-        done = plimsoll("tune", "sweep.yaml", "--plain", "--trials", "4", folder=folder, **full)
-        assert done.returncode == os.EX_TEMPFAIL, done.stdout + done.stderr
-        assert done.stderr.splitlines()[-1].startswith("No space left on device: make room there")
-        shutil.rmtree(folder / "passes")
-
-    again = plimsoll("tune", "sweep.yaml", "--plain", "--trials", "4", folder=folder)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert outcomes_of(folder) == [Measured] * 4
-
-
 def test_a_driver_whose_head_dies_says_so_and_is_to_be_tried_again(folder: Path) -> None:
-    passes = folder / "passes"
-    passes.mkdir()
-    counted = {FOLDER_VARIABLE: str(passes)}
-    with tuning(folder, PLIMSOLL, "tune", "sweep.yaml", "--plain", **counted) as process:
+    with tuning(folder, PLIMSOLL, "tune", "sweep.yaml", "--plain") as process:
         all_of_them = offspring(process.pid)
         (head,) = (one for one in all_of_them if "gcs_server" in one.name())
         head.kill()
@@ -164,7 +144,6 @@ def test_a_driver_whose_head_dies_says_so_and_is_to_be_tried_again(folder: Path)
         assert process.wait(600) == os.EX_TEMPFAIL, said(folder)
         assert not psutil.wait_procs(all_of_them, timeout=300)[1]
     assert "Ray's head on this machine has died, so this sweep ends" in said(folder)
-    assert (passes / "lock.release.after").exists()  # so that the next driver need not wait
     assert set(outcomes_of(folder)) == {Measured}
     events = [json.loads(line)["event"] for line in _events(folder)]
     assert events.count("trial_ended") == events.count("trial_started")
@@ -192,43 +171,27 @@ def test_a_signal_while_a_sweep_is_prepared_leaves_nothing(folder: Path) -> None
     assert not list(temporary.glob("plimsoll-*"))
 
 
-@pytest.mark.parametrize(
-    ("orders", "words"),
-    [
-        ("", "Ray"),  # as its raylet is there: Ray may say so first
-        ("ray.connect.after=stop", "Ray's head on this machine has died, so this sweep ends"),
-    ],
-)
-def test_a_head_that_dies_while_ray_starts_is_to_be_tried_again(
-    orders: str, words: str, folder: Path
-) -> None:
+def test_a_head_that_dies_while_ray_starts_is_to_be_tried_again(folder: Path) -> None:
     """A head that dies before the first call into Ray: Ray would end the driver itself, by 1."""
-    passes = folder / "passes"
-    passes.mkdir()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
             cwd=folder,
-            env=environment(
-                folder, OMP_NUM_THREADS="1", **{VARIABLE: orders, FOLDER_VARIABLE: str(passes)}
-            ),
+            env=environment(folder, OMP_NUM_THREADS="1"),
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    driver = psutil.Process(process.pid)
     started: dict[str, psutil.Process] = {}
-    while "raylet" not in started or (orders and driver.status() != psutil.STATUS_STOPPED):
+    while "raylet" not in started:
         assert process.poll() is None, said(folder)
         time.sleep(0.05)
         started = {one.name(): one for one in offspring(process.pid)}
     all_of_them = offspring(process.pid)
     started["gcs_server"].kill()
-    driver.resume()
 
     assert process.wait(600) == os.EX_TEMPFAIL, said(folder)
-    assert words in said(folder)
+    assert "Ray" in said(folder)  # itself, or Plimsoll
     assert not psutil.wait_procs(all_of_them, timeout=300)[1]
-    assert (passes / "lock.release.after").exists()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])

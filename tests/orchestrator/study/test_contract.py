@@ -11,13 +11,12 @@ from optuna.trial import TrialState
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import AllTried, Retry
 from orchestrator.study.reader import load_records, load_state
-from orchestrator.study.serialization import record_to_json
 from orchestrator.study.storage import opened_storage, storage_url
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured
 from tests.orchestrator.records import PROPOSED, make_record
 from tests.orchestrator.study.values import NAME, open_study, run
-from tests.outcomes import every_outcome, make_measured
+from tests.outcomes import every_outcome
 
 
 def states(spec: SweepSpec) -> list[TrialState]:
@@ -67,22 +66,6 @@ def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(spec: Sweep
 
     (again,) = open_study(spec).interrupted()
     assert (again.plan, again.reason) == (plan, Retry(trial=number, cause=DriverDied()))
-
-
-def test_a_driver_that_died_between_record_and_end_told_enough(spec: SweepSpec) -> None:
-    study = open_study(spec)
-    plan = study.propose().plan
-    number = study.ask(plan, PROPOSED)
-    record = make_record(number, plan, make_measured(30.0))
-    with opened_storage(storage_url(spec, NAME)) as storage:  # what `tell` does first
-        number = storage.get_trial_id_from_study_id_trial_number(1, number)
-        storage.set_trial_user_attr(number, "record", record_to_json(record))
-
-    again = open_study(spec)
-
-    assert again.interrupted() == ()
-    assert again.records() == (record,)
-    assert states(spec) == [TrialState.COMPLETE]
 
 
 def test_validations_and_the_end_are_kept(spec: SweepSpec) -> None:

@@ -104,7 +104,7 @@ def test_of_a_folder_that_was_moved_and_copied_back_one_driver_writes(
 def test_a_file_that_was_removed_or_replaced_is_waited_for(
     pair: tuple[Obedient, Obedient], tmp_path: Path
 ) -> None:
-    """Nothing is written to another file, nor is an empty one made; the result is spooled."""
+    """Nothing is written to another file, nor is an empty one made."""
     first, second = pair
     file, away = tmp_path / "study.db", tmp_path / "away.db"
     assert first.does("open", url_of(file), tmp_path, NAME, 0) == "done"

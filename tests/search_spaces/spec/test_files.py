@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.spec import files
-from search_spaces.spec.files import MIB, append_durably, read_bounded, write_durably
+from search_spaces.spec.files import MIB, read_bounded, write_durably
 
 WRITER = """
 import sys
@@ -114,13 +114,3 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="No such device"):
         write_durably(tmp_path / "pipe", "new")
-
-
-def test_a_line_is_never_glued_to_a_torn_one(tmp_path: Path) -> None:
-    file = tmp_path / "lines"
-    file.write_bytes(b'{"a": 1}\n{"b": ')
-
-    append_durably(file, '{"c": 3}')
-    append_durably(file, '{"d": 4}')
-
-    assert file.read_bytes() == b'{"a": 1}\n{"b": \n{"c": 3}\n{"d": 4}\n'

@@ -1,8 +1,7 @@
-"""Results beside the study, and damaged ones in it: set aside and said, never lost (R6, R9)."""
+"""Damaged records of a study: named and left in it, with the rest usable (R6, R9)."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from sqlalchemy import text
 
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records, load_state
-from orchestrator.study.serialization import record_to_json
-from orchestrator.study.spool import SET_ASIDE_FILE, Spool
 from orchestrator.study.storage import open_engine, storage_url
 from orchestrator.study.study import Study
 from search_spaces.spec.schema import SweepSpec
@@ -42,53 +39,6 @@ def reopened(spec: SweepSpec) -> tuple[Study, list[str]]:
     study.say_through(said.append)
     study.say_notices()
     return study, said
-
-
-def set_aside(spec: SweepSpec) -> list[str]:
-    file = Path(spec.study.folder, NAME, SET_ASIDE_FILE)
-    return file.read_text("utf-8", errors="replace").splitlines() if file.exists() else []
-
-
-def test_a_torn_line_keeps_nobody_from_the_study(spec: SweepSpec) -> None:
-    """A disk was full in the middle of a line, and had room again for the next one."""
-    first, second = asked(open_study(spec), 2)
-    spool = Spool(spec, NAME)
-    torn = json.dumps(record_to_json(first))[:100]
-    spool.file.write_text(torn)
-    assert spool.add(second)
-
-    study, said = reopened(spec)
-
-    assert study.records() == (second,)
-    assert [trial.number for trial in study.interrupted()] == [first.number]
-    assert set_aside(spec) == [torn]
-    assert "1 line of " in said[0]
-    assert str(Path(spec.study.folder, NAME, SET_ASIDE_FILE)) in said[0]
-    assert not spool.file.exists()
-
-
-def test_a_result_that_was_stored_before_the_driver_died_is_stored_once(spec: SweepSpec) -> None:
-    """It died between the study and the removal of the file."""
-    study = open_study(spec)
-    (record,) = asked(study, 1)
-    assert Spool(spec, NAME).add(record)
-    study.tell(record)
-
-    study, said = reopened(spec)
-
-    assert study.records() == (record,)
-    assert (said, set_aside(spec)) == ([], [])
-
-
-def test_a_spool_that_cannot_be_read_stays(spec: SweepSpec) -> None:
-    asked(open_study(spec), 1)
-    folder = Path(spec.study.folder, NAME, "spool.jsonl")
-    folder.mkdir()
-
-    _, said = reopened(spec)
-
-    assert "is left as it is: Is a directory" in said[0]
-    assert folder.exists()
 
 
 @pytest.mark.parametrize(
