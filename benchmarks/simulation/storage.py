@@ -90,7 +90,21 @@ def _failing(base: type[BaseStorage]) -> type[Any]:
     return type(f"Failing{base.__name__}", (base,), {**methods, "faults": None})
 
 
-FailingInMemoryStorage = _failing(InMemoryStorage)
+class FailingInMemoryStorage(_failing(InMemoryStorage)):  # type: ignore[misc]  # made at run time
+    """A storage whose groups of writes take effect as a whole, as those of a database do."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Fails before the block's writes, or after all of them, or not."""
+        faults, self.faults = self.faults, None
+        try:
+            if faults is not None:
+                faults.call(lambda: None, writes=True)
+            yield
+            if faults is not None:
+                faults.call(lambda: None, writes=True)
+        finally:
+            self.faults = faults
 
 
 class FailingStudyStorage(_failing(StudyStorage)):  # type: ignore[misc]  # made at run time

@@ -125,7 +125,7 @@ class Study:
         earlier: Sequence[EarlierStudy] = (),
         lock: AbstractLock | None = None,
         clock: Clock | None = None,
-        storage: BaseStorage | None = None,
+        storage: StudyStorage | None = None,
     ) -> None:
         """Opens the study, or creates it.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, final
 from uuid import uuid4
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
@@ -58,7 +57,7 @@ class StudyWriter:
 
     def __init__(
         self,
-        storage: BaseStorage,
+        storage: StudyStorage,
         study: optuna.Study,
         spec: SweepSpec,
         retry: RetryPolicy,
@@ -119,7 +118,7 @@ class StudyWriter:
         def write(attempt: int) -> None:
             if attempt and self._has_record(trial_id):
                 return
-            with self._transaction():
+            with self._storage.transaction():
                 self._storage.set_trial_user_attr(trial_id, RECORD, record_to_json(record))
                 self._constrain(trial_id, constraints_of(record, self._objective))
                 self._storage.set_trial_state_values(trial_id, state, values)
@@ -139,7 +138,7 @@ class StudyWriter:
             trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
             if self._has_ended(trial_id):
                 return
-            with self._transaction():
+            with self._storage.transaction():
                 if record is not None:
                     self._storage.set_trial_user_attr(trial_id, RECORD, record)
                 self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
@@ -204,8 +203,3 @@ class StudyWriter:
             attributes[CONSTRAINTS_LIST] = list(constraints.values())
         for key, value in attributes.items():
             self._storage.set_trial_system_attr(trial_id, key, value)
-
-    def _transaction(self) -> AbstractContextManager[None]:
-        if isinstance(self._storage, StudyStorage):
-            return self._storage.transaction()
-        return nullcontext()
