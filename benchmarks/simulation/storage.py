@@ -93,6 +93,8 @@ def _failing(base: type[BaseStorage]) -> type[Any]:
 class FailingInMemoryStorage(_failing(InMemoryStorage)):  # type: ignore[misc]  # made at run time
     """A storage whose groups of writes take effect as a whole, as those of a database do."""
 
+    faults: Any = None
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Fails before the block's writes, or after all of them, or not."""
