@@ -273,17 +273,12 @@ class Termination:
 
 
 @contextlib.contextmanager
-def termination_as_interrupt(
-    at_once: Callable[[], None] = lambda: None,
-) -> Iterator[Termination]:
+def termination_as_interrupt() -> Iterator[Termination]:
     """Raises KeyboardInterrupt on Ctrl-C and on SIGTERM, which `ray job stop` sends.
 
     No other exception passes through the calls of Ray and Ray Tune. The second signal ends the
     process and its children, even if the main thread never comes back to Python: a thread of its
     own reads which signals came.
-
-    Args:
-        at_once: Called before the second signal ends the process; should be short.
     """
     termination = Termination()
     if threading.current_thread() is not threading.main_thread():
@@ -298,7 +293,7 @@ def termination_as_interrupt(
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    arguments = (ours, handled, termination, at_once)
+    arguments = (ours, handled, termination)
     watch = threading.Thread(target=_count_signals, args=arguments, daemon=True)
     watch.start()
     termination.handle(handled)
@@ -314,10 +309,7 @@ def termination_as_interrupt(
 
 
 def _count_signals(
-    source: socket.socket,
-    handled: Collection[int],
-    termination: Termination,
-    at_once: Callable[[], None],
+    source: socket.socket, handled: Collection[int], termination: Termination
 ) -> None:
     count = 0
     while received := source.recv(64):
@@ -330,7 +322,6 @@ def _count_signals(
                     "Stopping. Measurements are kept. Interrupt again to stop at once.\n"
                 )
             elif count > 1:
-                at_once()
                 end_now(128 + signum)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import time
@@ -65,7 +64,6 @@ MAX_GROUPS = 1000  # that start by default
 _GROUP_BYTES = 550 << 20
 _HEAD_BYTES = 2 << 30
 _JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
-_START_GRACE_SECONDS = 40.0  # after 60, Ray ends a process whose head died, without a word
 
 
 class SweepStopped(KeyboardInterrupt):
@@ -122,7 +120,7 @@ def _prepare_and_run(
         compile_operators(spec, print_to_stderr)
     save_spec(spec, name)  # a different job has not replaced it: see `check_study`
     source = provenance(data, Path.cwd(), at=time.time())
-    with _resources(spec, name, termination) as (lock, connection, starting):
+    with _resources(spec, name, termination) as (lock, connection):
         facts, nodes = connection.facts, connection.nodes
         space = planned.get(facts) or sweep_space(spec, model, facts)
         head_groups = groups_on_head(nodes.head_bytes())
@@ -149,7 +147,6 @@ def _prepare_and_run(
         forecasts = TracedForecasts(spec, model, facts, calibration, tracing.poll)
         warnings = tuple(_warnings(spec, nodes, groups, head_groups))
         decisions = DecisionLog(lines=LineFile(decisions_file(spec, name), print_to_stderr))
-        starting.stop()
         try:
             return _run(
                 started, study, nodes, callbacks, forecasts, warnings, termination, decisions
@@ -164,35 +161,16 @@ def _prepare_and_run(
 @contextlib.contextmanager
 def _resources(
     spec: SweepSpec, name: str, termination: Termination
-) -> Iterator[tuple[DriverLock, ConnectedCluster, Watchdog]]:
-    """Holds the study and the cluster. Signals stop it at any time, even while Ray starts.
-
-    So does the watchdog, if Ray's head dies meanwhile; it is to be stopped when all has started.
-    """
+) -> Iterator[tuple[DriverLock, ConnectedCluster]]:
+    """Holds the study and the cluster. Signals stop it at any time, even while Ray starts."""
     with contextlib.ExitStack() as study:
         lock = study.enter_context(exclusive_driver(spec, name, print_to_stderr))
-        starting = study.enter_context(_watched_start(lock))
         with connected(spec) as connection:
             termination.handle()  # Ray has put a handler of its own in its place
             try:
-                yield lock, connection, starting
+                yield lock, connection
             finally:
                 study.close()  # before Ray ends, which may take long
-
-
-@contextlib.contextmanager
-def _watched_start(lock: DriverLock) -> Iterator[Watchdog]:
-    watchdog = Watchdog(
-        os.EX_TEMPFAIL,
-        lambda _: lock.release(),
-        silent_seconds=math.inf,
-        head=own_head,
-        grace_seconds=_START_GRACE_SECONDS,
-    )
-    try:
-        yield watchdog
-    finally:
-        watchdog.stop()
 
 
 def _prepared(spec: SweepSpec, name: str) -> tuple[SweepSpec, ModelFacts, DataProfile | None]:

@@ -186,7 +186,6 @@ class ModelFacts:
         blocks: Repeated layers, the unit of recomputation, sharding and pipelining.
         attentions: Attention implementations of the architecture.
         packing: Those of `attentions` that separate packed samples.
-        max_sequence_length: Longest sample in tokens; None if there is no limit.
         vocab_size: Size of the vocabulary; None if the model makes its own batches.
         trainable: Parameters that training changes; None for all.
         base: How frozen weights are held beside adapters; None without adapters.
@@ -219,7 +218,6 @@ class ModelFacts:
     blocks: int
     attentions: tuple[Attention, ...]
     packing: tuple[Attention, ...]
-    max_sequence_length: int | None
     vocab_size: int | None = None
     trainable: int | None = None
     base: Base | None = None

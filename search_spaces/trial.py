@@ -315,13 +315,6 @@ class NodesLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuesLost:
-    """The actor that hands trials to worker groups was lost, and all groups with it."""
-
-    kind: Literal["queues_lost"] = "queues_lost"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoRoom:
     """The cluster had no room for a trial.
 
@@ -339,7 +332,7 @@ class NoRoom:
     available: tuple[tuple[int, int], ...] = ()
 
 
-Interruption = Stopped | DriverDied | WorkersFailed | NodesLost | QueuesLost | NoRoom
+Interruption = Stopped | DriverDied | WorkersFailed | NodesLost | NoRoom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,15 +144,9 @@ class VirtualCluster(AbstractCluster):
         self._world.after(self._world.random.uniform(0, 10), lambda: self._end(known))
 
     def end_all(self) -> None:
-        """Ends all groups, as the death of a driver or of their queues does."""
+        """Ends all groups, as the death of a driver does."""
         for group in self._groups.values():
             group.alive = False
-
-    def lose_queues(self) -> None:
-        """Ends all groups at once, and reports it."""
-        names = tuple(group.name for group in self._groups.values() if group.alive)
-        self.end_all()
-        self._deliver(GroupsEnded(groups=names, queues_lost=True, at=0.0))
 
     def lose_idle_group(self) -> None:
         """Lets a group die that runs nothing."""

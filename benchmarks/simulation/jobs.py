@@ -38,7 +38,6 @@ _MODEL = ModelFacts(
     blocks=4,
     attentions=("eager", "sdpa"),
     packing=("eager", "sdpa"),
-    max_sequence_length=2048,
 )
 _COSTS = Costs(build_seconds=0.4, steps_seconds=4.8, total_seconds=5.6, residual_bytes=0)
 _LOSSES = tuple(6.9 - 0.05 * step for step in range(14))

@@ -23,7 +23,7 @@ PLANTS = (
     Plant(
         "an interrupted trial is not retried",
         "orchestrator.core.step",
-        "if retry and not trial.validation and not trial.is_repeat:",
+        "if not trial.validation and not trial.is_repeat:",
         "if False:",
     ),
     Plant(
@@ -85,12 +85,6 @@ PLANTS = (
         "a trial whose group died is forgotten",
         "orchestrator.core.handle",
         "if group is None or group.trial is None:",
-        "if True:",
-    ),
-    Plant(
-        "a plan is blamed for lost queues",
-        "orchestrator.core.handle",
-        "if not ended.queues_lost:",
         "if True:",
     ),
     Plant(

@@ -300,7 +300,7 @@ class _Driver:
         if isinstance(given, GroupsEnded):
             for group in given.groups:
                 if group in checks.busy:
-                    self._count_death(group, blames=not given.queues_lost)
+                    self._count_death(group)
                 checks.group_ended(group)
         if not isinstance(given, TrialFinished):
             return None
@@ -321,11 +321,11 @@ class _Driver:
             return None
         return given
 
-    def _count_death(self, group: str, *, blames: bool = True) -> None:
+    def _count_death(self, group: str) -> None:
         busy = self.checks.busy.get(group)
         if busy is not None:
             checks = self._simulation.checks
-            checks.deaths[busy.plan] += blames
+            checks.deaths[busy.plan] += 1
             if (started := self.checks.under_way.get(busy.number)) is not None:
                 checks.trial_ended(started, self._world.now, None)
 
@@ -442,8 +442,6 @@ class _Simulation:
                 raise Violation("two drivers tune one study")
         if world.occurs("idle_group_died"):
             driver.cluster.lose_idle_group()
-        if world.occurs("queues_lost"):
-            driver.cluster.lose_queues()
         if world.occurs("lock_stolen"):
             self._steal_lock()
         elif world.occurs("head_lost"):

@@ -22,7 +22,6 @@ RATES = {
     "report_lost": 0.06,
     "report_late": 0.1,
     "report_doubled": 0.1,
-    "queues_lost": 0.05,  # all groups end at once
     "straggler": 0.1,
     "node_lost": 0.3,  # per minute
     "all_nodes_lost": 0.05,  # per minute

@@ -38,7 +38,7 @@ from orchestrator.core.inputs import GroupsEnded, StopRequested, TrialFinished
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
 from orchestrator.host import os_error_behind
-from search_spaces.errors import ClusterError
+from search_spaces.errors import MachineError
 from search_spaces.trial import Stopped
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ _TAKE_SECONDS = 5.0  # after which an idle group reports that it is idle
 _HEARTBEAT_SECONDS = 5.0
 _TICK_SECONDS = 1.0
 SILENT_SECONDS = 120.0  # before a runner is killed: no machine is too busy for that long
-_MAX_QUEUES = 3  # one after the other, before the sweep fails
-_QUEUES, _GROUP, _REPORT, _LOST = "queues", "group", "report", "lost"
+_QUEUES, _GROUP, _REPORT = "queues", "group", "report"
 
 
 class _QueuesLostError(Exception):
@@ -87,14 +86,9 @@ class TuneCluster(AbstractCluster):
         self.starting: deque[str] = deque()  # groups to start
         # of each group, as last reported
         self._worker_processes: dict[str, Sequence[WorkerProcess]] = {}
-        self.open()
-
-    def open(self) -> None:
-        """Starts the actor, in place of one that was lost."""
         self.queues = ray.remote(num_cpus=0, resources=HEAD_RESOURCE)(GroupQueues).remote()
         self.lost = False
         self.error: Exception | None = None  # the first one that Tune was told
-        self.starting.clear()
         self._next_check = self._last_answer = time.monotonic()
 
     def nodes(self) -> tuple[Node, ...]:
@@ -202,8 +196,8 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         """Waits for a message and does what it says; reports the outcome of a trial."""
         try:
             message = ray.get(self._queues.take.remote(self._name, _TAKE_SECONDS))
-        except RayActorError:  # the next queues get groups of their own
-            return {"done": True, _LOST: True}
+        except RayActorError:  # the sweep ends: see `TuneCluster.check`
+            return {"done": True}
         if isinstance(message, Run):
             return {_REPORT: self._group.run(message)}
         if isinstance(message, Release):
@@ -287,22 +281,10 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         """Passes on that a group ended."""
         assert self._controller is not None
         assert self._cluster is not None
-        if result is not None and result.get(_LOST):
-            self._cluster.lost = True  # `lose_all` passes it on, before another group starts
-        elif (name := self._names.pop(trial_id, None)) is not None:
+        if (name := self._names.pop(trial_id, None)) is not None:
             with self._cluster.keeping_errors():
                 faults = self._cluster.clean_up(name) if error else ()
                 self._controller.receive(GroupsEnded(groups=(name,), faults=faults, at=0.0))
-
-    def lose_all(self) -> None:
-        """Passes on that all groups ended with the queues."""
-        assert self._controller is not None
-        assert self._cluster is not None
-        groups = tuple(self._controller.state.groups)
-        faults = [fault for group in groups for fault in self._cluster.clean_up(group)]
-        self._controller.receive(
-            GroupsEnded(groups=groups, queues_lost=True, faults=tuple(faults), at=0.0)
-        )
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the study holds all results."""
@@ -326,7 +308,7 @@ def run_groups(
         runner: Class of the process that runs the trials of one group.
 
     Raises:
-        ClusterError: If the actor that hands trials to groups was lost repeatedly.
+        MachineError: If the actor that hands trials to groups died or hangs.
         OSError: If this machine does not take what Tune writes, as on a full disk.
     """
     # Tune logs tracebacks for a group that died, whose trial the sweep reports, and for states of
@@ -335,15 +317,11 @@ def run_groups(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     _limit_environment()
     try:
-        for attempt in range(_MAX_QUEUES):
-            searcher = GroupSearcher(controller, cluster)
-            if attempt:
-                cluster.open()
-                searcher.lose_all()
-            with contextlib.suppress(_QueuesLostError):
-                _run_tune(searcher, TickCallback(controller, cluster), max_groups, runner)
-            if controller.state.phase is Phase.DONE:
-                return
+        searcher = GroupSearcher(controller, cluster)
+        with contextlib.suppress(_QueuesLostError):
+            _run_tune(searcher, TickCallback(controller, cluster), max_groups, runner)
+        if controller.state.phase is Phase.DONE:
+            return
         controller.receive(StopRequested(cause=Stopped(by="a fault of the cluster"), at=0.0))
     except TuneError as error:
         if cluster.error is not None:
@@ -355,9 +333,9 @@ def run_groups(
         return
     finally:
         cluster.close()
-    raise ClusterError(
-        f"the actor that hands trials to worker groups died or hung {_MAX_QUEUES} times on the head"
-        " node: check what ends processes there; the same command resumes the sweep"
+    raise MachineError(
+        "the actor that hands trials to worker groups died or hung on the head node: check what"
+        " ends processes there; the same command resumes the sweep"
     )
 
 

@@ -38,7 +38,6 @@ class Watchdog:
         last_words: Callable[[str], None] = lambda _: None,
         silent_seconds: float | None = None,
         head: Callable[[], psutil.Process | None] = lambda: None,
-        grace_seconds: float = 0.0,
     ) -> None:
         """Starts the thread.
 
@@ -49,11 +48,9 @@ class Watchdog:
             silent_seconds: Longest silence.
             head: Returns the process of Ray's head, once it is there, if it is this machine's;
                 nothing goes on without it.
-            grace_seconds: How long the main thread has to say itself that the head has died.
         """
         self._code = code
         self._find_head = head
-        self._grace_seconds = grace_seconds
         self._last_words = last_words
         self._seconds = SILENT_SECONDS if silent_seconds is None else silent_seconds
         self._silence = 0.0
@@ -70,17 +67,14 @@ class Watchdog:
 
     def _watch(self) -> None:
         before = time.monotonic()
-        head, dead_seconds = None, 0.0
+        head = None
         while not self._stop.wait(_CHECK_SECONDS):
             now = time.monotonic()
-            ran_seconds, before = min(now - before, 2 * _CHECK_SECONDS), now
-            self._silence += ran_seconds
-            head = head or self._find_head()
-            is_dead = head is not None and has_ended(head)
-            dead_seconds += ran_seconds if is_dead else 0.0
+            self._silence += min(now - before, 2 * _CHECK_SECONDS)
+            before, head = now, head or self._find_head()
             if self._silence > self._seconds:
                 self._end(f"the cluster has not answered for {self._seconds:.0f} s")
-            elif is_dead and dead_seconds > self._grace_seconds:
+            elif head is not None and has_ended(head):
                 self._end("Ray's head on this machine has died")
 
     def _end(self, fault: str) -> None:

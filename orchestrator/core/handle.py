@@ -43,7 +43,6 @@ from search_spaces.trial import (
     NodesLost,
     NoRoom,
     Outcome,
-    QueuesLost,
     Stopped,
     WorkersFailed,
 )
@@ -185,7 +184,7 @@ def _decision(trial: TrialStarted, outcome: Outcome) -> FailureDecision:
     if not isinstance(trial.reason, Retry):
         return failure_decision(outcome, second=trial.validation)
     cause = trial.reason.cause
-    failed_through_machine = isinstance(cause, Stopped | QueuesLost | NoRoom) or (
+    failed_through_machine = isinstance(cause, Stopped | NoRoom) or (
         isinstance(cause, WorkersFailed) and is_machine_failure(cause.outcome)
     )
     second = is_machine_failure(outcome) or not failed_through_machine
@@ -263,10 +262,7 @@ def _end_groups(step: Step, ended: GroupsEnded) -> None:
         step.set_group(name, None)
         if group is None or group.trial is None:
             continue
-        if not ended.queues_lost:
-            _lose_trial(step, group.trial, RUNNER_DIED)
-        elif (trial := step.state.running(group.trial)) is not None:
-            step.interrupt(trial, QueuesLost())
+        _lose_trial(step, group.trial, RUNNER_DIED)
     step.note(*(Message(text=fault) for fault in ended.faults))
 
 

@@ -169,12 +169,10 @@ class TrialFinished:
 class GroupsEnded:
     """The processes that run the trials of groups ended: as they were told to, or they died.
 
-    `queues_lost` is True if they ended because what hands them trials was lost. `faults` says what
-    is still running or still holds memory, a sentence each.
+    `faults` says what is still running or still holds memory, a sentence each.
     """
 
     groups: tuple[str, ...]
-    queues_lost: bool = False
     faults: tuple[str, ...] = ()
     at: float
 

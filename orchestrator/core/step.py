@@ -66,12 +66,12 @@ class Step:
         self._advance(ended)
         self.instruct(Store(ended=ended))
 
-    def interrupt(self, trial: TrialStarted, cause: Interruption, *, retry: bool = True) -> None:
-        """Closes a trial that ended through no fault of its plan; `retry` runs it again.
+    def interrupt(self, trial: TrialStarted, cause: Interruption) -> None:
+        """Closes a trial that ended through no fault of its plan, and runs it again.
 
         A validation or a repeat that is missing is chosen again anyway.
         """
-        if retry and not trial.validation and not trial.is_repeat:
+        if not trial.validation and not trial.is_repeat:
             again = (trial.plan, Retry(trial=trial.number, cause=cause))
             self.change(retries=(*self.state.retries, again))
         if not isinstance(self.state.stop_reason, MachineFailed):

@@ -57,7 +57,6 @@ from search_spaces.trial import (
     NoRoom,
     Outcome,
     OutOfMemory,
-    QueuesLost,
     Refused,
     Stopped,
     TimedOut,
@@ -113,7 +112,7 @@ def _retry(reason: Retry) -> str:
         case DriverDied(times=times):
             again = "" if times == 1 else f", and {times - 1} before it"
             return f"trial {trial} was running when its driver died{again}"
-        case NodesLost() | QueuesLost():
+        case NodesLost():
             return f"{interruption_words(cause)} during trial {trial}"
         case WorkersFailed(outcome=outcome):
             return f"trial {trial} {outcome_sentence(outcome)}"
@@ -158,8 +157,6 @@ def interruption_words(cause: Interruption) -> str:
         case NodesLost(nodes=nodes):
             lost = "was lost" if len(nodes) == 1 else "were lost"
             return f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)} {lost}"
-        case QueuesLost():
-            return "the actor that hands trials to worker groups was lost"
         case NoRoom():
             minutes, available = cause.minutes, capacity_words(cause.available)
             waited = f" for {minutes:g} minutes (cluster.wait_minutes)" if minutes else ""

@@ -14,6 +14,7 @@ from search_spaces.facts import (
     LossForm,
     Recomputation,
     StepFindings,
+    TargetRule,
     Understanding,
 )
 from search_spaces.spec.schema import Task
@@ -34,12 +35,7 @@ _COUNTS: Mapping[Count, str] = MappingProxyType(
         Count.ONE: "sum",
     }
 )
-_PLACES: Mapping[LossForm, str] = MappingProxyType(
-    {
-        LossForm.MAPPING: ', under "loss" of a mapping',
-        LossForm.TUPLE: ", the scalar of a tuple",
-    }
-)
+_PLACES = {LossForm.MAPPING: ', under "loss" of a mapping', LossForm.TUPLE: ", of a tuple"}
 Rows = Iterator[tuple[str, str]]  # label and words; a further row of the same part has no label
 _CHATS = MappingProxyType({"template": ", by the tokenizer's chat template", "joined": ", joined"})
 _LOSSES: Mapping[Task, str] = MappingProxyType(
@@ -125,7 +121,7 @@ def loss_rows(understanding: Understanding) -> Rows:
 
 
 def _mean_words(step: StepFindings) -> str:
-    rules = [_COUNTS[rule.count].format(key=rule.key) for rule in step.mean_over]
+    rules = [*map(_rule_words, step.mean_over)]
     match step.fit:
         case Fit.FOUND:
             return rules[0]
@@ -136,11 +132,12 @@ def _mean_words(step: StepFindings) -> str:
         case Fit.PADDING:
             return f"{rules[0] if rules else 'mean'} among samples of one shape; padding changes it"
         case Fit.NOTHING:
-            near = "" if step.nearest is None else _COUNTS[step.nearest.count]
-            near = (
-                near and f"; nearest: {near.format(key=step.nearest.key if step.nearest else '')}"
-            )
+            near = "" if step.nearest is None else f"; nearest: {_rule_words(step.nearest)}"
             return f"no mean: it depends on the other samples of a micro-batch{near}"
+
+
+def _rule_words(rule: TargetRule) -> str:
+    return _COUNTS[rule.count].format(key=rule.key)
 
 
 def _weight_rows(understanding: Understanding) -> Rows:

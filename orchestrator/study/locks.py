@@ -8,7 +8,6 @@ trusted: whoever wants the study of a process that may be dead watches its heart
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, Select, Update, insert, select, text, update
+from sqlalchemy import Connection, Engine, Select, Update, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from orchestrator.study.fence import guard
@@ -36,7 +35,6 @@ from search_spaces.errors import StudyError
 from search_spaces.spec.files import real_path
 from search_spaces.spec.schema import SweepSpec
 
-_WAIT_SECONDS = 120.0  # while another process creates tables
 _DRIVER, _BEAT = "driver", "driver_beat"  # keys of the study's attributes
 
 Say = Callable[[str], None]
@@ -259,27 +257,6 @@ def exclusive_driver(
         yield lock
     finally:
         lock.release()
-
-
-@contextlib.contextmanager
-def waiting_lock(url: str, name: str, seconds: float = _WAIT_SECONDS) -> Iterator[None]:
-    """Holds an advisory lock of PostgreSQL for the length of the block.
-
-    Args:
-        url: The database.
-        name: Name of the lock.
-        seconds: Longest wait for another process that has it; then the block runs without it.
-    """
-    until = time.monotonic() + seconds
-    engine = open_engine(url)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        schema = connection.execute(text("SELECT current_schema()")).scalar()
-        digest = hashlib.sha256(f"plimsoll {schema} {name}".encode()).digest()
-        key = {"key": int.from_bytes(digest[:8], signed=True)}
-        take = text("SELECT pg_try_advisory_lock(:key)")
-        while not connection.execute(take, key).scalar() and time.monotonic() < until:
-            time.sleep(0.2)
-        yield  # the lock ends with the connection, of which none is pooled
 
 
 def locked_error(name: str, holder: str) -> StudyError:

@@ -8,10 +8,7 @@ from uuid import uuid4
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
-from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy import event
-from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.core.objective import Objective, score
@@ -30,17 +27,6 @@ Answer = TypeVar("Answer")
 
 _ASKED = "asked"  # key of a token that identifies one call of `open` across its attempts
 _STATES = {Measured: TrialState.COMPLETE, OutOfMemory: TrialState.PRUNED}
-
-
-@final
-class _ConnectionLoss:
-    """Flag that a connection was lost, perhaps with the answer to a write."""
-
-    def __init__(self) -> None:
-        self.occurred = False
-
-    def note(self, context: ExceptionContext) -> None:
-        self.occurred = self.occurred or context.is_disconnect
 
 
 @final
@@ -69,11 +55,7 @@ class StudyWriter:
         self._retry = retry
         self._lock = lock
         self._id = storage.get_study_id_from_name(study.study_name)
-        self._loss = _ConnectionLoss()
-        self._url = ""
-        if isinstance(storage, RDBStorage):
-            self._url = storage.url
-            event.listen(storage.engine, "handle_error", self._loss.note)
+        self._url = storage_url(spec, study.study_name)
 
     def call(self, act: Callable[[optuna.Study], Answer]) -> Answer:
         """Returns the result of `act`, which may be called several times."""
@@ -92,16 +74,14 @@ class StudyWriter:
         frozen = create_trial(
             state=TrialState.RUNNING, user_attrs={**attributes, _ASKED: token}, **template
         )
-        self._loss.occurred = False
 
         def create(attempt: int) -> int:
-            if attempt and (created := self._trials_of(token)):
-                return created[0]._trial_id
+            for trial in self.running() if attempt else ():
+                if trial.user_attrs.get(_ASKED) == token:
+                    return trial._trial_id
             return self._storage.create_new_trial(self._id, frozen)
 
         trial_id = self._retried(create)
-        if self._loss.occurred:  # Optuna retries as well, and may have created a second trial
-            trial_id = self._retried(lambda _: self._only_one(token))
         number = self._retried(lambda _: self._storage.get_trial_number_from_id(trial_id))
         return number, trial_id
 
@@ -166,27 +146,11 @@ class StudyWriter:
         try:
             return self._retry.call(attempted)
         except Unavailable as error:
-            url = storage_url(self._spec, self._study.study_name)
             raise StudyLost(
-                f"study.storage {safe_url(url)} is unavailable ({error}) for longer than"
+                f"study.storage {safe_url(self._url)} is unavailable ({error}) for longer than"
                 f" study.wait_minutes ({self._spec.study.wait_minutes:g}): all earlier results are"
                 " stored there; the same command resumes the sweep"
             ) from error
-
-    def _trials_of(self, token: str) -> list[FrozenTrial]:
-        return [
-            trial
-            for trial in self._storage.get_all_trials(
-                self._id, deepcopy=False, states=(TrialState.RUNNING,)
-            )
-            if trial.user_attrs.get(_ASKED) == token
-        ]
-
-    def _only_one(self, token: str) -> int:
-        first, *others = self._trials_of(token)
-        for other in others:
-            self._storage.set_trial_state_values(other._trial_id, TrialState.FAIL)
-        return first._trial_id
 
     def _has_ended(self, trial_id: int) -> bool:
         return self._storage.get_trial(trial_id).state.is_finished()

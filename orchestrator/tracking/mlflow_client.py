@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import sys
-from typing import cast
+from collections.abc import Callable
+from multiprocessing import TimeoutError as NotInTime
+from multiprocessing.pool import ThreadPool
+from typing import TypeVar
 
 import mlflow.artifacts
 from mlflow import MlflowClient
@@ -13,11 +17,9 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
 from requests.exceptions import ConnectionError as LostConnection
-from requests.exceptions import RequestException, RetryError, Timeout
+from requests.exceptions import ReadTimeout, RequestException, RetryError, Timeout
 
 from orchestrator.study.storage import DATABASE_ERRORS
-from orchestrator.tracking.bounded import InTime, call_in_time
-from orchestrator.tracking.mlflow_store import create_once
 from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
 from search_spaces.spec.redaction import without_secrets
@@ -44,6 +46,12 @@ _ADVICE = {
 }
 
 
+Answer = TypeVar("Answer")
+READ_TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+_READ_SECONDS = 20.0  # if the variable is not set
+_READS = 5.0  # a probe may take so many times the longest wait for a byte
+
+
 def tracking_errors() -> tuple[type[Exception], ...]:
     """Returns the errors of an unusable store or server; those of `requests` are OSErrors.
 
@@ -55,13 +63,24 @@ def tracking_errors() -> tuple[type[Exception], ...]:
 
 
 def open_client(uri: str) -> MlflowClient:
-    """Returns a client of a store; creates the tables if the store is an empty database.
+    """Returns a client of a store; creates the tables if the store is an empty database."""
+    return MlflowClient(tracking_uri=with_driver(uri))
 
-    A call to a server has a bound: it raises an error of `tracking_errors` when it is late.
+
+def call_in_time(act: Callable[[], Answer]) -> Answer:
+    """Returns the result of a call in a thread of its own, which is left behind if it is late.
+
+    Raises:
+        ReadTimeout: If it takes more than five times `MLFLOW_HTTP_REQUEST_TIMEOUT`.
     """
-    driver_uri = with_driver(uri)
-    client = create_once(driver_uri, lambda: MlflowClient(tracking_uri=driver_uri))
-    return cast("MlflowClient", InTime(client)) if uri.startswith("http") else client
+    seconds = _READS * float(os.environ.get(READ_TIMEOUT, _READ_SECONDS))
+    pool = ThreadPool(1)
+    try:
+        return pool.apply_async(act).get(seconds)
+    except NotInTime:
+        raise ReadTimeout(f"no complete answer within {seconds:.0f} s") from None
+    finally:
+        pool.close()  # the thread ends with its call
 
 
 def probe_store(uri: str) -> str | None:

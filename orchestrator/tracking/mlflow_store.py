@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from orchestrator.workspace import tracking_uri
@@ -19,7 +17,6 @@ from search_spaces.spec.schema import SweepSpec
 SQLITE = "sqlite:///"
 _DATABRICKS = "databricks"  # MLflow's address for the workspace of the default profile
 _DATABASES = ("postgresql", "mysql", "mssql", "sqlite")
-Made = TypeVar("Made")
 _MIGRATIONS = "store/db_migrations/versions"
 _REVISION = re.compile(r"^(down_)?revision\s*(?::[^=]*)?=\s*[\"'](\w+)[\"']", re.MULTILINE)
 
@@ -94,21 +91,6 @@ def check_database(uri: str) -> None:
         raise kind(f"the MLflow store {address} cannot be opened: {message}") from error
     _refuse_studies(table_names, uri)
     _check_revision(schema, uri)
-
-
-def create_once(uri: str, make: Callable[[], Made]) -> Made:
-    """Returns the result of `make`, which creates the tables of an empty database.
-
-    A lock lets one machine do so at a time; MLflow itself synchronizes processes of one machine.
-    """
-    from orchestrator.study.locks import waiting_lock
-    from orchestrator.study.storage import is_postgres, revision
-
-    # the revision is written last: some tables exist long before
-    if not is_postgres(uri) or revision(uri) == _revisions()[1]:
-        return make()
-    with waiting_lock(uri, "mlflow tables"):
-        return make()
 
 
 def _refuse_studies(table_names: frozenset[str], uri: str) -> None:

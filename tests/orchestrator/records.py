@@ -41,7 +41,6 @@ LLAMA = ModelFacts(
     blocks=4,
     attentions=("eager", "sdpa"),
     packing=("eager", "sdpa"),
-    max_sequence_length=2048,
 )
 PROPOSED = Sampled(sampler="random")  # a reason for a trial
 

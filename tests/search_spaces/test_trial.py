@@ -20,7 +20,6 @@ from search_spaces.trial import (
     NoRoom,
     Outcome,
     OutOfMemory,
-    QueuesLost,
     Refused,
     Stopped,
     TimedOut,
@@ -55,7 +54,6 @@ INTERRUPTIONS: tuple[Interruption, ...] = (
     DriverDied(),
     WorkersFailed(outcome=Crashed(cause="worker_died", rank=1, phase="forward", detail="so")),
     NodesLost(nodes=("a", "b")),
-    QueuesLost(),
     NoRoom(ranks=4, minutes=10.0, available=((2, 1),)),
 )
 

@@ -28,7 +28,6 @@ def a_model(**facts: Any) -> ModelFacts:
             "head_parameters": 39_000_000,
             "attentions": ("sdpa", "eager"),
             "packing": ("sdpa", "eager", "flash_attention_2", "flash_attention_3"),
-            "max_sequence_length": 1024,
             "tensor": TensorFacts(divisors=(("attention heads", 12),)),
         }
         | facts

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from search_spaces.errors import DataError
 from search_spaces.facts import DataProfile, DataReading, LengthBin
@@ -22,10 +17,7 @@ from search_spaces.spec.schema import DataSpec
 from search_spaces.spec.sections import TrainSpec
 from workers.data.text import read_texts
 from workers.data.tokenization import TEMPLATE_FILES, chat_template, load_encoder
-from workers.models.disk_cache import cache_folder, content_digest, save_file
 
-_READING: TypeAdapter[DataReading | None] = TypeAdapter(DataReading | None)
-_LEAST_STORED, _MOST_STORED = 2**16, 8  # tokens of a data set to keep on disk, and data sets
 _MOST_TOKENS = 2**22  # 16 MiB: each rank holds all of them while it measures
 _MOST_SAMPLES = 8192
 _RESERVED = 1  # token 0 is padding
@@ -112,9 +104,8 @@ def load_dataset(data: DataSpec, train: TrainSpec, vocab_size: int) -> Dataset:
     """Loads the samples that the spec describes, each cut at `train.sequence_length` tokens.
 
     The same spec and files give the same data set in every process, which makes it only once.
-    Text beyond a bound is thinned out evenly (see `text.read_texts`), and what took long to
-    tokenize is kept on disk, for the workers of the machine. Generated samples fill a bound of
-    tokens (see `draw_samples`).
+    Text beyond a bound is thinned out evenly (see `text.read_texts`). Generated samples fill a
+    bound of tokens (see `draw_samples`).
 
     Raises:
         DataError: If a file cannot be read, a tokenizer does not fit the model, or no sample
@@ -133,7 +124,7 @@ def _load(
     data_json: str,
     train: tuple[int, int, int],
     vocab_size: int,
-    stamps: tuple[tuple[str, int, int], ...],
+    _stamps: tuple[tuple[str, int, int], ...],
 ) -> Dataset:
     data = DataSpec.model_validate_json(data_json)
     sequence_length, global_batch, seed = train
@@ -147,14 +138,7 @@ def _load(
             data, sequence_length, least=global_batch, vocab_size=vocab_size, seed=seed
         )
         return _assemble(samples, vocab_size, vocab_size - 1)
-    digest = content_digest([data_json, sequence_length, vocab_size, stamps])
-    file = cache_folder("data") / f"{digest}.npz"
-    with contextlib.suppress(OSError, ValueError, KeyError, BadZipFile):
-        return _stored(file, vocab_size)
-    dataset = _tokenized(data, sequence_length, vocab_size)
-    if len(dataset.tokens) >= _LEAST_STORED:
-        _store(file, dataset)
-    return dataset
+    return _tokenized(data, sequence_length, vocab_size)
 
 
 def _tokenized(data: DataSpec, sequence_length: int, vocab_size: int) -> Dataset:
@@ -169,25 +153,6 @@ def _tokenized(data: DataSpec, sequence_length: int, vocab_size: int) -> Dataset
     skipped = (*read.reading.skipped, *((("one token", short),) if short else ()))
     reading = replace(read.reading, cut=cut, skipped=skipped)
     return _assemble(samples, vocab_size, encoder.mask_token_id, reading)
-
-
-def _store(file: Path, dataset: Dataset) -> None:
-    content = BytesIO()
-    meta = [dataset.mask_token_id, _READING.dump_python(dataset.reading, mode="json")]
-    np.savez(content, tokens=dataset.tokens, offsets=dataset.offsets, meta=json.dumps(meta))
-    save_file(file, content.getvalue())
-    with contextlib.suppress(OSError):
-        stored = sorted(file.parent.glob("*.npz"), key=lambda each: each.stat().st_mtime)
-        for old in stored[:-_MOST_STORED]:
-            old.unlink(missing_ok=True)
-
-
-def _stored(file: Path, vocab_size: int) -> Dataset:
-    with np.load(file, allow_pickle=False) as arrays:
-        mask_token_id, reading = json.loads(str(arrays["meta"]))
-        tokens, offsets = arrays["tokens"], arrays["offsets"]
-    samples = np.split(tokens, offsets[1:-1])
-    return _assemble(samples, vocab_size, mask_token_id, _READING.validate_python(reading))
 
 
 def _assemble(

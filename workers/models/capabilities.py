@@ -32,8 +32,6 @@ from workers.models.small_model import (
 _FIRST, _SECOND = 5, 6  # tokens of the two samples
 _TOLERANCE = 1e-4  # of the largest logit: fp32 sums in another order
 _LEAK = 1e-2  # least effect of samples that attend to each other, else the probe is inconclusive
-_LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
-# Names that architectures have for one quantity; the first that exists counts.
 
 
 def separating_attentions(module: Any, attentions: tuple[Attention, ...]) -> tuple[Attention, ...]:
@@ -107,16 +105,6 @@ def _logits(model: Any, *rows: list[torch.Tensor]) -> torch.Tensor:
         bounds |= dict.fromkeys(LONGEST, tokens.shape[1])
     logits: torch.Tensor = model(input_ids=tokens, position_ids=positions, **bounds).logits
     return logits
-
-
-def stated_positions(config: Any) -> int | None:
-    """Returns the longest sequence that the configuration states [tokens], None without one."""
-    text = config.get_text_config()
-    for name in _LENGTH_FIELDS:
-        length = getattr(text, name, None)
-        if isinstance(length, int) and length > 0:
-            return length
-    return None
 
 
 def learned_positions(module: nn.Module) -> int | None:

@@ -176,7 +176,6 @@ def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
         blocks=len(find_blocks(module)) if module is not None else 0,
         attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
         packing=(),
-        max_sequence_length=None,
         **_parallel_facts(spec, module, batch_maker),
     )
 

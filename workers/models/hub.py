@@ -30,7 +30,6 @@ from workers.models.capabilities import (
     bypasses_hooks,
     learned_positions,
     separating_attentions,
-    stated_positions,
 )
 from workers.models.config import BAD_VALUES, make_config, one_sentence
 from workers.models.config_source import (
@@ -197,7 +196,6 @@ def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | Non
         blocks=len(find_blocks(module)),
         attentions=attentions,
         packing=separating_attentions(module, attentions) if spec.task == "causal-lm" else (),
-        max_sequence_length=learned or stated_positions(config),
         vocab_size=config.get_text_config().vocab_size,
         padding_difference=probed.padding or 0.0,
         padding_from=_length_of_first_rope(config),

@@ -90,7 +90,6 @@ NO_FACTS = ModelFacts(  # rendering the settings of a split reads none of them
     blocks=0,
     attentions=(),
     packing=(),
-    max_sequence_length=None,
 )
 
 

@@ -33,7 +33,6 @@ FACTS = ModelFacts(
     blocks=2,
     attentions=("sdpa",),
     packing=(),
-    max_sequence_length=None,
 )
 
 

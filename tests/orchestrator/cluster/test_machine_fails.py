@@ -171,29 +171,6 @@ def test_a_signal_while_a_sweep_is_prepared_leaves_nothing(folder: Path) -> None
     assert not list(temporary.glob("plimsoll-*"))
 
 
-def test_a_head_that_dies_while_ray_starts_is_to_be_tried_again(folder: Path) -> None:
-    """A head that dies before the first call into Ray: Ray would end the driver itself, by 1."""
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
-            cwd=folder,
-            env=environment(folder, OMP_NUM_THREADS="1"),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    started: dict[str, psutil.Process] = {}
-    while "raylet" not in started:
-        assert process.poll() is None, said(folder)
-        time.sleep(0.05)
-        started = {one.name(): one for one in offspring(process.pid)}
-    all_of_them = offspring(process.pid)
-    started["gcs_server"].kill()
-
-    assert process.wait(600) == os.EX_TEMPFAIL, said(folder)
-    assert "Ray" in said(folder)  # itself, or Plimsoll
-    assert not psutil.wait_procs(all_of_them, timeout=300)[1]
-
-
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_signal_while_ray_starts_leaves_none_of_its_processes(
     seconds: float, folder: Path

@@ -156,8 +156,8 @@ class Driven:
         )
         return self.give(replace(report, **changes))
 
-    def end(self, *groups: str, **changes: Any) -> tuple[Instruction, ...]:
-        return self.give(GroupsEnded(groups=groups, at=self.now, **changes))
+    def end(self, *groups: str) -> tuple[Instruction, ...]:
+        return self.give(GroupsEnded(groups=groups, at=self.now))
 
     def stop(self) -> tuple[Instruction, ...]:
         return self.give(StopRequested(cause=STOPPED, at=self.now))

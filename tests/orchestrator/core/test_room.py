@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.instructions import End, Open, Run
+from orchestrator.core.instructions import End, Run
 from orchestrator.core.notes import PlanBlamed
 from orchestrator.core.reasons import Retry, ended_by_machine
 from search_spaces.plan import Plan
-from search_spaces.trial import Crashed, NodesLost, NoRoom, QueuesLost
+from search_spaces.trial import Crashed, NodesLost, NoRoom
 from tests.orchestrator.core.driven import (
     BASELINE,
     PAIRS,
@@ -50,23 +50,6 @@ def test_a_plan_that_nodes_do_not_survive_is_blamed() -> None:
     assert [record.outcome for record in driven.state.sweep.records[2:]] == [DIED]
     notes = [noted.note for noted in driven.state.sweep.notes]
     assert PlanBlamed(trial=2, loss=NodesLost(nodes=("c",))) in notes
-
-
-def test_no_plan_is_blamed_for_lost_queues() -> None:
-    """They are lost twice during trials of a plan, whose group then dies once."""
-    driven = Driven.by(driver(spec=budget_of(9), max_groups=1))
-    driven.show(*nodes("a"))
-    driven.open()
-    for number, queues_lost in enumerate((True, True, False), start=1):
-        (*_, opening) = driven.end(f"group-{number}", queues_lost=queues_lost)
-        assert isinstance(opening, Open)
-        assert opening.plan == BASELINE
-        driven.open()
-    driven.report("group-4", 3)
-
-    *lost, _, measured = driven.state.sweep.records
-    assert {record.outcome.cause for record in lost} == {QueuesLost()}  # type: ignore[union-attr]
-    assert (measured.number, measured.plan) == (3, BASELINE)
 
 
 @pytest.mark.parametrize("nodes_may_come", [True, False])

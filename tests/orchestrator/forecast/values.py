@@ -109,7 +109,6 @@ def facts(**changes: Any) -> ModelFacts:
             "head_parameters": ends,
             "attentions": ("sdpa", "eager"),
             "packing": ("sdpa", "eager", "flash_attention_2", "flash_attention_3"),
-            "max_sequence_length": TOKENS,
             "vocab_size": VOCABULARY,
             "tensor": TensorFacts(divisors=(("attention heads", 32),)),
         }

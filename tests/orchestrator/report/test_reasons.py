@@ -28,7 +28,6 @@ from search_spaces.trial import (
     NoRoom,
     Outcome,
     OutOfMemory,
-    QueuesLost,
     Refused,
     Stopped,
     TimedOut,
@@ -57,10 +56,6 @@ TRIED: tuple[tuple[reasons.TrialReason, str], ...] = (
         "trial 2 crashed in forward: ActorDiedError",
     ),
     (reasons.Retry(trial=2, cause=Stopped(by="SIGTERM")), "retry of trial 2: stopped by SIGTERM"),
-    (
-        reasons.Retry(trial=2, cause=QueuesLost()),
-        "the actor that hands trials to worker groups was lost during trial 2",
-    ),
     (reasons.Promising(fits=0.9), "expected to be the fastest that fits; 90% likely to fit"),
     (
         reasons.Promising(fits=1.0, gain=-0.3, changes=(("a", 1), ("b", 2), ("c", 3), ("d", 4))),

@@ -95,7 +95,6 @@ FACTS = ModelFacts(
     blocks=BLOCKS,
     attentions=("sdpa",),
     packing=(),
-    max_sequence_length=None,
     block_parameters=(BLOCK_WEIGHTS,) * BLOCKS,
     embedding_parameters=END_WEIGHTS,
     head_parameters=END_WEIGHTS,

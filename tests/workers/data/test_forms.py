@@ -229,26 +229,3 @@ def test_a_large_file_is_read_from_its_start(
     assert not found.reading.complete
     assert 500 < len(found.texts) < 2_000
     assert found.texts == [f"number {i}" for i in range(len(found.texts))]
-
-
-def test_tokens_are_kept_for_other_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from workers.data import dataset
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "a.txt").write_text(
-        "\n\n".join(f"{i} and so on" * 9 for i in range(3_000)) + "\n\na"
-    )
-    data = DataSpec(files=(str(tmp_path / "a.txt"),))
-    train = TrainSpec(global_batch=1, sequence_length=64)
-    first = load_dataset(data, train, 300)
-    dataset._load.cache_clear()
-    monkeypatch.setattr(dataset, "read_texts", None)  # as another process would not call it
-
-    second = load_dataset(data, train, 300)
-
-    assert second is not first
-    assert dataset.profile(second, data) == dataset.profile(first, data)
-    assert first.reading is not None
-    assert first.reading.skipped == (("one token", 1),)

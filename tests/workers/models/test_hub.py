@@ -110,7 +110,9 @@ def test_padding_takes_rows_of_robertas_positions(tmp_path: Path) -> None:
     )  # fmt: skip
     spec = ModelSpec(name=name, task="masked-lm")
 
-    assert describe(spec, TRAIN).max_sequence_length == 64
+    describe(spec, TrainSpec(global_batch=8, sequence_length=64))
+    with pytest.raises(ModelError, match="64 tokens"):
+        describe(spec, TrainSpec(global_batch=8, sequence_length=65))
 
 
 def test_rotary_positions_do_not_end() -> None:
@@ -118,7 +120,7 @@ def test_rotary_positions_do_not_end() -> None:
         update={"config": {**TINY_LLAMA.config, "max_position_embeddings": 32}}
     )
 
-    assert describe(spec, TRAIN).max_sequence_length == 32
+    assert describe(spec, TrainSpec(global_batch=8, sequence_length=33)).blocks
 
 
 @pytest.mark.parametrize(
