@@ -23,8 +23,8 @@ PLANTS = (
     Plant(
         "an interrupted trial is not retried",
         "orchestrator.core.step",
-        "if not trial.validation and not trial.is_repeat:",
-        "if False:",
+        "self.change(retries=(*self.state.retries, again))",
+        "pass",
     ),
     Plant(
         "a trial that found room keeps waiting for it, and runs again",
