@@ -65,13 +65,17 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
             ending = _ending_of(error, "end", worker)
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
-    texts = worker.ranks.gather(json.dumps(outcome_to_json(ending)).encode())
-    outcome = merge_outcomes([outcome_from_json(json.loads(text)) for text in texts])
+    outcome = merge_outcomes(_exchanged(ending, worker))
     is_blamed = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
     worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=is_blamed)
     if not isinstance(outcome, _ORDERLY):
         worker.group.abort()  # a peer has dropped its own
     return outcome
+
+
+def _exchanged(ending: Outcome, worker: Worker) -> list[Outcome]:
+    texts = worker.ranks.gather(json.dumps(outcome_to_json(ending)).encode())
+    return [outcome_from_json(json.loads(text)) for text in texts]
 
 
 def _attempt(request: TrialRequest, worker: Worker) -> Outcome:

@@ -123,10 +123,8 @@ def loss_rows(understanding: Understanding) -> Rows:
 def _mean_words(step: StepFindings) -> str:
     rules = [*map(_rule_words, step.mean_over)]
     match step.fit:
-        case Fit.FOUND:
-            return rules[0]
-        case Fit.AMBIGUOUS:
-            return f"{rules[0]}, or {' or '.join(rules[1:])}: the samples do not tell"
+        case Fit.FOUND | Fit.AMBIGUOUS:
+            return ", or ".join(rules) + (": the samples do not tell" if len(rules) > 1 else "")
         case Fit.HIDDEN:
             return "mean with weights that no entry of the batch gives: return them as targets"
         case Fit.PADDING:

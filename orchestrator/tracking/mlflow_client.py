@@ -47,9 +47,7 @@ _ADVICE = {
 
 
 Answer = TypeVar("Answer")
-READ_TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-_READ_SECONDS = 20.0  # if the variable is not set
-_READS = 5.0  # a probe may take so many times the longest wait for a byte
+_READ_SECONDS, _READS = 20.0, 5.0  # if it is not set; waits for a byte that a probe may take
 
 
 def tracking_errors() -> tuple[type[Exception], ...]:
@@ -73,7 +71,7 @@ def call_in_time(act: Callable[[], Answer]) -> Answer:
     Raises:
         ReadTimeout: If it takes more than five times `MLFLOW_HTTP_REQUEST_TIMEOUT`.
     """
-    seconds = _READS * float(os.environ.get(READ_TIMEOUT, _READ_SECONDS))
+    seconds = _READS * float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", _READ_SECONDS))
     pool = ThreadPool(1)
     try:
         return pool.apply_async(act).get(seconds)
