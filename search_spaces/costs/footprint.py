@@ -21,8 +21,8 @@ Compute = Literal["fp32", "autocast", "cast"]
 """Precision of a pass: all in fp32; fp32 weights with 16-bit matmuls by autocast (DDP and one
 rank); weights cast to 16 bits as a whole (FSDP2, DeepSpeed)."""
 QUANTIZED_BITS: Mapping[Base, float] = {"int8": 8.0, "nf4": 4.127}
-"""Of a quantized parameter, with its scales: in NF4 one of 8 bits for 64 parameters and an fp32 one
-for 256 of these (Dettmers et al. 2023, arXiv:2305.14314, section 3), in int8 one for a row."""
+"""Bits of a quantized parameter, with its scales: in NF4 8 bits for 64 parameters and 32 for 256
+of these (Dettmers et al. 2023, arXiv:2305.14314, section 3), in int8 one for a row."""
 Split = Literal["none", "tensor", "sequence"]
 """Parallelism of a block: none, tensor parallelism, or with sequence parallelism too."""
 

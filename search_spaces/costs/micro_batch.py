@@ -19,8 +19,8 @@ COMPUTING_SCALES = (
     *LAUNCH_SCALES,
     "tensor_collectives",
 )
-"""What measurements correct: eager and compiled work, and launches under selective recomputation,
-differ from their forecast by factors of their own."""
+"""Scales that measurements correct: eager and compiled work, and launches under selective
+recomputation, have one each."""
 PIECES = ("embedding", "block", "full", "selective", "head")
 _IN_BLOCKS = np.array(["block" in name for name in PASSES])
 _RECOMPUTED = np.array([name == "block_recomputed" for name in PASSES])
