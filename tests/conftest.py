@@ -87,8 +87,12 @@ if _BUILD == "cpu":
 
 # These stay in one process of a parallel run: they share groups of ranks
 _WORKERS = "tests/workers/"
-# but not these, which have none
-_ALONE = tuple(f"{_WORKERS}{name}" for name in ("probe/", "test_local.py", "tracing/"))
+# but not these, most of which have none
+_ALONE = tuple(f"{_WORKERS}{name}" for name in ("models/", "probe/", "test_local.py", "tracing/"))
+_WITH_RANKS = tuple(
+    f"{_WORKERS}{name}.py"
+    for name in ("models/test_deferred_init", "models/test_rounding", "tracing/test_model_work")
+)
 _SWEEPS = "tests/orchestrator/cluster/"  # take longest beside them
 # and these take minutes each
 _LONG = (
@@ -166,7 +170,9 @@ def _scope_of(nodeid: str) -> str:
 
 
 def _shares_ranks(nodeid: str) -> bool:
-    return nodeid.startswith(_WORKERS) and not nodeid.startswith(_ALONE)
+    return nodeid.startswith(_WITH_RANKS) or (
+        nodeid.startswith(_WORKERS) and not nodeid.startswith(_ALONE)
+    )
 
 
 @pytest.fixture(scope="session")

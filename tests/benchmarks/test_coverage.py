@@ -39,6 +39,7 @@ def _window(seconds: float) -> Window:
     return Window(steps=1, seconds=seconds, phases=(), tokens=1.0, compile_seconds=0.0)
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("name", "least"),
     [
@@ -76,6 +77,7 @@ def test_the_mean_of_a_model_is_that_of_its_steps(name: str) -> None:
     assert drawn.mean() == pytest.approx(model.mean, rel=0.01)
 
 
+@pytest.mark.thorough
 def test_a_missed_goal_is_written_as_missed() -> None:
     table = measure(20)
 

@@ -29,6 +29,7 @@ def complaints(resource: Resource) -> Iterator[str]:
                 yield f"{version}: {error}"
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_resource_fits_its_schema(overlay: str) -> None:
     resources = rendered(overlay)

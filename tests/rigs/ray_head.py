@@ -219,7 +219,7 @@ def _started(
     finally:
         node.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            node.wait(20)
+            node.wait(5)
         kill(node)
         node.wait(10)
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.simulation.plants import PLANTS, Plant
 from benchmarks.simulation.simulate import simulate
 
-SWEEPS = {"quick": 125, "thorough": 1000}
+SWEEPS = {"quick": 60, "thorough": 1000}
 # Seeds of faults that the simulation found; each is planted again in `benchmarks.simulation.plants`
 FOUND = {
     26: "a second trial for a kind of nodes displaced the one that waited",

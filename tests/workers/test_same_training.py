@@ -138,6 +138,7 @@ def _accumulate(module: torch.nn.Module, step: int) -> float:
     return loss
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize("plan", [*map(a_case, PLANS), *OTHERS])
 def test_the_losses_of_a_plan_are_those_of_the_plain_loop(groups: Groups, plan: Plan) -> None:
     outcome = groups.of(plan.world_size).run(TrialRequest(number=0, plan=plan, spec=SPEC))

@@ -157,6 +157,7 @@ def test_fitted_intervals_hold_their_share() -> None:
     assert (apart <= Z_95 * scales.deviation(terms)).mean() == pytest.approx(0.95, abs=0.01)
 
 
+@pytest.mark.thorough
 def test_what_a_source_measured_does_not_reach_the_fit_without_it(
     tmp_path: Path, ours: Ours
 ) -> None:

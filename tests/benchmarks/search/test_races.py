@@ -111,6 +111,7 @@ def test_every_competitor_comes_to_the_end(surface: Surface, name: str) -> None:
     assert len(found.regret) <= len(surface)
 
 
+@pytest.mark.thorough
 def test_results_do_not_depend_on_processes(surface: Surface) -> None:
     names = ("plimsoll", "random")
     one, two = (run([surface], names, 7, processes) for processes in (1, 2))

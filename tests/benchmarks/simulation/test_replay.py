@@ -86,6 +86,7 @@ def test_a_line_that_was_cut_short_is_left_out(log: Path) -> None:
     assert list(replay(log)) == before[:-1]
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     "line",
     ['{"version": 1}', '{"version": 1, "input": {"kind": "Tick"}}', '{"version": 9}', "[]", "7"],

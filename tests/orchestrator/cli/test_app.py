@@ -168,6 +168,7 @@ def test_check_says_what_a_sweep_would_do(
     )
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     ("loss", "words"),
     [

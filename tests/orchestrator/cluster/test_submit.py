@@ -108,6 +108,7 @@ def test_what_a_user_does_wrong_is_one_sentence(
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_job_whose_answer_is_lost_is_not_started_twice(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:

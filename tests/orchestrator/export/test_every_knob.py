@@ -74,6 +74,7 @@ def fault_of(name: str, pair: Pair) -> str | None:
 BY_SPECIFICATION = set(CHOICES["optimizer"]) - set(implementations("adamw"))
 
 
+@pytest.mark.cases_by_default(12)
 @pytest.mark.parametrize("knob", KNOB_NAMES)
 def test_a_knob_changes_the_export_or_is_refused(knob: str) -> None:
     pairs = pairs_of(knob)

@@ -54,6 +54,7 @@ def test_a_handler_that_a_library_has_replaced_is_put_back() -> None:
             interrupt(signal.SIGTERM)
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_ends_a_process_that_never_comes_back(signum: signal.Signals) -> None:
     with subprocess.Popen(

@@ -157,6 +157,7 @@ def stop_at_rest(driver: Obedient, storage: str) -> None:
             return
 
 
+@pytest.mark.thorough
 def test_a_driver_that_was_paused_until_another_took_over_writes_nothing_more(
     storage: str, pair: tuple[Obedient, Obedient], tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ def test_an_artifact_store_that_cannot_be_used_is_found_before_the_sweep(
     assert "cannot be used: Unable to locate credentials" in said
 
 
+@pytest.mark.thorough
 def test_credentials_of_every_kind_are_tried(server: Server, tmp_path: Path) -> None:
     """Needs its own process: MLflow looks for plug-ins once, at import."""
     installed = tmp_path / "credential_plugin-1.0.dist-info"

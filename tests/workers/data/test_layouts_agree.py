@@ -94,6 +94,7 @@ def assert_layouts_agree(
         assert found[2:] == (GLOBAL_BATCH, tokens)
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("step", "name", "attention"),
     [(0, "llama", "eager"), (0, "gpt2", "sdpa"), (-1, "llama", "sdpa"), (-1, "gpt2", "eager")],

@@ -36,6 +36,7 @@ def test_the_backend_is_the_one_whose_operator_runs(
     }
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("knobs", "backends"),
     [
@@ -54,6 +55,7 @@ def test_a_trial_tells_its_attention_backends(
     assert outcome.attention_backends == backends
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize(
     "knobs", [{"tensor": 2, "data": 1}, {"pipeline": 2, "data": 1}, {"zero_stage": 3}]
 )

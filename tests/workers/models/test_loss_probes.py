@@ -42,6 +42,7 @@ def probed(model_type: str, task: Task = "causal-lm", **config: Any) -> LossFind
     return probe_loss(module, task, ("sdpa", "eager") if both else ("eager",))
 
 
+@pytest.mark.cases_by_default(4)
 @pytest.mark.parametrize(
     ("model_type", "task"),
     [
@@ -70,6 +71,7 @@ def test_most_models_keep_the_loss(model_type: str, task: Task) -> None:
     assert found.shifts_labels
 
 
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("model_type", "task", "config"),
     [

@@ -37,6 +37,7 @@ TRAIN = TrainSpec(global_batch=8, sequence_length=512)
 ACTIVE = {"mixtral-8x7b": 12.9e9, "qwen3-30b-a3b": 3.3e9, "gpt-oss-20b": 3.61e9 + 201_088 * 2880}
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("name", ACTIVE)
 def test_a_token_meets_the_published_active_parameters(name: str) -> None:
     active = describe(ModelSpec(name=name), TRAIN).active
@@ -44,7 +45,7 @@ def test_a_token_meets_the_published_active_parameters(name: str) -> None:
     assert active == pytest.approx(ACTIVE[name], rel=0.02)
 
 
-@pytest.mark.cases_by_default(6)
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_has_the_published_parameters(name: str) -> None:
     facts = describe(ModelSpec(name=name), TRAIN)

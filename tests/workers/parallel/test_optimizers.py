@@ -124,7 +124,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.cases_by_default(4)
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize(("name", "knobs"), RUNS)
 def test_the_specified_optimizer_trains_as_in_a_plain_loop(
     groups: Any, monkeypatch: pytest.MonkeyPatch, name: str, knobs: dict[str, Any]
