@@ -25,6 +25,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
 from search_spaces.settings.blocks import checkpointed_blocks
+from search_spaces.settings.deepspeed_config import MOST_LIVE
 from search_spaces.settings.pipeline_partition import partition_blocks
 from search_spaces.settings.schedules import SCHEDULES, ScheduleShape
 
@@ -64,6 +65,8 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     ddp, averaged = _replicated(table)
     buffers = _buffers(table, model, ddp, averaged, deepspeed) + _gathered_ahead(table, model)
     states, updates = _optimizer_bytes(table, model)
+    casts = deepspeed & half & (zero > 0) & table.is_value("offload_optimizer", "none")
+    ranks = shards * table.column("tensor") * table.column("pipeline")
     sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
@@ -96,12 +99,13 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         reduced_bytes=np.where(deepspeed & half, 2.0, sent),
         frozen_bytes=np.where(half & (deepspeed | (model.base not in (None, "fp32"))), 2.0, 4.0),
         buffer_bytes=buffers,
-        update_bytes=updates,
+        update_bytes=updates + casts * _cast_bytes(zero, model.trainable_parameters / ranks),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
         optimizer_on_host=~table.is_value("offload_optimizer", "none"),
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
+        pinned=table.column("pin_memory").astype(bool),
         varied=np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
         filled=fill_ratios(table, footprint),
         longest_filled=longest_fill(table, footprint),
@@ -115,6 +119,14 @@ def _optimizer_bytes(table: PlanTable, model: ModelFacts) -> tuple[Numbers, Numb
     states = _MOMENT_BYTES | dict.fromkeys(_OWN, own.state_bytes)
     updates = _UPDATE_BYTES | dict.fromkeys(_OWN, own.update_bytes)
     return _mapped(table, "optimizer", states), _mapped(table, "optimizer", updates)
+
+
+def _cast_bytes(zero: Numbers, updated: Numbers) -> Numbers:
+    """Returns bytes per updated parameter of gradients that DeepSpeed casts to fp32 for the update.
+
+    ZeRO-3 flattens and casts `MOST_LIVE` at a time: stage3.py, _prepare_fp32_grad_for_sub_group.
+    """
+    return np.where(zero == 3, 6.0 * np.minimum(MOST_LIVE / np.maximum(updated, 1.0), 1.0), 4.0)
 
 
 def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:
