@@ -87,7 +87,7 @@ def _plan(job: Mapping[str, Any]) -> Plan:
 
 
 def _spec(job: Mapping[str, Any], plan: Plan) -> SweepSpec:
-    preset, *shape = TABLE["models"][job["model"]]
+    preset, *shape = TABLE["models"].get(job["model"], [job["model"]])
     others = shape.pop() if shape and isinstance(shape[-1], dict) else {}
     config = dict(zip(_FIELDS.get(preset, ()), shape, strict=False)) | others
     if preset == "llama-3-8b" and shape:
