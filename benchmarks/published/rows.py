@@ -168,6 +168,7 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
         "optimizer_on_host": layout.offload_optimizer,
         "weights_on_host": layout.offload_parameters,
         "on_nvme": layout.offload_nvme,
+        "pinned": True,
         "stack": STACKS.index(_stack(run)),
     }
 

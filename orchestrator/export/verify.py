@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
@@ -60,16 +60,17 @@ _COMMANDS = (
 )
 LOSSES = "losses"  # the check without which nothing is verified
 _WEIGHT_DIGITS, _SAME_RATE = 3, 1e-4  # the rest is rounding
-_BETAS = (0.9, 0.999)  # of AdamW in torch, DeepSpeed and transformers
+_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_OPTIMIZERS = {
-    "adamw_fused": "AdamW fused",
-    "adamw_foreach": "AdamW foreach",
-    "adamw_8bit": "AdamW8bit",
-    "adafactor": "Adafactor",
-    "sgd": "SGD foreach",
-    "lion": "Lion",
-    "muon": "Muon",
+# class, and the rates of torch, DeepSpeed and transformers where the specification has none
+_OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "adamw_fused": ("AdamW fused", _ADAM),
+    "adamw_foreach": ("AdamW foreach", _ADAM),
+    "adamw_8bit": ("AdamW8bit", _ADAM),
+    "adafactor": ("Adafactor", {}),
+    "sgd": ("SGD foreach", {"momentum": 0.0}),
+    "lion": ("Lion", {"betas": (0.9, 0.99)}),
+    "muon": ("Muon", {"momentum": 0.95}),  # its step is observed, not that of AdamW after it
 }
 
 
@@ -330,7 +331,7 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
     if observed.attention is not None:
         yield _equal("attention", plan.attention, observed.attention)
     on_host = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
-    optimizer = "DeepSpeedCPUAdam" if on_host else _OPTIMIZERS[plan.optimizer]
+    optimizer = "DeepSpeedCPUAdam" if on_host else _OPTIMIZERS[plan.optimizer][0]
     yield _equal("optimizer", optimizer, observed.optimizer)
 
 
@@ -344,8 +345,10 @@ def _update(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator
     yield _rate(train, ranks[0].steps)
     others = set(observed.decays) - {train.weight_decay, 0.0 if train.decay == "stock" else None}
     yield _equal("weight decay", train.weight_decay, max(others or observed.decays, default=None))
-    if observed.betas is not None:
-        yield _equal("betas", _BETAS, observed.betas)
+    for name, usual in _OPTIMIZERS[manifest.plan.optimizer][1].items():
+        expected = usual if (own := getattr(train, name)) is None else own
+        values = {value for rate, value in observed.rates if rate == name}
+        yield _equal(name, expected, next(iter(values - {expected} or values), None))
 
 
 def _rate(train: TrainSpec, steps: Sequence[ObservedStep]) -> Finding:
@@ -406,13 +409,9 @@ def observed_losses(ranks: Sequence[ObservedRank]) -> list[float]:
 
     Empty if a step has no loss.
     """
-    losses = []
-    for steps in zip(*(rank.steps for rank in ranks), strict=False):
-        of_ranks = [step.loss for step in steps if step.loss is not None]
-        if not of_ranks:
-            return []
-        losses.append(fmean(of_ranks))
-    return losses
+    steps = zip(*(rank.steps for rank in ranks), strict=False)
+    losses = [[one.loss for one in step if one.loss is not None] for step in steps]
+    return [fmean(of_ranks) for of_ranks in losses] if all(losses) else []
 
 
 def _losses(manifest: ExportManifest, ranks: Sequence[ObservedRank], not_compared: str) -> Finding:

@@ -52,7 +52,7 @@ class PeakBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Stage:
+class Stage:
     """Parts of a pipeline rank, as counts, and its micro-batches in flight."""
 
     embeddings: Numbers
@@ -68,20 +68,20 @@ def peak_bytes(work: Workload, coefficients: MemoryCoefficients) -> PeakBytes:
         work: The plans.
         coefficients: Memory use of allocators and libraries.
     """
-    categories = _rank_bytes(work, coefficients, _stage(work, "first"))
+    categories = _rank_bytes(work, coefficients, stage_of(work, "first"))
     stage = np.zeros(len(work), dtype=np.int64)
     split = np.flatnonzero(work.executions.pipeline > 1)
     if len(split):
         part = work.take(split)
         for number in (1, 2):
-            other = _rank_bytes(part, coefficients, _stage(part, STAGES[number]))
+            other = _rank_bytes(part, coefficients, stage_of(part, STAGES[number]))
             fuller = other.sum(axis=0) > categories[:, split].sum(axis=0)
             categories[:, split[fuller]] = other[:, fuller]
             stage[split[fuller]] = number
     return PeakBytes(bytes=categories.T, stage=stage)
 
 
-def _stage(work: Workload, name: str) -> _Stage:
+def stage_of(work: Workload, name: str) -> Stage:
     """Returns the first, the fullest middle or the last rank of each pipeline."""
     features = work.executions
     one_end = (features.pipeline == 1) | features.v_shaped  # the first rank has the head
@@ -98,7 +98,7 @@ def _stage(work: Workload, name: str) -> _Stage:
     }[name]
     least = np.where(features.even_in_flight > 0, features.even_in_flight, most - before)
     in_flight = np.where(features.gpipe, count, np.minimum(count, np.maximum(least, 1)))
-    return _Stage(
+    return Stage(
         embeddings=np.full(len(work), float(name == "first")),
         blocks=blocks,
         heads={"first": one_end * 1.0, "middle": 0.0 * depth, "last": ~one_end * 1.0}[name],
@@ -106,21 +106,23 @@ def _stage(work: Workload, name: str) -> _Stage:
     )
 
 
-def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: _Stage) -> Numbers:
+def stage_parameters(work: Workload, stage: Stage) -> tuple[Numbers, Numbers]:
+    """Returns a rank's trained and frozen parameters, tied ones once, without quantized ones."""
+    rows = work.rows
+
+    def held(embedding: Numbers, block: Numbers, head: Numbers) -> Numbers:
+        return stage.embeddings * embedding + stage.blocks * block + stage.heads * head
+
+    tied, trains = stage.embeddings * stage.heads * rows.tied, rows.head_trained > 0
+    trained = held(rows.embedding_trained, rows.block_trained, rows.head_trained)
+    frozen = held(rows.embedding_frozen, rows.block_frozen, rows.head_frozen)
+    return trained - tied * trains, np.maximum(frozen - tied * ~trains, 0.0)
+
+
+def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: Stage) -> Numbers:
     features, rows = work.executions, work.rows
-    trained = (
-        stage.embeddings * rows.embedding_trained
-        + stage.blocks * rows.block_trained
-        + stage.heads * rows.head_trained
-        - stage.embeddings * stage.heads * rows.tied * (rows.head_trained > 0)
-    )
-    frozen = (
-        stage.embeddings * rows.embedding_frozen
-        + stage.blocks * rows.block_frozen
-        + stage.heads * rows.head_frozen
-        - stage.embeddings * stage.heads * rows.tied * (rows.head_trained == 0)
-    )
-    weights = trained * features.weight_bytes + np.maximum(frozen, 0.0) * features.frozen_bytes
+    trained, frozen = stage_parameters(work, stage)
+    weights = trained * features.weight_bytes + frozen * features.frozen_bytes
     weights = weights / np.where(features.weights_sharded, features.shards, 1)
     weights = weights + stage.blocks * rows.block_quantized_bytes  # which no engine shards
     gradients = trained * features.gradient_bytes
@@ -129,30 +131,22 @@ def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: _Stage)
     weights = np.where(features.weights_on_host, 0.0, weights)
     on_host = features.optimizer_on_host
     optimizer = np.where(on_host, 0.0, updated * features.state_bytes)
-    gradients = np.where(on_host & features.weights_on_host, 0.0, gradients)
+    # gradients go to the host as they come, but ZeRO-1 waits with those of the other ranks' parts
+    stays = features.optimizer_sharded & ~features.gradients_sharded
+    gradients = np.where(on_host & ~stays, 0.0, gradients)
     saved = _saved(work, coefficients.compiled_saved)
     peak = _largest(_moments(work, stage, gradients, updated, saved))
     ranks = features.tensor * features.pipeline * features.data
     cuda = rows.on_cpu == 0
     libraries = rows.context_bytes + coefficients.library_bytes * (ranks > 1)
     outside = np.where(cuda, libraries, coefficients.host_bytes)
-    transient = peak[1] + peak[2] + peak[3]
     fragmentation = np.where(features.varied, coefficients.varied, coefficients.fragmentation)
     fragmentation = np.where(cuda, fragmentation, coefficients.host_fragmentation)
+    fragments = (peak[1] + peak[2] + peak[3]) * fragmentation
     temporaries = peak[3] + np.where(cuda, coefficients.workspace_bytes, 0.0)
-    categories: Numbers = np.array(
-        [
-            weights,
-            peak[0],
-            optimizer,
-            peak[1],
-            peak[2],
-            temporaries,
-            features.buffer_bytes,
-            outside,
-            transient * fragmentation,
-        ]
-    ) * (trained + frozen > 0)
+    states = (weights, peak[0], optimizer, peak[1], peak[2])
+    others = (temporaries, features.buffer_bytes, outside, fragments)
+    categories: Numbers = np.array([*states, *others]) * (trained + frozen > 0)
     return categories
 
 
@@ -176,7 +170,7 @@ def _saved(work: Workload, compiled_saved: float) -> Numbers:
 
 
 def _moments(
-    work: Workload, stage: _Stage, gradients: Numbers, updated: Numbers, saved: Numbers
+    work: Workload, stage: Stage, gradients: Numbers, updated: Numbers, saved: Numbers
 ) -> tuple[tuple[Numbers, ...], ...]:
     """Returns gradients, gathered weights, activations and temporaries at four moments.
 
@@ -219,7 +213,7 @@ def _moments(
     )
 
 
-def _gathered(work: Workload, stage: _Stage) -> tuple[Numbers, Numbers, Numbers]:
+def _gathered(work: Workload, stage: Stage) -> tuple[Numbers, Numbers, Numbers]:
     """Returns the bytes of weights and gradients that are temporarily whole, at three moments.
 
     The moments are the end of forward, the start of backward in the blocks, and its end in a

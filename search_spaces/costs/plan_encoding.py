@@ -25,6 +25,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
 from search_spaces.settings.blocks import checkpointed_blocks
+from search_spaces.settings.deepspeed_config import MOST_LIVE
 from search_spaces.settings.pipeline_partition import partition_blocks
 from search_spaces.settings.schedules import SCHEDULES, ScheduleShape
 
@@ -62,7 +63,6 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     shards = np.where(sharded, data // table.column("replicas"), 1)
     first, middle, last = _blocks(table, model, footprint.depth)
     ddp, averaged = _replicated(table)
-    buffers = _buffers(table, model, ddp, averaged, deepspeed) + _gathered_ahead(table, model)
     states, updates = _optimizer_bytes(table, model)
     sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
     return PlanFeatures(
@@ -95,13 +95,14 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         state_bytes=states + np.where(deepspeed & half, 4.0, 0.0),
         reduced_bytes=np.where(deepspeed & half, 2.0, sent),
         frozen_bytes=np.where(half & (deepspeed | (model.base not in (None, "fp32"))), 2.0, 4.0),
-        buffer_bytes=buffers,
-        update_bytes=updates,
+        buffer_bytes=_buffers(table, model, ddp, averaged, deepspeed),
+        update_bytes=updates + _cast_bytes(table, model.trainable_parameters / shards),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
         optimizer_on_host=~table.is_value("offload_optimizer", "none"),
         weights_on_host=~table.is_value("offload_parameters", "none"),
         on_nvme=table.is_value("offload_optimizer", "nvme"),
+        pinned=table.column("pin_memory").astype(bool),
         varied=np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
         filled=fill_ratios(table, footprint),
         longest_filled=longest_fill(table, footprint),
@@ -115,6 +116,17 @@ def _optimizer_bytes(table: PlanTable, model: ModelFacts) -> tuple[Numbers, Numb
     states = _MOMENT_BYTES | dict.fromkeys(_OWN, own.state_bytes)
     updates = _UPDATE_BYTES | dict.fromkeys(_OWN, own.update_bytes)
     return _mapped(table, "optimizer", states), _mapped(table, "optimizer", updates)
+
+
+def _cast_bytes(table: PlanTable, sharded: Numbers) -> Numbers:
+    """Returns bytes per updated parameter of gradients that DeepSpeed casts to fp32 for the update.
+
+    ZeRO-3 flattens and casts `MOST_LIVE` at a time: stage3.py, _prepare_fp32_grad_for_sub_group.
+    """
+    casts = ~table.is_value("precision", "fp32") & table.is_value("offload_optimizer", "none")
+    zero = table.column("zero_stage") * table.is_value("engine", "deepspeed") * casts
+    updated = np.maximum(sharded / table.column("tensor") / table.column("pipeline"), 1.0)
+    return np.where(zero == 3, 6.0 * np.minimum(MOST_LIVE / updated, 1.0), 4.0) * (zero > 0)
 
 
 def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:
@@ -158,7 +170,7 @@ def _recomputed(table: PlanTable, depth: int) -> Numbers:
 def _buffers(
     table: PlanTable, model: ModelFacts, ddp: Flags, averaged: Flags, deepspeed: Flags
 ) -> Numbers:
-    """Returns the bytes of buckets besides the gradients; no bucket exceeds all gradients."""
+    """Returns the bytes of prefetches, and of buckets besides the gradients, at most all of them."""
     bucket = table.column("bucket_mib").astype(float) * MIB
     all_gradients = 4.0 * model.trainable_parameters
     separate = ~table.column("gradient_as_bucket_view").astype(bool)
@@ -168,8 +180,8 @@ def _buffers(
     count = np.where(table.column("overlap"), 2.0, 1.0)  # one is filled while one is sent
     buckets = np.where(zero, np.minimum(bucket * count, all_gradients), copies)
     zero_3 = zero & (table.column("zero_stage") == 3)
-    prefetch = table.column("prefetch_mib").astype(float) * MIB
-    return buckets + np.where(zero_3, np.minimum(prefetch, all_gradients), 0.0)
+    prefetch = np.minimum(table.column("prefetch_mib").astype(float) * MIB, all_gradients)
+    return buckets + np.where(zero_3, prefetch, _gathered_ahead(table, model))
 
 
 def _gathered_ahead(table: PlanTable, model: ModelFacts) -> Numbers:

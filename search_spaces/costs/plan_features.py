@@ -81,6 +81,7 @@ class PlanFeatures:
     optimizer_on_host: Flags
     weights_on_host: Flags
     on_nvme: Flags
+    pinned: Flags
     # training software: index into STACKS
     stack: Counts
 

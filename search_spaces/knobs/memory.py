@@ -89,7 +89,6 @@ MEMORY = (
         is_active=is_offloaded,
         active="if anything is offloaded",
         depends_on=OFFLOADS,
-        forecast=False,
         label="pinned",
     ),
     Knob(

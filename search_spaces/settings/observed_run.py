@@ -7,9 +7,8 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-FOLDER_VARIABLE = (
-    "PLIMSOLL_RUN_RECORDER"  # folder that ranks write to; without it, nothing is recorded
-)
+# folder that ranks write to; without it, nothing is recorded
+FOLDER_VARIABLE = "PLIMSOLL_RUN_RECORDER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ class ObservedSettings:
     frozen: tuple[str, ...] = ()  # dtypes of frozen weights: bfloat16, uint8
     optimizer: str  # class and implementation: AdamW fused
     decays: tuple[float, ...]  # weight decays of the optimizer's groups, ascending
-    betas: tuple[float, ...] | None  # of the optimizer; None if it has none
+    rates: tuple[tuple[str, float | tuple[float, ...]], ...]  # momentum, betas, eps of its groups
     clip: float | None  # largest norm of the gradient that stays; None without clipping
     loss_weight: float | None  # sum over passes of what backward was called on, over the loss
 

@@ -156,7 +156,12 @@ class ModuleHooks:
         groups = [group for group in optimizer.param_groups if group["params"]]
         common = self.dtypes.most_common(1)
         modes = [mode for mode in ("fused", "foreach") if optimizer.defaults.get(mode)]
-        betas = groups[0].get("betas") if groups else None
+        rates = {
+            (name, tuple(map(float, rate)) if isinstance(rate, tuple | list) else float(rate))
+            for group in groups
+            for name, rate in group.items()
+            if name in ("momentum", "betas") or (name == "eps" and "betas" in group)
+        }
         has_group = dist.is_available() and dist.is_initialized()
         wrappers = wrappers_of(module for root in self.roots for module in root.modules())
         return ObservedSettings(
@@ -177,7 +182,7 @@ class ModuleHooks:
             frozen=_frozen(self.roots),
             optimizer=" ".join([type(optimizer).__name__, *modes]),
             decays=tuple(sorted({float(group.get("weight_decay", 0.0)) for group in groups})),
-            betas=tuple(map(float, betas)) if betas else None,
+            rates=tuple(sorted(rates)),
             clip=wrappers.clip if clip is None else clip,
             loss_weight=self._loss_weight(),
         )
@@ -250,9 +255,6 @@ def _frozen(roots: Iterable[nn.Module]) -> tuple[str, ...]:
 
 def _attention(roots: Iterable[nn.Module]) -> str | None:
     """Attention of transformers' configuration, from the outermost module that has one."""
-    for root in roots:
-        for module in root.modules():
-            attention = getattr(getattr(module, "config", None), "_attn_implementation", None)
-            if isinstance(attention, str):
-                return attention
-    return None
+    configs = (getattr(module, "config", None) for root in roots for module in root.modules())
+    kinds = (getattr(config, "_attn_implementation", None) for config in configs)
+    return next((kind for kind in kinds if isinstance(kind, str)), None)

@@ -15,7 +15,8 @@ from orchestrator.export.verify import (
     observed_losses,
     observed_speed,
 )
-from tests.orchestrator.export.values import LOSSES, a_run, an_export
+from tests.orchestrator.export.values import LOSSES, TRAIN, a_run, an_export
+from tests.workers.values import a_spec
 
 EXPORTED = an_export()
 
@@ -53,13 +54,39 @@ def test_a_run_as_it_should_be_holds_in_everything() -> None:
         ({"rate": 10}, "learning rate"),
         ({"decays": (0.0,)}, "weight decay"),
         ({"decays": (0.1, 0.2)}, "weight decay"),
-        ({"betas": (0.9, 0.99)}, "betas"),
+        ({"rates": (("betas", (0.9, 0.99)), ("eps", 1e-8))}, "betas"),
+        ({"rates": (("betas", (0.9, 0.999)), ("eps", 1e-8), ("eps", 1e-6))}, "eps"),  # two groups
         ({"off": 0.01}, "losses"),  # of 4, where 0.004 may be
         ({"step_seconds": 0.6}, "samples/s"),
     ],
 )
 def test_what_differs_is_told(seen: dict[str, Any], what: str) -> None:
     assert wrong(check_run(EXPORTED, a_run(EXPORTED, **seen))) == [what]
+
+
+@pytest.mark.parametrize(
+    ("train", "observed", "rate", "usual", "other"),
+    [
+        ({"optimizer": "adamw", "betas": (0.9, 0.95)}, "AdamW fused", "betas", (0.9, 0.95), None),
+        ({"optimizer": "sgd"}, "SGD foreach", "momentum", 0.0, 0.9),
+        ({"optimizer": "sgd", "momentum": 0.9}, "SGD foreach", "momentum", 0.9, 0.0),
+        ({"optimizer": "lion"}, "Lion", "betas", (0.9, 0.99), (0.9, 0.999)),
+        ({"optimizer": "muon"}, "Muon", "momentum", 0.95, 0.9),
+    ],
+)
+def test_each_optimizer_has_its_own_rates(
+    train: dict[str, Any], observed: str, rate: str, usual: object, other: object
+) -> None:
+    named = train["optimizer"]
+    knobs = {"optimizer": "adamw_fused" if named == "adamw" else named}
+    exported = replace(an_export(knobs=knobs), train=a_spec(train=TRAIN | train).train)
+    eps = (("eps", 1e-8),) if named == "adamw" else ()
+    right, wrongly = (
+        {"optimizer": observed, "rates": ((rate, value), *eps)} for value in (usual, other)
+    )
+
+    assert not wrong(check_run(exported, a_run(exported, **right)))
+    assert other is None or wrong(check_run(exported, a_run(exported, **wrongly))) == [rate]
 
 
 def test_shards_are_of_blocks_and_of_as_many_replicas() -> None:

@@ -45,6 +45,7 @@ def run(folder: Path, script: str, *, seconds: float = 600.0, local: bool = True
     (rank,) = observed_run(exported, folder, steps=3, seconds=seconds)
     assert (rank.settings.wrapper, rank.settings.rows) == ("none", 3)
     assert [step.passes for step in rank.steps] == [2, 2, 2]
+    assert rank.settings.rates == (("momentum", 0.0),)
     return [step.loss or 0.0 for step in rank.steps]
 
 

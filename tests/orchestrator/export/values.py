@@ -71,7 +71,7 @@ def a_run(
         "frozen": ("bfloat16", "uint8"),
         "optimizer": "AdamW fused",
         "decays": (0.0, 0.1),
-        "betas": (0.9, 0.999),
+        "rates": (("betas", (0.9, 0.999)), ("eps", 1e-8)),
         "clip": 0.5,
         "loss_weight": 1.0,
     } | {name: value for name, value in seen.items() if name not in ("passes", "rate")}

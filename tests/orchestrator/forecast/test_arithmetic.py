@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from typing import Any
 
@@ -43,23 +44,55 @@ def one(plan: Plan) -> ForecastTable:
     return single_plan_table(a_question(), plan, a_footprint, a_calibration())
 
 
+ZERO_2 = {"engine": "deepspeed", "zero_stage": 2}
+ZERO_3 = {"engine": "deepspeed", "offload_parameters": "cpu"}
+FSDP = {"offload_parameters": "cpu"}
+PIN = {"pin_memory": True}
+
+
 @pytest.mark.parametrize(
-    ("knobs", "unpinned", "pinned"),
+    ("knobs", "pageable", "each", "flat"),
     [
-        ({"engine": "deepspeed", "zero_stage": 2}, 12, 4 + 2),  # bf16 weights are copied
-        ({"engine": "deepspeed", "offload_parameters": "cpu"}, 12, 4 + 2 + 2),
-        ({"offload_parameters": "cpu"}, 8, 4 + 4),  # FSDP2: no master weights
+        (ZERO_2 | PIN, 8, 2, (4, 4, 2)),  # accumulated gradients; fp32 weights, gradients; bf16
+        (ZERO_3 | PIN, 12, 2, (2, 4, 2)),  # weights before they are flattened; gradients twice
+        (FSDP | PIN, 8, 4 + 4, ()),  # no master weights
+        (ZERO_2, 12 + 4 + 2 + 2, 0, ()),
+        (ZERO_3, 12 + 4 + 2, 0, (2,)),  # which DeepSpeed pins always
     ],
 )
-def test_host_memory_of_offload(knobs: dict[str, Any], unpinned: float, pinned: float) -> None:
-    """DeepSpeed issue 3448: 33 B parameters took 750 to 800 GB under ZeRO-3."""
-    bytes_of_parameter = unpinned + 1.25 * pinned
-    for data, on_node in ((8, 1.0), (16, 0.5)):
+def test_host_memory_of_offload(
+    knobs: dict[str, Any], pageable: float, each: float, flat: tuple[float, ...]
+) -> None:
+    """Torch rounds pinned memory up: each of many tensors, by 1.25 in all, or a flat buffer."""
+    for data in (2, 8, 16):
         plan = a_plan(offload_optimizer="cpu", data=data, accumulation=64 // data, **knobs)
+        shard = PARAMETERS / data
+        expected = shard * (pageable + 1.25 * each)
+        for size in flat:
+            # ZeRO-3 makes fp32 gradients of 1e9 parameters at a time
+            parts = max(shard / 1e9, 1) if size == 4 and "zero_stage" not in knobs else 1
+            expected += parts * 2 ** math.ceil(math.log2(size * shard / parts))
 
         held = one(plan).forecasts.host_bytes
 
-        assert held[0] == pytest.approx(on_node * bytes_of_parameter * PARAMETERS)
+        assert held[0] == pytest.approx(min(data, 8) * expected)
+
+
+def test_gradients_of_an_offloaded_update_leave_the_device() -> None:
+    """ZeRO-1 alone waits with those of other ranks."""
+    zero = {"engine": "deepspeed", "offload_optimizer": "cpu"}
+    rows = [one(a_plan(**zero, zero_stage=stage)).row(0) for stage in (1, 2, 3)]
+
+    assert [dict(row.held_bytes)["gradients"] for row in rows] == [2.0 * PARAMETERS, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("zero_stage", "cast"), [(2, 4.0 / 2), (3, 6e9 / PARAMETERS)])
+def test_deepspeed_casts_gradients_for_its_update(zero_stage: int, cast: float) -> None:
+    """ZeRO-2 those of its shard, ZeRO-3 those of 1e9 parameters at a time."""
+    plan = a_plan(engine="deepspeed", zero_stage=zero_stage, data=2, accumulation=1, micro_batch=32)
+    update = one(plan).work.executions.update_bytes[0] * PARAMETERS / 2
+
+    assert update == pytest.approx(cast * PARAMETERS)
 
 
 def test_one_rank_has_the_nodes_host_memory() -> None:
