@@ -73,6 +73,9 @@ class TargetRule:
     key: str = ""  # dotted inside nested mappings; empty for `SAMPLES` and `ONE`
 
 
+SAMPLES = TargetRule(count=Count.SAMPLES)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFindings:
     """Findings of some forward and backward passes in training mode; names are of parameters.
@@ -88,8 +91,8 @@ class StepFindings:
         unused: Trainable, but without gradient in every pass.
         varying: With a gradient in some passes only.
         tied: Names of one weight, joined by " = ".
-        dtypes: Data types of the weights, without "torch.".
-        changed_state: Buffers that a pass in training mode changes.
+        dtypes: Data types of the weights, without "torch."; with words of those that are odd.
+        changed_state: Buffers and weights that a forward pass in training mode changes.
         carries_state: True if a pass changes the loss or gradient of the next.
         carried_share: By how much, of the loss or gradient.
         unsaved_state: True if state outside buffers does that.
@@ -242,8 +245,10 @@ class ModelFacts:
 
     @property
     def target_rule(self) -> TargetRule | None:
-        """The rule that weighs micro-batches; None to go by the keys of a batch."""
-        return self.step.mean_over[0] if self.step is not None and self.step.mean_over else None
+        """The rule that weighs micro-batches, alike if none fits; None to go by a batch's keys."""
+        if self.step is None or not self.step.mean_over:
+            return None
+        return self.step.mean_over[0] if self.step.nearest is None else SAMPLES
 
     @property
     def dependences(self) -> tuple[LossDependence, ...]:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.facts import (
-    SAME_LOSS,
-    SAME_OUTPUTS,
-    Fit,
-    ModelFacts,
-    StepFindings,
-    share_words,
-)
+from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS, Fit, ModelFacts, StepFindings, share_words
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.schedules import SCHEDULES
@@ -155,7 +148,8 @@ def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     """The user says the micro-batch if a sample's share of the loss depends on the others.
 
     It is a part of what is trained then: `train.micro_batch`, or the only value of
-    `space.micro_batch`. Others are lossy. How samples are batched must not change.
+    `space.micro_batch`. Others are lossy. How samples are batched must not change, nor how many
+    ranks if state passes from one forward pass to the next.
     """
     model, space, smallest = context.model, context.spec.space, context.model.smallest_micro_batch
     own, depends = context.spec.train.micro_batch, model.batch_difference > SAME_LOSS
@@ -174,6 +168,11 @@ def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
             f"{model.architecture} takes statistics over a micro-batch, and has no loss for"
             f" {plan.micro_batch} sample; micro_batch must be {smallest} or more"
         )
+    ranks = context.spec.baseline.get("data", 1)
+    if model.step is not None and model.step.carries_state and plan.data != ranks:
+        return (
+            f"{found}, and ranks have passes of their own: data must be that of baseline, {ranks}"
+        )
     batching = space.batching[0] if space.batching else "padded"
     if plan.batching == batching or plan.micro_batch == 1:
         return None
@@ -184,7 +183,7 @@ def _difference_words(model: ModelFacts) -> str:
     share, step = share_words(model.batch_difference), model.step or StepFindings()
     if step.carries_state and step.nearest is None:
         state = ", ".join(step.changed_state[:3]) or "what is in no buffer"
-        return f"changes by {share} with the pass before, which changes {state}"
+        return f"changes with the pass before, which changes {state}"
     if step.fit is Fit.HIDDEN:
         return (
             "is a mean with weights that no entry of the batch gives (return their sum as"

@@ -75,7 +75,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             sharding.fsdp_gathers_in_hooks,
             sharding.fsdp_groups_share_no_weights,
             sharding.ranks_reduce_the_same_weights,
-            sharding.complex_weights_are_whole,
+            sharding.odd_weights_are_whole,
             sharding.replicas_divide_data,
             sharding.replicas_leave_shards,
             compute.checkpointing_needs_blocks,

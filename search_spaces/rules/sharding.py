@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.facts import StepFindings
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.pipeline_partition import partition_blocks
@@ -89,22 +90,22 @@ def ranks_reduce_the_same_weights(plan: Plan, context: RuleContext) -> str | Non
     )
 
 
-def complex_weights_are_whole(plan: Plan, context: RuleContext) -> str | None:
-    """FSDP2 casts weights, DeepSpeed flattens them, and fused kernels update them as real numbers.
+def odd_weights_are_whole(plan: Plan, context: RuleContext) -> str | None:
+    """FSDP2 and DeepSpeed split and flatten weights, and fused kernels update real numbers.
 
     Source:
-        deepspeed/runtime/engine.py (0.19.8): `split_half_float_double_sparse`; torch/optim/adam.py
-        (2.13): `_fused_adam`.
+        deepspeed/runtime/engine.py (0.19.8): `split_half_float_double_sparse`, `_broadcast_model`;
+        torch/distributed/fsdp/_fully_shard/_fsdp_param.py, torch/optim/adam.py (2.13).
     """
-    step = context.model.step
-    kinds = [name for name in step.dtypes if name.startswith("complex")] if step else []
-    is_whole = (plan.engine, plan.zero_stage, plan.optimizer) == ("torch", 0, "adamw_foreach")
-    if not kinds or is_whole:
+    step = context.model.step or StepFindings()
+    kind = next((one for one in step.dtypes if one.startswith("complex") or " " in one), "")
+    is_whole = (plan.engine, plan.zero_stage) == ("torch", 0)
+    needs_foreach = kind.startswith("complex")
+    if not kind or (is_whole and (plan.optimizer == "adamw_foreach" or not needs_foreach)):
         return None
-    return (
-        f"{context.model.architecture} has weights in {kinds[0]}: engine must be torch, zero_stage"
-        " 0 and optimizer adamw_foreach"
-    )
+    optimizer = " and optimizer adamw_foreach" if needs_foreach else ""
+    name = context.model.architecture
+    return f"{name} has weights in {kind}: engine must be torch with zero_stage 0{optimizer}"
 
 
 def replicas_divide_data(plan: Plan, _: RuleContext) -> str | None:

@@ -333,11 +333,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         " of its own: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
         " gradient, if only by adding 0 * weight.sum() to the loss",
     ),
-    "complex_weights_are_whole": (
+    "odd_weights_are_whole": (
         ddp_plan(),
         around(model=a_model(step=StepFindings(dtypes=("complex64", "float32")))),
-        "GPT2LMHeadModel has weights in complex64: engine must be torch, zero_stage 0 and optimizer"
-        " adamw_foreach",
+        "GPT2LMHeadModel has weights in complex64: engine must be torch with zero_stage 0 and"
+        " optimizer adamw_foreach",
     ),
     "eight_bit_can_be_used": (
         ddp_plan(optimizer="adamw_8bit"),

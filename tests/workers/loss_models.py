@@ -110,12 +110,31 @@ def _preferring(net: Net, states: torch.Tensor, labels: torch.Tensor, others: An
     return -functional.logsigmoid(scores - 1.0).mean()
 
 
+def _focal(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> Any:
+    losses = _token_losses(net, states, labels, reduction="none")
+    return ((1 - (-losses).exp()).square() * losses).sum() / (labels >= 0).sum()
+
+
+def _token_weights(net: Net, states: torch.Tensor, labels: torch.Tensor, others: Any) -> Any:
+    weights = others["mask"] * others["weights"][:, None] ** 3
+    losses = _token_losses(net, states, labels.clamp(min=0), reduction="none")
+    return (losses * weights).sum() / weights.sum()
+
+
+def _pooled(loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
+    """Returns a loss of the first token's logits and of the samples' numbers."""
+    return lambda net, states, _, others: loss(net.head(states[:, 0]), others["weights"])
+
+
+def _advantages(rewards: torch.Tensor) -> torch.Tensor:
+    return (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+
+
+CLASSES = torch.linspace(0.5, 2, VOCABULARY)
 LOSSES: dict[str, Callable[[Net, torch.Tensor, Any, Any], Any]] = {
     "labels": lambda net, states, labels, _: _token_losses(net, states, labels),
     "shifted inside": _shifted,
-    "class weights": lambda net, states, labels, _: _token_losses(
-        net, states, labels, weight=torch.linspace(0.5, 2, VOCABULARY)
-    ),
+    "class weights": lambda *given: _token_losses(*given[:3], weight=CLASSES),
     "sample weights": _weighted,
     "mask": _over_mask,
     "samples": lambda *given: _per_sample(*given).mean(),
@@ -132,6 +151,54 @@ LOSSES: dict[str, Callable[[Net, torch.Tensor, Any, Any], Any]] = {
         (net.head(states[:, 0]) + torch.randn(len(states), 1)).square().mean()
     ),
     "normalised": lambda net, states, *_: net.head(states[:, 0]).exp().mean(),
+    "smoothed labels": lambda *given: _token_losses(*given[:3], label_smoothing=0.1),
+    "focal": _focal,
+    "log-likelihood": lambda net, states, labels, _: functional.nll_loss(
+        net.head(states).log_softmax(-1).transpose(1, 2), labels
+    ),
+    "tokens summed": lambda *given: (
+        _token_losses(*given[:3], reduction="sum") / len(given[2])  # over samples
+    ),
+    "a fixed divisor": lambda *given: _token_losses(*given[:3], reduction="sum") / 50,
+    "regression": _pooled(lambda x, y: functional.mse_loss(x[:, 0], y)),
+    "huber": _pooled(lambda x, y: functional.huber_loss(x[:, 0], y, delta=0.3)),
+    "gaussian": _pooled(lambda x, y: functional.gaussian_nll_loss(x[:, 0], y, x[:, 1].exp())),
+    "poisson": _pooled(lambda x, y: functional.poisson_nll_loss(x[:, 0], y)),
+    "quantile": _pooled(lambda x, y: torch.maximum(y - x[:, 0], (x[:, 0] - y) / 9).mean()),
+    "several labels": _pooled(
+        lambda x, y: functional.binary_cross_entropy_with_logits(
+            x, (y[:, None] > CLASSES).float(), pos_weight=CLASSES
+        )
+    ),
+    "margins": _pooled(lambda x, y: functional.multi_margin_loss(x, (6 * y).long())),
+    "distillation": _pooled(
+        lambda x, y: functional.kl_div(
+            x.log_softmax(-1), (y[:, None] * CLASSES).softmax(-1), reduction="batchmean"
+        )
+    ),
+    "cosine": _pooled(lambda x, y: functional.cosine_embedding_loss(x[:, :6], x[:, 6:12], y / y)),
+    "triplet": _pooled(
+        lambda x, _: functional.triplet_margin_loss(x[:, :4], x[:, 4:8], x[:, 8:12])
+    ),
+    "policy": _pooled(lambda x, y: -(x.log_softmax(-1)[:, 3] * (y - 1)).mean()),
+    "double": lambda *given: _shifted(*given).double().reshape(1, 1),
+    # of no mean: a sentence refuses them, or train.micro_batch makes them comparable
+    "token weights": _token_weights,
+    "two means": lambda *given: _shifted(*given) + _per_sample(*given).mean(),
+    "further tokens": lambda *given: (
+        _shifted(*given) + _token_losses(given[0], given[1][:, :-3], given[2][:, 3:])
+    ),
+    "padding too": lambda net, states, labels, _: _token_losses(net, states, labels.clamp(min=0)),
+    "perplexity": lambda *given: _shifted(*given).exp(),
+    "root": _pooled(lambda x, y: functional.mse_loss(x[:, 0], y).sqrt()),
+    "dice": _pooled(lambda x, y: 1 - (x.sigmoid() * y[:, None]).sum() / (x.sigmoid() + 1).sum()),
+    "hardest": lambda *given: _per_sample(*given).max(),
+    "negatives of the batch": _pooled(
+        lambda x, _: functional.triplet_margin_loss(x, x * CLASSES, x.roll(1, 0))
+    ),
+    "pairs": _pooled(lambda x, _: functional.softplus(x[:, :1] - x[None, :, 1]).mean()),
+    "variance": _pooled(lambda x, _: (1 - x.std(0)).square().mean()),
+    "advantages": _pooled(lambda x, y: -(x.log_softmax(-1)[:, 3] * _advantages(y)).mean()),
     "vector": _per_sample,
     "mapping": lambda *given: {"loss": _shifted(*given), "logits": given[1]},
     "tuple": lambda *given: (_shifted(*given), given[1]),
@@ -178,7 +245,6 @@ def make(
     lengths[:2] = [LONGEST, LONGEST]  # the first two have one length
     rows = [drawn.integers(1, VOCABULARY, size) for size in lengths]
     weights = torch.linspace(0.5, 2, SAMPLES)
-    classes = torch.linspace(0.5, 2, VOCABULARY)
 
     def batch(numbers: tuple[int, ...]) -> dict[str, Any]:
         if ends and max(numbers) >= ends:
@@ -194,7 +260,7 @@ def make(
         made["weights"] = weights[list(numbers)]
         if says_targets:
             counted = made["labels"][made["labels"] >= 0]
-            made["targets"] = float(classes[counted].sum())
+            made["targets"] = float(CLASSES[counted].sum())
         if as_arrays:
             return {
                 "input_ids": ids.tolist(),

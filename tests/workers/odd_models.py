@@ -5,7 +5,6 @@ A fault occurs on one rank or on all, in one forward pass or in the backward pas
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -220,36 +219,21 @@ class Hidden(nn.Module):
 
 
 class Weights(nn.Module):
-    """Layers whose weights are used in a way that engines may not expect: see `make_weights`."""
+    """Layers, and weights of which some reach another output and some nothing."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
         blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2 * LAYERS)]
-        self.layers, self.kind = nn.ModuleList(blocks), kind
-        if kind == "unused":
-            self.other, self.leftover = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 1)
-        elif kind == "shared":
-            blocks[2][0].weight = blocks[0][0].weight
-        elif kind == "complex":
-            self.filter = nn.Parameter(torch.ones(WIDTH // 2 + 1, dtype=torch.complex64))
-        elif kind == "sixteen bits":
-            self.bfloat16()
+        self.layers = nn.ModuleList(blocks)
+        self.other, self.leftover = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 1)
 
     def forward(self, x: torch.Tensor) -> Any:
-        if self.kind == "complex":
-            x = torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=WIDTH)
-        for index, layer in enumerate(self.layers):
-            drops = self.kind == "varying" and self.training and index > 0
-            if not drops or random.random() < 0.5:
-                x = layer(x)
-        loss = (x - 1).square().mean()
-        if self.kind == "unused":  # one reaches another output, one nothing
-            return SequenceClassifierOutput(loss=loss, logits=self.other(x))
-        return loss
+        for layer in self.layers:
+            x = layer(x)
+        return SequenceClassifierOutput(loss=(x - 1).square().mean(), logits=self.other(x))
 
 
-def make_weights(kind: str) -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, Any]]]:
-    """Returns a model with weights of a kind, one of those of `Weights`."""
-    dtype = torch.bfloat16 if kind == "sixteen bits" else torch.float32
-    rows = torch.linspace(0, 1, 64, dtype=dtype)[:, None].expand(64, WIDTH)
-    return Weights(kind), lambda numbers: {"x": rows[[number % 64 for number in numbers]]}
+def make_weights() -> tuple[nn.Module, Callable[[tuple[int, ...]], Mapping[str, Any]]]:
+    """Returns `Weights` and its batches."""
+    rows = torch.linspace(0, 1, 64)[:, None].expand(64, WIDTH)
+    return Weights(), lambda numbers: {"x": rows[[number % 64 for number in numbers]]}

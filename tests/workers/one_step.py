@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from search_spaces.facts import with_findings
+from search_spaces.facts import ModelFacts, with_findings
 from search_spaces.settings.deepspeed_config import render_deepspeed
 from search_spaces.trial import TrialRequest
 from workers.data.batches import BatchSource, StepBatches, batch_source
@@ -64,16 +64,21 @@ def built(worker: Worker, request: TrialRequest, optimizer_of: OptimizerOf | Non
     plan, spec = request.plan, request.spec
     load_engine(plan, worker.device)
     mesh = worker.group.acquire(_SECONDS, plan)
-    rule = with_findings(prepare(spec), request.step).target_rule
-    source = batch_source(build(spec.model, spec.train, attention=plan.attention), spec, rule)
-    training = _training(request, mesh, worker.device, optimizer_of)
+    facts = with_findings(prepare(spec), request.step)
+    model = build(spec.model, spec.train, attention=plan.attention)
+    source = batch_source(model, spec, facts.target_rule)
+    training = _training(request, facts, mesh, worker.device, optimizer_of)
     return Built(request=request, training=training, mesh=mesh, source=source, device=worker.device)
 
 
 def _training(
-    request: TrialRequest, mesh: Mesh | None, device: torch.device, optimizer_of: OptimizerOf | None
+    request: TrialRequest,
+    facts: ModelFacts,
+    mesh: Mesh | None,
+    device: torch.device,
+    optimizer_of: OptimizerOf | None,
 ) -> Any:
-    plan, spec, facts = request.plan, request.spec, prepare(request.spec)
+    plan, spec = request.plan, request.spec
     model = build(spec.model, spec.train, attention=plan.attention)
     if optimizer_of is None or plan.engine == "torch":
         training: Any = build_training(request, model, facts, mesh, device)

@@ -50,7 +50,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "by targets": {"function": "make_answering", "says_targets": True},
     "by weights": {"function": "loss_models:make", "loss": "sample weights", "as_arrays": True},
     "in a mapping": {"function": "loss_models:make", "loss": "mapping"},
-    "unused": {"function": "make_weights", "kind": "unused"},
+    "unused": {"function": "make_weights"},
     # each rank draws its weights from a generator that nobody seeds
     "by rank": {"function": "make", "by_rank": True, "width": 8},
 }

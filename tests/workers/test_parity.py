@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from search_spaces.spec.schema import SweepSpec
 from tests.workers.launch import Groups
-from tests.workers.parity.architectures import function_spec, spec_of
+from tests.workers.parity.architectures import spec_of
 from tests.workers.parity.comparison import Expected, Parity
-from tests.workers.parity.layouts import COMMON, Knobs
+from tests.workers.parity.functions import function_specs
+from tests.workers.parity.layouts import COMMON, FOR_FUNCTIONS, Knobs
 from tests.workers.values import LLAMA
 
 PIPELINE: Knobs = {"pipeline": 2, "data": 1}
@@ -138,37 +138,29 @@ def test_an_architecture_trains_as_the_plain_loop_or_is_refused(
     assert any(each.ending == "same" for each in found)
 
 
-LOSSES: dict[str, str] = {
-    **dict.fromkeys(["labels", "shifted inside", "class weights", "sample weights"], "same"),
-    **dict.fromkeys(["mask", "samples", "ctc", "sum", "preferring"], "same"),
-    **dict.fromkeys(["mapping", "tuple"], "same"),
-    **dict.fromkeys(["spectral norm", "moving means", "counting"], "refused"),
-    "contrastive": "refused",
+SAME, REFUSED = {"same"}, {"refused"}
+FUNCTIONS: dict[str, set[str]] = {
+    "loss, class weights": SAME,  # by `targets`
+    "module, heads by sample": SAME | REFUSED,  # which ranks use in passes of their own
+    "module, scalar weight": SAME | REFUSED,  # DDP alone trains it
+    "loss, contrastive": SAME | REFUSED | {"labelled"},  # by the micro-batch that the user says
+    **dict.fromkeys(["loss, labels", "loss, sample weights", "loss, shifted inside"], SAME),
+    **dict.fromkeys([f"loss, {one}" for one in ("mask", "samples", "ctc", "sum")], SAME),
+    **dict.fromkeys(["loss, preferring", "loss, mapping", "module, namespace"], SAME),
+    **dict.fromkeys(["module, double", "module, one head", "module, lists"], SAME),
+    **{f"module, {one} weight": SAME | REFUSED for one in ("turned", "empty")},
+    **{f"module, {one}": SAME | REFUSED for one in ("tied blocks", "complex")},
+    **dict.fromkeys(["loss, variance", "loss, hardest"], SAME | REFUSED | {"labelled"}),
+    "module, moving average": SAME | REFUSED | {"labelled"},
 }
-SPLIT = ("alone, padded", "alone, grouped, checkpoints", "ddp", "zero 3, checkpoints")
+SPLIT = ("alone, padded", "alone, checkpoints", "ddp", "zero 3, checkpoints")
 
 
-@pytest.mark.cases_by_default(3)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_functions_loss_is_weighed_by_what_it_is_a_mean_over(parity: Parity, loss: str) -> None:
-    config = {"says_targets": loss == "class weights", "as_arrays": loss == "sample weights"}
-    expected = Expected(function_spec("loss_models:make", loss=loss, **config))
+@pytest.mark.cases_by_default(4)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_trains_as_the_plain_loop_or_is_refused(parity: Parity, name: str) -> None:
+    layouts = {layout: FOR_FUNCTIONS[layout] for layout in SPLIT}
 
-    rows = list(parity.of_layouts(loss, expected, {name: COMMON[name] for name in SPLIT}))
+    rows = list(parity.of_function(name, function_specs()[name], layouts))
 
-    assert {row.ending for row in rows} == {LOSSES[loss]}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("config", [{}, {"says_targets": True}], ids=["labels", "targets"])
-def test_plans_of_a_function_weigh_its_micro_batches_by_their_labels(
-    parity: Parity, config: dict[str, Any]
-) -> None:
-    expected = Expected(function_spec("make_answering", **config))
-
-    found = list(parity.of_layouts("function", expected, COMMON))
-
-    # its rows have several lengths, odd ones too, which these plans say in a sentence
-    faults = {each.layout for each in found if each.is_fault}
-    assert faults <= {"pipeline", "tensor, sequence"}
-    assert sum(each.ending == "same" for each in found) > 7
+    assert {row.ending for row in rows} == FUNCTIONS[name]

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from search_spaces.errors import ModelError
-from search_spaces.facts import Count, TargetRule
+from search_spaces.facts import SAMPLES, Count, TargetRule
 
 TARGETS = "targets"  # key of a batch: the weight of its loss, unless it is the module's argument
-SAMPLES, ONE = TargetRule(count=Count.SAMPLES), TargetRule(count=Count.ONE)
+ONE = TargetRule(count=Count.ONE)
 _SHIFTED = {
     Count.LABELS: Count.SHIFTED_LABELS,
     Count.NONZERO: Count.SHIFTED_NONZERO,
@@ -52,7 +52,8 @@ def _with_tensors(value: Any, key: str) -> Any:
     elif not is_array:
         return value
     try:
-        return torch.as_tensor(value if is_array else np.array(value))
+        is_plain = not is_array and type(leaf) in (bool, int, float)  # fp32, as torch has them
+        return torch.tensor(value) if is_plain else torch.as_tensor(np.asarray(value))
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"the batch maker's {key!r} is no array of numbers with rows of one length:"

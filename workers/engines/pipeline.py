@@ -345,9 +345,7 @@ def _average(module: nn.Module, settings: PipelineSettings, mesh: Mesh) -> Gradi
     if settings.average_mib is None:
         return None
     return GradientAverage(
-        weights=tuple(module.parameters()),
-        bucket_mib=settings.average_mib,
-        group=mesh.data_group,
+        weights=tuple(module.parameters()), bucket_mib=settings.average_mib, group=mesh.data_group
     )
 
 
@@ -363,11 +361,7 @@ def _tie(stages: Sequence[Stage], stack: Stack) -> None:
 
 
 def _tied_weights(
-    stages: list[Stage],
-    stack: Stack,
-    settings: PipelineSettings,
-    mesh: Mesh,
-    device: torch.device,
+    stages: list[Stage], stack: Stack, settings: PipelineSettings, mesh: Mesh, device: torch.device
 ) -> TiedWeights | None:
     """Weights that this rank shares with the other end of the pipeline, None without any."""
     group: dist.ProcessGroup = mesh.devices.get_group("pipeline")

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from search_spaces.errors import DataError, ModelError
-from search_spaces.facts import ModelFacts
+from search_spaces.facts import ModelFacts, TensorFacts
 from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import LoraSpec, TrainSpec
 from workers.data.user_batches import inputs_of
@@ -38,6 +38,7 @@ from workers.models.user_code import (
 PROBE_SAMPLES = (0, 1)  # sample numbers of the batch that probes a model
 SHAPE_SAMPLES = 32  # samples whose shapes are compared
 MOST_STEPS = 1000  # more than a trial and its validation take, unless objective.max_steps is raised
+_UNKNOWN = "the function cannot be called without memory, and model.tensor_plan is not set"
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
 
@@ -184,12 +185,9 @@ def _parallel_facts(
     spec: ModelSpec, module: nn.Module | None, batch_maker: NumberedBatches | None
 ) -> dict[str, Any]:
     if module is None or batch_maker is None:
-        return {}
+        return {} if spec.tensor_plan else {"tensor": TensorFacts(refusal=_UNKNOWN)}
     inputs = lru_cache(lambda: inputs_of(module, batch_maker(PROBE_SAMPLES)))
-    facts = {
-        **parallel_facts(module, spec.tensor_plan, inputs),
-        **training_facts(module, inputs),
-    }
+    facts = {**parallel_facts(module, spec.tensor_plan, inputs), **training_facts(module, inputs)}
     if (uneven := _uneven_shapes(module, batch_maker)) and facts["pipeline_refusal"] is None:
         facts["pipeline_refusal"] = f"{type(module).__name__} {uneven}"
     return facts

@@ -123,7 +123,6 @@ def _difference(batch: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) ->
 
 
 def _sorted(tensor: torch.Tensor) -> torch.Tensor:
-    if not tensor.dim() or len(tensor) != len(_PAIR):
-        return tensor
-    rows = tensor.reshape(len(_PAIR), -1).tolist()
-    return tensor[sorted(range(len(rows)), key=rows.__getitem__)]
+    """Returns the values in order, since samples may have several rows, or lie along any axis."""
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return values.flatten().sort().values

@@ -293,12 +293,7 @@ def _step(event: _Event, shape: tuple[int, ...]) -> Step | None:
 
 
 def fill(
-    target: torch.Tensor,
-    recipe: Recipe,
-    box: TensorSlice,
-    *,
-    seed: int,
-    device: torch.device,
+    target: torch.Tensor, recipe: Recipe, box: TensorSlice, *, seed: int, device: torch.device
 ) -> None:
     """Fills `target` with the values of `box`, a part of the recipe's weight.
 

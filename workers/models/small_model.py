@@ -122,12 +122,7 @@ def tolerated(name: str) -> Iterator[None]:
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        with (
-            contextlib.suppress(UserCodeError),
-            user_code_errors(name),
-            seeded(0),
-            torch.no_grad(),
-        ):
+        with contextlib.suppress(UserCodeError), user_code_errors(name), seeded(0), torch.no_grad():
             yield
     finally:
         transformers_logging.set_verbosity(verbosity)
@@ -141,10 +136,7 @@ def random_tokens(rows: int, length: int) -> torch.Tensor:
 def task_inputs(task: Task, tokens: torch.Tensor, lengths: list[int]) -> dict[str, torch.Tensor]:
     """Returns a batch of these tokens with labels; beyond their lengths rows are padded."""
     kept = torch.arange(tokens.shape[1])[None] < torch.tensor(lengths)[:, None]
-    inputs = {
-        "input_ids": torch.where(kept, tokens, PAD_TOKEN_ID),
-        "attention_mask": kept.long(),
-    }
+    inputs = {"input_ids": torch.where(kept, tokens, PAD_TOKEN_ID), "attention_mask": kept.long()}
     if task == "sequence-classification":
         inputs["labels"] = torch.arange(len(lengths)) % 2
     elif task == "seq2seq":  # half as many for the decoder

@@ -112,6 +112,7 @@ class StepPasses:
         self._used: list[frozenset[str]] = []
         trained = [one for one in module.parameters() if one.requires_grad and gradients]
         self._watched = trained[:: max(1, len(trained) // _WATCHED)] + trained[-1:]
+        self._weights = {one: one._version for one in module.parameters()}
         self._state = [(part, _attributes(part), _buffers(part)) for part in module.modules()]
 
     def run(
@@ -164,7 +165,7 @@ class StepPasses:
             self.form = LossForm.ATTRIBUTE
         return loss
 
-    def changed_state(self) -> tuple[str, ...]:
+    def changed_buffers(self) -> tuple[str, ...]:
         """Returns the buffers that differ from the first state."""
         first = {part: buffers for part, _, buffers in self._state}
         return tuple(
@@ -173,6 +174,11 @@ class StepPasses:
             for name, before in first[part].items()
             if (now := part._buffers.get(name)) is None or not torch.equal(now, before)
         )
+
+    def changed_weights(self) -> tuple[str, ...]:
+        """Returns the weights that passes wrote to, as a moving average of others does."""
+        named = self.module.named_parameters()
+        return tuple(name for name, one in named if one._version != self._weights[one])
 
     def use(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the trained weights without gradient in all passes so far, and in some."""

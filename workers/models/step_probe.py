@@ -28,10 +28,7 @@ _OFFERED, _OFFER_SECONDS = 64, 5.0  # samples among which some are chosen
 _SALTS, _SALT_SECONDS = 24, 3.0  # passes with other draws, which show what is used in some of them
 _PASSES = 32  # of a sample, about, in a probe with four samples
 # Parts of four samples or two, by their places; samples of a part change their order too
-_SPLITS = {
-    4: (((3,), (1, 0, 2)), ((2, 0), (1, 3)), ((0,), (3,), (1,), (2,))),
-    2: (((0,), (1,)),),
-}
+_SPLITS = {4: (((3,), (1, 0, 2)), ((2, 0), (1, 3)), ((0,), (3,), (1,), (2,))), 2: (((0,), (1,)),)}
 _ALIKE = 0.02  # of a weight: a token that is 0 among many, say
 _DRAWS = 300  # of samples, of which those are taken whose weights differ most
 
@@ -75,10 +72,14 @@ def with_weights_of(module: nn.Module, findings: StepFindings) -> StepFindings:
     return replace(
         findings,
         tied=tuple(" = ".join(each) for each in names.values() if len(each) > 1),
-        dtypes=tuple(
-            sorted({str(one.dtype).removeprefix("torch.") for one in module.parameters()})
-        ),
+        dtypes=tuple(sorted({*map(_kind, module.parameters())})),
     )
+
+
+def _kind(weight: nn.Parameter) -> str:
+    is_usual = weight.dim() and weight.numel() and weight.is_contiguous()
+    odd = "" if is_usual else f" of shape {[*weight.shape]} and strides {[*weight.stride()]}"
+    return f"{weight.dtype}{odd}".removeprefix("torch.")
 
 
 @final
@@ -96,8 +97,10 @@ class _Probe:
             return StepFindings(not_probed="its data has fewer than two samples")
         pair = _differing({one: table for one, (table, _) in offered.items()}, 2)
         whole = passes.run(pair)
-        buffers, began = passes.changed_state(), time.thread_time()
-        carried = distance(passes.run(pair, restores=False), whole)
+        weights, began = passes.changed_weights(), time.thread_time()
+        changed = passes.changed_buffers() + weights
+        # a moving average moves only after an update of what it averages
+        carried = 1.0 if weights else distance(passes.run(pair, restores=False), whole)
         unsaved = distance(passes.run(pair), whole) > ROUNDING
         seconds = (time.thread_time() - began) / (2 * len(pair))  # of a sample
         found = self._fitted(offered, 4 if seconds * _PASSES < SECONDS else 2)
@@ -112,10 +115,10 @@ class _Probe:
             recomputation = _recomputation(passes, pair)
         return replace(
             found,
-            changed_state=buffers,
+            changed_state=changed,
             carries_state=carries,
             carried_share=carried if carries else 0.0,
-            unsaved_state=unsaved or (carries and not buffers),
+            unsaved_state=unsaved or (carries and not changed),
             loss_form=passes.form,
             unused=unused,
             varying=varying,
@@ -165,9 +168,11 @@ class _Probe:
         whole = losses[chosen] = self.passes.run(chosen)
         for part in dict.fromkeys((chosen, *(part for split in splits for part in split))):
             tables[part] = self._table(self.entries(part), len(part))
-            try:
-                losses[part] = whole if part == chosen else self.passes.run(part)
-            except UserCodeError:  # no statistics of a single sample, say
+            with contextlib.suppress(UserCodeError):
+                found = whole if part == chosen else self.passes.run(part)
+                if part == chosen or found.isfinite().all():
+                    losses[part] = found
+            if part not in losses:  # no statistics of a single sample, say
                 smallest = max(smallest, len(part) + 1)
         usable = [split for split in splits if all(part in losses for part in split)]
 
@@ -183,21 +188,23 @@ class _Probe:
             for rule in tables[chosen]
             if _adds_up(rule, chosen, tables)
         }
-        found = StepFindings(smallest_batch=smallest)
+        findings = StepFindings(smallest_batch=smallest)
         if fits := tuple(rule for rule, error in errors.items() if error <= ROUNDING):
-            return replace(found, fit=Fit.FOUND, mean_over=fits)
+            return replace(findings, fit=Fit.FOUND, mean_over=fits)
         assumed, nearest = next(iter(errors)), min(errors, key=errors.__getitem__)
         if errors[assumed] <= 2 * errors[nearest]:
             nearest = assumed
-        found = replace(found, nearest=nearest, nearest_error=errors[nearest], mean_over=(nearest,))
+        findings = replace(
+            findings, nearest=nearest, nearest_error=errors[nearest], mean_over=(nearest,)
+        )
         singles = [losses[(one,)] for one in chosen if (one,) in losses]
-        if len(singles) < max(_SPLITS):
-            return found
+        if len(singles) < max(_SPLITS) or not whole.isfinite().all():
+            return findings
         solved = torch.linalg.lstsq(torch.stack(singles, 1), whole[:, None]).solution[:, 0].tolist()
         shares = dict(zip(chosen, solved, strict=True))
         if error_of({part: sum(shares[one] for one in part) for part in losses}) > 4 * ROUNDING:
-            return found
-        return replace(found, fit=Fit.HIDDEN)
+            return findings
+        return replace(findings, fit=Fit.HIDDEN)
 
 
 def _differing(tables: Mapping[int, Table], count: int) -> SampleNumbers:

@@ -98,10 +98,7 @@ SEQUENCE_TYPES = frozenset(
     {"bert", "gpt2", "gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3", "roberta"}
 )
 _NONE: Mapping[str, str] = MappingProxyType({})
-_HEADS = (
-    ("attention heads", "num_attention_heads"),
-    ("key-value heads", "num_key_value_heads"),
-)
+_HEADS = (("attention heads", "num_attention_heads"), ("key-value heads", "num_key_value_heads"))
 # each is trained under AutoTP by tests/workers/engines/test_autotp.py
 _TRAINED = frozenset(
     {
@@ -200,8 +197,7 @@ def tensor_facts(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorF
     except CannotSplitError as error:
         return TensorFacts(refusal=str(error), sequence_refusal=str(error))
     return TensorFacts(
-        divisors=tuple(_divisors(module, plan)),
-        sequence_refusal=_sequence_refusal(module, plan),
+        divisors=tuple(_divisors(module, plan)), sequence_refusal=_sequence_refusal(module, plan)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -20,6 +20,8 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.nn.parallel import DistributedDataParallel
+
+from workers.plain_torch.loss import loss_of
 
 # DDP rebuilds its buckets after the first step, so the first steps are uncompressed. Torch's
 # default is 1000 steps, longer than a measurement; its minimum is 2.
@@ -63,6 +65,7 @@ def shard(
     policy = OffloadPolicy()
     if offload:
         policy = CPUOffloadPolicy(pin_memory=pin_memory and mesh.device_type != "cpu")
+    module.register_forward_hook(_with_tensors)
     *sharded_blocks, root = [
         fully_shard(
             part,
@@ -75,6 +78,12 @@ def shard(
     ]
     if prefetch_blocks:
         prefetch(root, sharded_blocks, prefetch_blocks)
+
+
+def _with_tensors(_: nn.Module, __: object, output: object) -> object:
+    """Returns the loss of an object, in which FSDP2 looks for no tensors; other outputs as is."""
+    is_object = hasattr(output, "loss") and not isinstance(output, Mapping | tuple)
+    return loss_of(output) if is_object else output
 
 
 def prefetch(root: FSDPModule, blocks: Sequence[FSDPModule], ahead: int) -> None:

@@ -96,7 +96,13 @@ def function_spec(function: str, **config: Any) -> SweepSpec:
     spec = spec_of("causal-lm", Path("none"))
     name = function if ":" in function else f"odd_models:{function}"
     model = {"name": f"tests.workers.{name}", "config": config}
-    return SweepSpec.model_validate(spec.model_dump() | {"model": model})
+    return SweepSpec.model_validate(spec.model_dump() | {"model": model, "space": {}})
+
+
+def with_micro_batch(spec: SweepSpec) -> SweepSpec:
+    """Returns the specification with micro-batches of 2, and others to compare with them."""
+    given = spec.model_dump() | {"space": {"micro_batch": [1, 2, 4, 8]}}
+    return SweepSpec.model_validate(given | {"train": given["train"] | {"micro_batch": 2}})
 
 
 def clipped(spec: SweepSpec, norm: float) -> SweepSpec:

@@ -14,6 +14,7 @@ from bitsandbytes.optim import AdamW8bit
 from orchestrator.report.reasons import outcome_sentence
 from search_spaces.errors import DataError, ModelError, UserError
 from search_spaces.facts import ClusterFacts
+from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
@@ -21,16 +22,23 @@ from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.launch import Groups
-from tests.workers.parity.architectures import clipped, model_folder, spec_of
+from tests.workers.parity.architectures import clipped, model_folder, spec_of, with_micro_batch
 from tests.workers.parity.exported import first_steps
 from tests.workers.parity.layouts import EXPORTS, Knobs, layouts_of, plan_of
-from tests.workers.parity.plain_loop import Reference, reference, reference_losses
-from tests.workers.parity.ranks import changes, tensors, trial
+from tests.workers.parity.plain_loop import (
+    FIRST_STEPS,
+    FUNCTION_STEPS,
+    Reference,
+    reference,
+    reference_losses,
+)
+from tests.workers.parity.ranks import steps, tensors, trial
+from workers.models.function import is_function
 from workers.models.function_probe import with_function_findings
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
 
-Ending = Literal["same", "differs", "refused", "failed", "not built"]
+Ending = Literal["same", "labelled", "differs", "refused", "failed", "not built"]
 Quantity = Literal["change", "change in fp16", "losses", "losses in 8 bits"]
 # of the largest change of a weight: fp32 keeps 7 digits of weights of which the step takes 3
 TOLERANCES: Mapping[Quantity, float] = {
@@ -40,6 +48,7 @@ TOLERANCES: Mapping[Quantity, float] = {
     "losses in 8 bits": 1e-2,  # bitsandbytes keeps 32 for parts of fewer than 4096 numbers
 }
 _CALL_SECONDS = 1200.0
+_DEPENDS = "say train.micro_batch"
 _CANNOT_BE_BUILT = (ModelError, DataError, KeyError, ValueError, TypeError, RuntimeError)
 
 
@@ -51,12 +60,13 @@ class Compared:
         task: Task of the model.
         model: Its `model_type`.
         layout: Name of the plan in `layouts`.
-        ending: "same", "differs", "refused", "failed", or "not built" for the whole model.
+        ending: "same", "labelled" if it differs and the product says so, "differs", "refused",
+            "failed", or "not built" for the whole model.
         quantity: The change of weights by steps of SGD; losses where an engine has its own
             optimizer.
         apart: Largest difference as a share of the largest change, or of the loss; None if it was
             not compared.
-        detail: The refusal's or the failure's sentence.
+        detail: The refusal's or the failure's sentence, or the label.
     """
 
     task: str
@@ -79,7 +89,8 @@ class Expected:
     def __init__(self, spec: SweepSpec) -> None:
         """Takes the two steps, whose gradients decide what is clipped."""
         self.facts = with_function_findings(prepare(spec), spec.model, spec.train)
-        self.steps = reference(spec)
+        self.task = "function" if is_function(spec.model) else spec.model.task
+        self.steps = reference(spec, FIRST_STEPS if self.task != "function" else FUNCTION_STEPS)
         self.spec = clipped(spec, self.steps.clip)
 
     @cached_property
@@ -126,11 +137,32 @@ class Parity:
                 return
             yield from self.of_layouts(model, expected, chosen)
 
+    def of_function(
+        self, name: str, spec: SweepSpec, layouts: Mapping[str, Knobs]
+    ) -> Iterator[Compared]:
+        """Yields the comparison of each layout with a function.
+
+        Where its loss depends on the micro-batch, a second time with one that the user says.
+        """
+        row = Compared(task="function", model=name, layout="", ending="refused")
+        try:
+            expected = Expected(spec)
+        except UserError as error:
+            yield replace(row, detail=str(error))
+            return
+        rows = list(self.of_layouts(name, expected, layouts))
+        yield from rows
+        depends = all(_DEPENDS in row.detail for row in rows)
+        if depends and spec.train.micro_batch is None:
+            yield from self.of_function(
+                f"{name}, micro-batch said", with_micro_batch(spec), layouts
+            )
+
     def of_layouts(
         self, model: str, expected: Expected, layouts: Mapping[str, Knobs]
     ) -> Iterator[Compared]:
         """Yields the comparison of each layout with what is expected of a model."""
-        task = expected.spec.model.task
+        task = expected.task
         for layout, knobs in layouts.items():
             row = Compared(task=task, model=model, layout=layout, ending="refused")
             yield self._compare(plan_of(knobs, expected.facts), expected, row)
@@ -141,6 +173,12 @@ class Parity:
         )
         if (refused := refusal(plan, context)) is not None:
             return replace(row, ending="refused", detail=f"{refused.rule}: {refused.detail}")
+        row = self._run(plan, expected, row)
+        if row.ending == "differs" and (label := _label(plan, expected)):
+            return replace(row, ending="labelled", detail=label)
+        return row
+
+    def _run(self, plan: Plan, expected: Expected, row: Compared) -> Compared:
         step = expected.facts.step
         request = TrialRequest(number=0, plan=plan, spec=expected.spec, step=step)
         try:
@@ -161,14 +199,16 @@ class Parity:
 
     def _by_changes(self, request: TrialRequest, expected: Reference, row: Compared) -> Compared:
         group = self._groups.of(request.plan.world_size)
-        moved = group.call(changes, request, expected.rate, seconds=_CALL_SECONDS)
+        given = (request, expected.rate, expected.steps)
+        moved = group.call(steps, *given, seconds=_CALL_SECONDS)
         failures = [each for each in moved if isinstance(each, str)]
         if failures:
             group.stop()  # other ranks may still wait
             # a rank that waited for the one that failed says so
             first = next((each for each in failures if "gloo" not in each), failures[0])
             return replace(row, ending="failed", detail=first)
-        return _judged(row, expected.largest_difference(tensors(moved)))
+        losses = expected.loss_difference([losses for losses, _ in moved])
+        return _judged(row, max(losses, expected.largest_difference(tensors(moved))))
 
     def _by_script(self, request: TrialRequest, expected: Reference, row: Compared) -> Compared:
         source = taken_of(request.plan, spec=request.spec)
@@ -187,6 +227,14 @@ class Parity:
             return replace(row, ending="failed", detail=outcome_sentence(outcome))
         pairs = zip(outcome.losses, losses, strict=True)
         return _judged(row, max(abs(mine - theirs) / abs(theirs) for mine, theirs in pairs))
+
+
+def _label(plan: Plan, expected: Expected) -> str:
+    """Returns what the product says of a plan that may differ; empty if it says nothing."""
+    if lossy := lossy_knobs(plan, expected.spec):
+        return f"lossy: {', '.join(lossy)}"
+    draws = expected.facts.step is not None and expected.facts.step.draws
+    return "draws random numbers, which plans draw differently" if draws else ""
 
 
 def _judged(row: Compared, apart: float) -> Compared:

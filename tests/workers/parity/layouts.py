@@ -52,7 +52,15 @@ FURTHER: Mapping[str, Knobs] = {
     "8-bit, ddp": {"optimizer": "adamw_8bit"},
     "8-bit, zero 3": {"optimizer": "adamw_8bit", "zero_stage": 3},
 }
-# for the same models: exported scripts, each with the format that writes it
+# for functions of users, whose rows are padded to one length
+FOR_FUNCTIONS: Mapping[str, Knobs] = {
+    **{name: COMMON[name] for name in ("alone, padded", "alone, one sample", "ddp", "zero 2")},
+    "alone, checkpoints": {"data": 1, "micro_batch": 2, "checkpoint_ratio": 1.0},
+    **{name: COMMON[name] for name in ("zero 3, checkpoints", "deepspeed zero 2", "tensor")},
+    **{name: COMMON[name] for name in ("deepspeed zero 3", "pipeline")},
+    "offload": FURTHER["offload"],
+}
+# for the covering models: exported scripts, each with the format that writes it
 EXPORTS: Mapping[str, tuple[str, Knobs]] = {
     "export torchrun, one rank": ("torchrun", {"data": 1}),
     "export torchrun, ddp": ("torchrun", {}),

@@ -1,4 +1,4 @@
-"""The table of all comparisons, as it is kept in `benchmarks/results/parity.json`."""
+"""The table of all comparisons, as it is kept in `benchmarks/results`."""
 
 from __future__ import annotations
 
