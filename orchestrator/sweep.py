@@ -287,7 +287,7 @@ def _run(
     termination: Termination,
     decisions: DecisionLog,
 ) -> SweepState:
-    from orchestrator.cluster.loop import TuneCluster, run_groups
+    from orchestrator.cluster.tune import TuneCluster, run_groups
 
     def last_words(fault: str) -> None:
         controller.give_up(Stopped(by=fault))

@@ -16,7 +16,7 @@ import pytest
 import ray
 from ray.actor import ActorHandle
 
-from orchestrator.cluster.loop import GroupRunner, TuneCluster, run_groups
+from orchestrator.cluster.tune import GroupRunner, TuneCluster, run_groups
 from orchestrator.cluster.runtime import configure_ray
 from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGroup
 from orchestrator.controller import steady_clock
