@@ -28,6 +28,7 @@ from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.report.reasons import capacity_words
+from orchestrator.search.transfer import EarlierStudy
 from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.reader import stored_job
 from orchestrator.study.study import Study, check_study
@@ -126,7 +127,7 @@ def _prepare_and_run(
         head_groups = groups_on_head(nodes.head_bytes())
         request, groups = capacity_request(spec, space, nodes.up(), head_groups)
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
-        study = Study(spec, name, space, earlier, lock)
+        study = Study(spec, name, space, lock)
         understanding = Understanding(
             data=data,
             model=model,
@@ -149,7 +150,15 @@ def _prepare_and_run(
         decisions = DecisionLog(lines=LineFile(decisions_file(spec, name), print_to_stderr))
         try:
             return _run(
-                started, study, nodes, callbacks, forecasts, warnings, termination, decisions
+                started,
+                study,
+                nodes,
+                callbacks,
+                forecasts,
+                warnings,
+                termination,
+                decisions,
+                earlier,
             )
         finally:
             tracing.stop()
@@ -286,6 +295,7 @@ def _run(
     warnings: Sequence[str],
     termination: Termination,
     decisions: DecisionLog,
+    earlier: Sequence[EarlierStudy],
 ) -> SweepState:
     from orchestrator.cluster.tune import TuneCluster, run_groups
 
@@ -303,20 +313,26 @@ def _run(
         forecasts,
         decided=decisions.write,
         secrets=secret_values(os.environ),
+        earlier=earlier,
     )
+
+    def stop(by: str) -> None:
+        study.stop_retrying()
+        controller.put(StopRequested(cause=Stopped(by=by), at=0.0))
+
+    termination.deliver = lambda: stop(str(termination))
     controller.note(*(Message(text=warning) for warning in warnings))
     try:
         run_groups(controller, cluster, started.max_groups)
-    except KeyboardInterrupt:
-        study.stop_retrying()
-        controller.receive(StopRequested(cause=Stopped(by=str(termination)), at=time.time()))
-        raise
     except OSError as error:  # this machine's, such as a full disk: no plan is to blame
-        study.stop_retrying()
-        controller.receive(StopRequested(cause=Stopped(by=str(error)), at=time.time()))
+        stop(str(error))
+        controller.step()
         raise
     finally:
+        termination.deliver = None
         watchdog.stop()
+    if termination.came:
+        raise KeyboardInterrupt
     if controller.error is not None:
         raise controller.error
-    return controller.sweep
+    return controller.state.sweep

@@ -84,9 +84,8 @@ class ControllerState:
     """State of the controller between two inputs.
 
     Attributes:
-        sweep: What is known of the sweep; `sweep.running` are the trials under way.
+        sweep: What is known of the sweep, the only copy; `sweep.running` are the trials under way.
         settings: What does not change.
-        untried: Number of plans without a trial, ended or running.
         nodes: The nodes that are up, as last reported.
         groups: The groups by name.
         groups_started: Number of groups started so far.
@@ -110,7 +109,6 @@ class ControllerState:
 
     sweep: SweepState
     settings: Settings
-    untried: int
     nodes: tuple[Node, ...] = ()
     groups: Mapping[str, Group] = field(default_factory=lambda: _EMPTY)
     groups_started: int = 0

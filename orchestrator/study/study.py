@@ -1,31 +1,24 @@
-"""The study of a sweep: an Optuna study that proposes plans and holds every result."""
+"""The study of a sweep: an Optuna study that holds every result."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import optuna
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 from pydantic import Field, TypeAdapter, ValidationError
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.core.inputs import DriverStarted, InterruptedTrial, PlanProposed
-from orchestrator.core.notes import TrialsTransferred
-from orchestrator.core.objective import Objective
+from orchestrator.core.inputs import DriverStarted, InterruptedTrial
 from orchestrator.core.placement import CapacityRequest
 from orchestrator.core.reasons import TrialReason
 from orchestrator.core.records import Record
-from orchestrator.search.base import AbstractProposer, SearchState
 from orchestrator.search.encoding import distributions, parameters, storable
-from orchestrator.search.optuna_samplers import OptunaProposer
-from orchestrator.search.plimsoll import PlimsollProposer
-from orchestrator.search.transfer import EarlierStudy, transfer_notes
 from orchestrator.study.identity import check_same_job
 from orchestrator.study.locks import AbstractLock, DriverLock, exclusive_driver
 from orchestrator.study.optuna_private import StudyStorage
@@ -50,15 +43,12 @@ from orchestrator.study.storage import (
     storage_url,
 )
 from orchestrator.study.writer import StudyWriter
-from search_spaces.costs.forecast import SearchPrior
 from search_spaces.errors import PlanError
 from search_spaces.facts import ClusterFacts, Provenance, Understanding
 from search_spaces.plan import Plan
-from search_spaces.plan_table import Candidates
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Fingerprint
 
 VALUE_NAMES: Mapping[Metric, str] = {
     "samples_per_second": "samples per second",
@@ -122,7 +112,6 @@ class Study:
         spec: SweepSpec,
         name: str,
         space: Space,
-        earlier: Sequence[EarlierStudy] = (),
         lock: AbstractLock | None = None,
         clock: Clock | None = None,
         storage: StudyStorage | None = None,
@@ -133,7 +122,6 @@ class Study:
             spec: The sweep's specification.
             name: The study's name.
             space: The plans that may be tried.
-            earlier: Other studies of the same job, for transfer.
             lock: This driver's lock; None if there can be no other driver.
             clock: Times the retries of an unavailable storage.
             storage: Optuna's storage; None: opens the one that the specification names.
@@ -154,16 +142,7 @@ class Study:
                 lock.guard(storage.engine)
             self._study = study_in(storage, spec, name)
             self._writer = StudyWriter(storage, self._study, spec, self._retry, lock)
-            self._records = list(records_of(self._study, self._notices.append))
-        self._free = np.ones(len(space.table), dtype=bool)  # candidates without a trial
-        for record in self._records:
-            self._mark_tried(record.plan)
-        self._open: dict[int, tuple[int, Plan]] = {}  # Optuna's id and the plan, by number
-        # each driver of a study draws other random numbers, but a repeated sweep draws the same
-        seed = (spec.study.seed + len(self._records)) % 2**32
-        self._proposer = _proposer(space, spec, seed, earlier)
-        self._ranking = self._proposer if isinstance(self._proposer, PlimsollProposer) else None
-        self._earlier = earlier
+            records_of(self._study, self._notices.append)  # says which of them are damaged
 
     def say_through(self, say: Callable[[str], None]) -> None:
         """Sets the function that receives messages about the storage and what it holds."""
@@ -189,7 +168,8 @@ class Study:
 
     def records(self) -> tuple[Record, ...]:
         """Returns the records of all trials that ended with one, by number."""
-        return tuple(sorted(self._records, key=lambda record: record.number))
+        records = self._writer.call(records_of)
+        return tuple(sorted(records, key=lambda record: record.number))
 
     def validations(self) -> tuple[Record, ...]:
         """Returns the records of all validations, in the order in which they ended."""
@@ -220,7 +200,6 @@ class Study:
             records=self.records(),
             validations=self.validations(),
             interrupted=self.interrupted(),
-            untried=self.untried_count(),
             memory_limit_bytes=cluster.memory_limit_bytes,
             device=cluster.device,
             folder=str(Path.cwd()),
@@ -251,44 +230,6 @@ class Study:
         """Stores how the sweep ended."""
         self._writer.call(lambda study: keep_end(study, ended))
 
-    def untried(self) -> Candidates:
-        """Returns the candidates without a finished or running trial, in the space's order."""
-        return Candidates(self._space.table.take(self._free))
-
-    def untried_count(self) -> int:
-        """Returns the number of candidates without a finished or running trial."""
-        return int(np.count_nonzero(self._free))
-
-    def propose(self, prior: SearchPrior | None = None) -> PlanProposed:
-        """Returns the sampler's next proposal. There must be an untried candidate.
-
-        Args:
-            prior: Forecasts of the space's candidates, or None while there are none.
-        """
-        return self._proposer.propose(self._search_state(prior))
-
-    def transferred(self, ours: Fingerprint) -> tuple[TrialsTransferred, ...]:
-        """Returns what the search learns from each other study on this fingerprint."""
-        return transfer_notes(self._earlier, ours)
-
-    def regret_bound(self, prior: SearchPrior | None = None) -> float | None:
-        """Returns how much faster than the best any untried candidate is at most (95 % confidence).
-
-        None if nothing was measured, or if the sampler computes no bound.
-        """
-        if not self._free.any():
-            return 1.0
-        return self._proposer.regret_bound(self._search_state(prior))
-
-    def leaders(self, count: int, prior: SearchPrior | None = None) -> tuple[Plan, ...]:
-        """Returns the plans that the search expects to be best, best first; at most `count`.
-
-        Samplers of Optuna have no model of all plans; then Plimsoll's search answers.
-        """
-        if self._ranking is None:
-            self._ranking = PlimsollProposer(self._space, self._spec, self._spec.study.seed)
-        return self._ranking.leaders(self._search_state(prior), count)
-
     def ask(self, plan: Plan, reason: TrialReason) -> int:
         """Opens a trial of a plan, and returns its number."""
         attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _REASON: asdict(reason)}
@@ -297,27 +238,18 @@ class Study:
             "params": params,
             "distributions": None if params is None else self._distributions,
         }
-        number, trial_id = self._writer.open(attributes, template)
-        self._mark_tried(plan)
-        self._open[number] = trial_id, plan
-        return number
+        return self._writer.open(attributes, template)
 
     def tell(self, record: Record) -> None:
         """Closes a trial with its record."""
-        trial_id, _ = self._open[record.number]
-        self._writer.close(trial_id, record)
-        del self._open[record.number]
-        self._records.append(record)
+        self._writer.close(record)
 
     def interrupted(self) -> tuple[InterruptedTrial, ...]:
         """Returns the trials that an earlier driver left running."""
-        running = self._writer.running()
         return tuple(
             found
-            for trial in running
-            if trial.number not in self._open
-            and _PLAN in trial.user_attrs
-            and (found := self._interrupted(trial)) is not None
+            for trial in self._writer.running()
+            if _PLAN in trial.user_attrs and (found := self._interrupted(trial)) is not None
         )
 
     def _interrupted(self, trial: FrozenTrial) -> InterruptedTrial | None:
@@ -343,24 +275,7 @@ class Study:
             number: The trial.
             record: Counts the trial as tried; without a record its plan can run again.
         """
-        opened = self._open.pop(number, None)
-        if record is None and opened and all(one.plan != opened[1] for one in self._records):
-            self._free[self._space.table.rows_of(opened[1])] = True
         self._writer.fail(number, None if record is None else record_to_json(record))
-        if record is not None:
-            self._records.append(record)
-            self._mark_tried(record.plan)
-
-    def _search_state(self, prior: SearchPrior | None) -> SearchState:
-        return SearchState(
-            records=self._records,
-            free=self._free,
-            running=tuple(plan for _, plan in self._open.values()),
-            prior=prior,
-        )
-
-    def _mark_tried(self, plan: Plan) -> None:
-        self._free[self._space.table.rows_of(plan)] = False
 
 
 def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: DriverLock) -> None:
@@ -379,12 +294,3 @@ def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: Driver
     with storage_errors(url), opened_storage(url) as storage:
         lock.guard(storage.engine)
         keep_taken_back(optuna.load_study(study_name=name, storage=storage), numbers)
-
-
-def _proposer(
-    space: Space, spec: SweepSpec, seed: int, earlier: Sequence[EarlierStudy]
-) -> AbstractProposer:
-    sampler = spec.study.sampler
-    if sampler == "plimsoll":
-        return PlimsollProposer(space, spec, seed, earlier)
-    return OptunaProposer(space, sampler, Objective.of(spec), seed)

@@ -61,8 +61,8 @@ class StudyWriter:
         """Returns the result of `act`, which may be called several times."""
         return self._retried(lambda _: act(self._study))
 
-    def open(self, attributes: Mapping[str, Any], template: Mapping[str, Any]) -> tuple[int, int]:
-        """Creates a running trial, and returns its number and Optuna's id of it.
+    def open(self, attributes: Mapping[str, Any], template: Mapping[str, Any]) -> int:
+        """Creates a running trial, and returns its number.
 
         One commit: a driver that dies meanwhile leaves either no trial or a complete one.
 
@@ -82,10 +82,9 @@ class StudyWriter:
             return self._storage.create_new_trial(self._id, frozen)
 
         trial_id = self._retried(create)
-        number = self._retried(lambda _: self._storage.get_trial_number_from_id(trial_id))
-        return number, trial_id
+        return self._retried(lambda _: self._storage.get_trial_number_from_id(trial_id))
 
-    def close(self, trial_id: int, record: Record) -> None:
+    def close(self, record: Record) -> None:
         """Ends a trial with its record, unless an earlier attempt has.
 
         A trial that ran out of memory has no value and a violated constraint: samplers ignore
@@ -96,6 +95,7 @@ class StudyWriter:
         values = (score(record, self._objective),) if measured else None
 
         def write(attempt: int) -> None:
+            trial_id = self._id_of(record.number)
             if attempt and self._has_record(trial_id):
                 return
             with self._storage.transaction():
@@ -115,7 +115,7 @@ class StudyWriter:
         """Marks a trial as failed, with a record or without, unless it has ended. One commit."""
 
         def write(_: int) -> None:
-            trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+            trial_id = self._id_of(number)
             if self._has_ended(trial_id):
                 return
             with self._storage.transaction():
@@ -151,6 +151,9 @@ class StudyWriter:
                 f" study.wait_minutes ({self._spec.study.wait_minutes:g}): all earlier results are"
                 " stored there; the same command resumes the sweep"
             ) from error
+
+    def _id_of(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
     def _has_ended(self, trial_id: int) -> bool:
         return self._storage.get_trial(trial_id).state.is_finished()

@@ -67,11 +67,14 @@ def instruction_to_json(instruction: Instruction) -> Json:
 def _input_to_json(given: DriverStarted | Input) -> Json:
     if not isinstance(given, DriverStarted):
         return _dump(given)
+    table = given.space.table
+    tried = {row for record in given.records for row in table.rows_of(record.plan).tolist()}
     return {
         **_dump(given, leave_out=("space", "spec", "understanding")),
         "spec": given.spec.for_workers.model_dump(mode="json"),
         "baseline": given.space.baseline.as_dict(),
-        "plans": len(given.space.candidates),
+        "plans": len(table),
+        "untried": len(table) - len(tried),
     }
 
 

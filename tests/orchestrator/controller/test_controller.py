@@ -15,7 +15,6 @@ from sqlalchemy import text
 
 from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import (
-    Event,
     GroupStarted,
     SweepEnded,
     SweepStarted,
@@ -24,7 +23,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.notes import ForecastsEnded, Message
 from orchestrator.core.reasons import IsBaseline, Remeasures, Sampled, Validates
-from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.core.state import SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.report.live import PlainView
 from orchestrator.report.sweep_document import render_report, report_page
@@ -38,7 +37,6 @@ from search_spaces.plan import Plan
 from search_spaces.trial import Cancelled, Crashed, PlanForecast, Stopped
 from tests.orchestrator.controller.sweeps import PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import BEGAN, make_spec
-from tests.orchestrator.study.values import stored_end
 from tests.outcomes import (
     CPU_FINGERPRINT,
     every_outcome,
@@ -217,59 +215,8 @@ def test_a_stop_lets_the_next_driver_run_the_trial(sweep: Make) -> None:
 
     again = sweep()
     assert len(again.state.records) == 1  # what was cancelled is no measurement
-    assert stopped.request.plan in again.study.untried()
+    assert again.state.untried_count == len(again.state.space.table) - 1
     assert len(again.run()) == 2
-
-
-class Interrupted(AbstractCallback):
-    """Stands for a signal that comes while an event of this kind is handled."""
-
-    def __init__(self, kind: type[Event]) -> None:
-        self._kind = kind
-
-    def on_event(self, event: Event, state: SweepState) -> None:
-        if isinstance(event, self._kind):
-            raise KeyboardInterrupt
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_signal_while_a_trial_starts_closes_it(sweep: Make) -> None:
-    ours = sweep(callbacks=(Interrupted(TrialStarted),))
-    with pytest.raises(KeyboardInterrupt):
-        ours.controller.tick()
-    ours.stop("Ctrl-C")
-
-    assert ours.recorder.kinds == [SweepStarted, TrialStarted, TrialEnded, SweepEnded]
-    assert ours.cluster.runs == []
-    assert sweep().study.interrupted() == ()
-
-
-@pytest.mark.parametrize("trials", [1, 3])
-def test_a_signal_while_a_result_is_stored_loses_no_end(
-    sweep: Make, monkeypatch: pytest.MonkeyPatch, trials: int
-) -> None:
-    """Callbacks receive the end of the trial and of the sweep, and the plan can run again."""
-    ours = sweep(trials=trials)
-    run = ours.ask()
-
-    def interrupt(_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ours.study, "tell", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            ours.report(run, make_measured())
-    ours.stop("Ctrl-C")
-
-    assert ours.recorder.kinds[-2:] == [TrialEnded, SweepEnded]
-    assert ours.outcomes == [Cancelled(cause=Stopped(by="Ctrl-C"))]
-    assert ours.state.running == ()
-    assert stored_end(ours.spec, "demo") == ours.state.ended
-    again = sweep(trials=trials)
-    assert again.study.interrupted() == ()
-    assert again.ask().request.plan == run.request.plan
 
 
 def test_a_cluster_that_is_gone_blames_no_plan_however_often(sweep: Make) -> None:

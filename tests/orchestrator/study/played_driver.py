@@ -81,9 +81,10 @@ def _sweep(spec: SweepSpec, lock: DriverLock) -> None:
     started = study.driver_started(CLUSTER, CapacityRequest(groups=1, ranks=2), 1, time.time())
     controller = Controller(started, study, cluster, (log,), decided=decisions.write)
     while controller.state.phase is not Phase.DONE:
-        controller.tick()
+        controller.step()
         while cluster.runs:
-            controller.receive(_outcome(cluster.runs.pop(0)))
+            controller.put(_outcome(cluster.runs.pop(0)))
+            controller.step()
     if controller.error is not None:
         raise controller.error
 
