@@ -19,10 +19,12 @@ from orchestrator.controller import Controller
 from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import Message
 from orchestrator.core.placement import (
+    GROUP_BYTES,
     CapacityRequest,
     Node,
     capacities,
-    room_for_groups,
+    capacity_request,
+    groups_on_head,
 )
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
@@ -33,7 +35,7 @@ from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.reader import stored_job
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
-from orchestrator.tracking.decisions import DecisionLog, decisions_file
+from orchestrator.tracking.decisions import decision_line, decisions_file
 from orchestrator.tracking.events import LineFile
 from orchestrator.tracking.mlflow_callback import MlflowCallback, print_to_stderr
 from orchestrator.tracking.mlflow_reachability import check_tracking
@@ -59,11 +61,6 @@ from workers.models.facts import pinned
 from workers.parallel.operators import compile_operators
 from workers.prepare import prepare_driver
 
-MAX_GROUPS = 1000  # that start by default
-# Memory on the head node: of a group's processes other than workers, and of Ray and the driver
-# without any group (docs/how-far-to-believe-it.md)
-_GROUP_BYTES = 550 << 20
-_HEAD_BYTES = 2 << 30
 _JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
 
 
@@ -126,6 +123,7 @@ def _prepare_and_run(
         space = planned.get(facts) or sweep_space(spec, model, facts)
         head_groups = groups_on_head(nodes.head_bytes())
         request, groups = capacity_request(spec, space, nodes.up(), head_groups)
+        check_groups(request, groups, nodes.up())
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
         study = Study(spec, name, space, lock)
         understanding = Understanding(
@@ -147,7 +145,7 @@ def _prepare_and_run(
         calibration = calibration or shipped_calibration()
         forecasts = TracedForecasts(spec, model, facts, calibration, tracing.poll)
         warnings = tuple(_warnings(spec, nodes, groups, head_groups))
-        decisions = DecisionLog(lines=LineFile(decisions_file(spec, name), print_to_stderr))
+        decisions = LineFile(decisions_file(spec, name), print_to_stderr)
         try:
             return _run(
                 started,
@@ -213,7 +211,7 @@ def _warnings(spec: SweepSpec, nodes: RayNodes, groups: int, head_groups: int) -
     if groups > head_groups:
         yield (
             f"cluster.groups is {groups}, but the head node has memory for {head_groups}: it may be"
-            f" killed; each group takes {_GROUP_BYTES >> 20} MiB there, in addition to its workers"
+            f" killed; each group takes {GROUP_BYTES >> 20} MiB there, in addition to its workers"
         )
 
 
@@ -238,50 +236,23 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     return build_space(context, spec.cluster.ranks_of(cluster.slots))
 
 
-def groups_on_head(head_bytes: int) -> int:
-    """Returns the number of groups that fit the head node's memory for Ray, at least one."""
-    return min(max((head_bytes - _HEAD_BYTES) // _GROUP_BYTES, 1), MAX_GROUPS)
-
-
-def capacity_request(
-    spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MAX_GROUPS
-) -> tuple[CapacityRequest, int]:
-    """Returns the capacity to request, as far as all plans fit in it, and the number of groups.
-
-    Args:
-        spec: The specification, with the number of groups.
-        space: The plans to make room for.
-        nodes: The nodes that are up.
-        most: Maximum number of groups if `cluster.groups` is auto.
+def check_groups(request: CapacityRequest, groups: int, nodes: Sequence[Node]) -> None:
+    """Checks that groups fit at the same time: they keep their workers, so some would wait.
 
     Raises:
-        SpecError: If `cluster.groups` is more than fit at the same time. Groups keep their
-            workers, so that each would wait for the others.
+        SpecError: If they do not.
     """
-    groups, share = spec.cluster.groups, spec.cluster.share_nodes
-    tensor = space.table.column("tensor")
-    ranks = tensor * space.table.column("pipeline") * space.table.column("data")
-    wanted = MAX_GROUPS if groups == "auto" else groups
-    if groups == "auto" and spec.cluster.workers == "auto":
-        wanted = 1
-    shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
-    fit = max(min(room_for_groups(*shape, nodes, wanted, share=share) for shape in shapes), 1)
-    request = CapacityRequest(
-        groups=fit,
-        ranks=int(ranks.max()),
-        tensor=int(tensor.max()),
-        share=share,
-        accelerator=spec.cluster.accelerator or "",
+    if groups <= request.groups:
+        return
+    unshared = (
+        "" if request.share else " without sharing nodes; cluster.share_nodes: true lets them share"
     )
-    if groups == "auto" or groups <= fit:
-        return request, min(fit, most) if groups == "auto" else groups
-    unshared = "" if share else " without sharing nodes; cluster.share_nodes: true lets them share"
     fault = Fault(
         path="cluster.groups",
         value=str(groups),
         advice=f"plans take up to {request.ranks} ranks; available:"
-        f" {capacity_words(capacities(nodes))}; at most {fit} groups fit at the same time"
-        f"{unshared}",
+        f" {capacity_words(capacities(nodes))}; at most {request.groups} groups fit at the same"
+        f" time{'' if request.share else unshared}",
     )
     raise SpecError("specification", (fault,))
 
@@ -294,7 +265,7 @@ def _run(
     forecasts: AbstractForecasts,
     warnings: Sequence[str],
     termination: Termination,
-    decisions: DecisionLog,
+    decisions: LineFile,
     earlier: Sequence[EarlierStudy],
 ) -> SweepState:
     from orchestrator.cluster.tune import TuneCluster, run_groups
@@ -311,7 +282,7 @@ def _run(
         cluster,
         callbacks,
         forecasts,
-        decided=decisions.write,
+        decided=lambda *decision: decisions.append(decision_line(*decision)),
         secrets=secret_values(os.environ),
         earlier=earlier,
     )

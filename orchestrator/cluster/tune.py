@@ -95,6 +95,11 @@ class TuneCluster(AbstractCluster):
         self._lost = False
         self._next_check = self._last_answer = time.monotonic()
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        # Tune pickles its searcher and callbacks next to its results. A sweep resumes from the
+        # study instead, and the driver's connections cannot be pickled.
+        return (type(None), ())
+
     def nodes(self) -> tuple[Node, ...]:
         """Returns the nodes that are up, and kills silent groups: the controller often asks."""
         self._check()
@@ -239,15 +244,10 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
 class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
     """Tune's search algorithm, whose suggestions are groups to start. Runs in Tune's thread."""
 
-    def __init__(self, cluster: TuneCluster | None) -> None:
+    def __init__(self, cluster: TuneCluster) -> None:
         super().__init__()
         self._cluster = cluster
         self._names: dict[str, str] = {}  # of groups, by Tune's trial
-
-    def __reduce__(self) -> tuple[type[GroupSearcher], tuple[None]]:
-        # Tune pickles its searcher next to its results. A sweep resumes from the study instead, and
-        # the driver's connections cannot be pickled.
-        return (type(self), (None,))
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Returns the configuration of one more group, as Tune has room for it.
@@ -255,7 +255,6 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         Returns:
             None if no group is to start now, `Searcher.FINISHED` if the sweep is over.
         """
-        assert self._cluster is not None
         self._cluster.check_abandoned()
         if self._cluster.has_ended:
             finished: str = Searcher.FINISHED
@@ -269,7 +268,6 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Passes a report on; idle groups have none."""
-        assert self._cluster is not None
         if (report := result.get(_REPORT)) is not None:
             self._cluster.put(report)
 
@@ -277,7 +275,6 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Passes on that a group ended."""
-        assert self._cluster is not None
         if (name := self._names.pop(trial_id, None)) is not None:
             faults = self._cluster.clean_up(name) if error else ()
             self._cluster.put(GroupsEnded(groups=(name,), faults=faults, at=0.0))
@@ -292,15 +289,11 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
 class AbandonCallback(tune.Callback):  # type: ignore[misc]  # Ray is untyped
     """Ends Tune between two of its steps, once nobody waits for its groups any more."""
 
-    def __init__(self, cluster: TuneCluster | None) -> None:
+    def __init__(self, cluster: TuneCluster) -> None:
         self._cluster = cluster
-
-    def __reduce__(self) -> tuple[type[AbandonCallback], tuple[None]]:
-        return (type(self), (None,))  # Tune pickles its callbacks: see `GroupSearcher`
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
         """Ends Tune by an exception; Tune calls this several times a second."""
-        assert self._cluster is not None
         self._cluster.check_abandoned()
 
 

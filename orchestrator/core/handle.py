@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.blame import conclude_trial
-from orchestrator.core.controller_state import ControllerState, Group, Settings
+from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import GroupStarted, SweepStarted, TrialStarted
 from orchestrator.core.failures import (
     DRIVER_DIED_TWICE,
@@ -60,13 +60,7 @@ def start(started: DriverStarted) -> Decision:
     begun = _sweep_started(started)
     state = ControllerState(
         sweep=begin(begun),
-        settings=Settings(
-            device=started.device,
-            folder=started.folder,
-            max_groups=started.max_groups,
-            request=started.request,
-            nodes_may_come=started.nodes_may_come,
-        ),
+        driver=started,
     )
     step = Step(state, started.at)
     step.announce(begun)

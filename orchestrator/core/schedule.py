@@ -282,7 +282,7 @@ def _run(step: Step, trial: TrialStarted) -> bool:
     step.state = replace(
         step.state, names={**state.names, **{node.id: node.name for node in nodes}}
     )
-    needed = Processes.of(plan, state.settings.device, placement)
+    needed = Processes.of(plan, state.driver.device, placement)
     present = step.state.groups[name].processes
     reason = present and reason_to_replace(needed, present, fresh=trial.validation)
     if reason:
@@ -300,8 +300,8 @@ def _run(step: Step, trial: TrialStarted) -> bool:
         Run(
             group=name,
             request=_request(state.sweep, trial),
-            device=state.settings.device,
-            folder=state.settings.folder,
+            device=state.driver.device,
+            folder=state.driver.folder,
             deadline_seconds=trial.deadline_seconds,
             placement=placement,
             addresses=tuple((node.id, node.address) for node in nodes),
@@ -313,19 +313,19 @@ def _run(step: Step, trial: TrialStarted) -> bool:
 
 def _find_room(step: Step, plan: Plan, *, alone: bool) -> PlacementDecision | None:
     """Finds nodes for a plan, and requests the capacity that the sweep lacks."""
-    state, settings = step.state, step.state.settings
+    state, wanted = step.state, step.state.driver.request
     up = state.usable_nodes(step.now)
     running = state.placements()
     idle = [group.placement for _, group in state.idle_groups() if group.placement]
-    request = replace(settings.request, groups=1) if alone else settings.request
+    request = replace(wanted, groups=1) if alone else wanted
     need = shortfall(request, up, [*running, *idle])
     if need != state.need:
         step.state = replace(step.state, need=need)
         step.instruct(RequestCapacity(need=need))
     avoided = state.avoided.get(plan.key, frozenset())
     preferred = [node for node in up if node.id not in avoided]
-    decision = assign(plan, preferred, running, idle, share=settings.share) if avoided else None
-    return decision or assign(plan, up, running, idle, share=settings.share)
+    decision = assign(plan, preferred, running, idle, share=wanted.share) if avoided else None
+    return decision or assign(plan, up, running, idle, share=wanted.share)
 
 
 def _choose_group(step: Step, decision: PlacementDecision) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.simulation.replay import main, replay, replay_lines
 from orchestrator.core.failures import failure_decision
-from orchestrator.tracking.decisions import DecisionLog
+from orchestrator.tracking.decisions import decision_line
 from orchestrator.tracking.events import LineFile
 from search_spaces.errors import UserError
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
@@ -36,10 +36,10 @@ def log(tmp_path: Path) -> Path:
     second.report(second.ask(), DIED)
     second.run(iter([make_measured(30.0 + number) for number in range(9)]))
     assert second.state.ended is not None
-    lines = DecisionLog(lines=LineFile(path, print))
+    lines = LineFile(path, print)
     for sweep in (first, second):
         for given, instructions in sweep.decisions:
-            lines.write(given, instructions)
+            lines.append(decision_line(given, instructions))
     lines.close()
     return path
 

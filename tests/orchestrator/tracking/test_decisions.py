@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core.instructions import RequestCapacity
 from orchestrator.core.placement import Shortfall
-from orchestrator.tracking.decisions import DecisionLog, instruction_to_json
+from orchestrator.tracking.decisions import decision_line, instruction_to_json
 from orchestrator.tracking.events import LineFile
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import make_spec
@@ -37,10 +37,10 @@ def log(tmp_path: Path) -> Path:
     second.run(iter([make_measured(30.0 + number) for number in range(9)]))
     assert second.state.ended is not None
     said: list[str] = []
-    lines = DecisionLog(lines=LineFile(path, said.append))
+    lines = LineFile(path, said.append)
     for sweep in (first, second):
         for given, instructions in sweep.decisions:
-            lines.write(given, instructions)
+            lines.append(decision_line(given, instructions))
     lines.close()
     assert not said
     return path
