@@ -101,9 +101,9 @@ PLANTS = (
     ),
     Plant(  # a fault of the earlier controller, which the simulation found
         "a driver that lost its lock goes on after another one has written",
-        "orchestrator.study.writer",
-        "if self._lock is not None:",
-        "if False:",
+        "orchestrator.study.study",
+        "if self._lock is not None:\n                    self._lock.check()",
+        "if False:\n                    self._lock.check()",
     ),
     Plant(  # another one that it found
         "trials start in the step whose write fails",
