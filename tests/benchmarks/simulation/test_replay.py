@@ -52,6 +52,8 @@ def test_the_same_code_decides_the_same(log: Path, capsys: pytest.CaptureFixture
     assert [step.kind for step in steps].count("DriverStarted") == 2
     done = {one["kind"] for step in steps for one in step.recorded}
     assert done >= {"Run", "Store", "Abandon", "Propose", "Open", "Dismiss", "End"}
+    runs = [one for step in steps for one in step.recorded if one["kind"] == "Run"]
+    assert all("spec" not in run["request"] for run in runs)
     assert main([str(log.parent)]) == 0
     shown = capsys.readouterr().out
     assert "start group group-1, run trial 0 on group-1" in shown
