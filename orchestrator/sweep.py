@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.cluster.background_trace import BackgroundTrace
@@ -16,7 +17,8 @@ from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import ConnectedCluster, cluster_address, connected, own_head
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.controller import Controller
-from orchestrator.core.inputs import DriverStarted, StopRequested
+from orchestrator.core.cluster import AbstractCluster
+from orchestrator.core.inputs import StopRequested
 from orchestrator.core.notes import Message
 from orchestrator.core.placement import (
     GROUP_BYTES,
@@ -27,10 +29,9 @@ from orchestrator.core.placement import (
     groups_on_head,
 )
 from orchestrator.core.state import AbstractCallback, SweepState
-from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
+from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.report.reasons import capacity_words
-from orchestrator.search.transfer import EarlierStudy
 from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.reader import stored_job
 from orchestrator.study.study import Study, check_study
@@ -147,17 +148,17 @@ def _prepare_and_run(
         warnings = tuple(_warnings(spec, nodes, groups, head_groups))
         decisions = LineFile(decisions_file(spec, name), print_to_stderr)
         try:
-            return _run(
+            controller_of = partial(
+                Controller,
                 started,
                 study,
-                nodes,
-                callbacks,
-                forecasts,
-                warnings,
-                termination,
-                decisions,
-                earlier,
+                callbacks=callbacks,
+                forecasts=forecasts,
+                decided=lambda *decision: decisions.append(decision_line(*decision)),
+                secrets=secret_values(os.environ),
+                earlier=earlier,
             )
+            return _run(controller_of, study, nodes, groups, warnings, termination)
         finally:
             tracing.stop()
             decisions.close()
@@ -258,15 +259,12 @@ def check_groups(request: CapacityRequest, groups: int, nodes: Sequence[Node]) -
 
 
 def _run(
-    started: DriverStarted,
+    controller_of: Callable[[AbstractCluster], Controller],
     study: Study,
     nodes: RayNodes,
-    callbacks: Sequence[AbstractCallback],
-    forecasts: AbstractForecasts,
+    groups: int,
     warnings: Sequence[str],
     termination: Termination,
-    decisions: LineFile,
-    earlier: Sequence[EarlierStudy],
 ) -> SweepState:
     from orchestrator.cluster.tune import TuneCluster, run_groups
 
@@ -276,16 +274,7 @@ def _run(
     watchdog = Watchdog(os.EX_TEMPFAIL, last_words, head=own_head)
     study.when_waiting(watchdog.alive)
     cluster = TuneCluster(nodes, alive=watchdog.alive)
-    controller = Controller(
-        started,
-        study,
-        cluster,
-        callbacks,
-        forecasts,
-        decided=lambda *decision: decisions.append(decision_line(*decision)),
-        secrets=secret_values(os.environ),
-        earlier=earlier,
-    )
+    controller = controller_of(cluster)
 
     def stop(by: str) -> None:
         study.stop_retrying()
@@ -294,7 +283,7 @@ def _run(
     termination.deliver = lambda: stop(str(termination))
     controller.note(*(Message(text=warning) for warning in warnings))
     try:
-        run_groups(controller, cluster, started.max_groups)
+        run_groups(controller, cluster, groups)
     except OSError as error:  # this machine's, such as a full disk: no plan is to blame
         stop(str(error))
         controller.step()
