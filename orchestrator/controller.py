@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import TypeVar, final
 
 from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.controller_state import Phase
-from orchestrator.core.events import (
-    Event,
-    GroupStarted,
-    Noted,
-    SweepEnded,
-    TrialEnded,
-    TrialStarted,
-)
+from orchestrator.core.events import Event, GroupStarted, SweepEnded, TrialEnded
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
+    Answer,
     DriverStarted,
+    EndWritten,
     FinalistsChosen,
     Input,
     NodesChanged,
+    Notice,
     PlanProposed,
     StopRequested,
     StudyUnavailable,
@@ -51,16 +47,19 @@ from orchestrator.core.instructions import (
 )
 from orchestrator.core.notes import ForecastsEnded, Message, Note
 from orchestrator.core.reasons import ClusterSilent
-from orchestrator.core.records import closed_record
-from orchestrator.core.state import AbstractCallback, SweepState, advance
+from orchestrator.core.state import AbstractCallback
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
+from orchestrator.search.optuna_samplers import proposer_of
+from orchestrator.search.transfer import EarlierStudy, transfer_notes
 from orchestrator.study.study import Study
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.errors import StudyError
 from search_spaces.spec.redaction import redact_texts
 from search_spaces.trial import Cancelled, Stopped
 
 Forecast = TypeVar("Forecast")
 Decided = Callable[[DriverStarted | Input, Sequence[Instruction]], None]
+_TICK_SECONDS = 1.0
 
 
 def steady_clock() -> Callable[[], float]:
@@ -71,12 +70,12 @@ def steady_clock() -> Callable[[], float]:
 
 @final
 class Controller:
-    """Carries out the decisions of `core`, and tells study, cluster and callbacks.
+    """Carries out the decisions of `core`: tells study, cluster, search and callbacks.
 
     Attributes:
-        state: What decides, after the last input.
-        sweep: What the callbacks know.
+        state: The only state of the sweep, after the last input.
         error: The first error of the study; no trial is started after it.
+        is_stopped: True once a signal or a fault stopped the sweep; groups may still run.
     """
 
     def __init__(
@@ -89,6 +88,7 @@ class Controller:
         clock: Callable[[], float] | None = None,
         decided: Decided | None = None,
         secrets: Collection[str] = (),
+        earlier: Sequence[EarlierStudy] = (),
     ) -> None:
         """Starts the sweep: closes trials that an earlier driver left running.
 
@@ -102,6 +102,7 @@ class Controller:
             decided: Receives each input that changes something, and what follows from it.
             secrets: Values that no text may repeat. They are taken out of what comes from outside,
                 so that neither the study nor a callback has them.
+            earlier: Other studies of the same job, whose trials the search learns from.
         """
         self._secrets = secrets
         self._study = study
@@ -109,59 +110,74 @@ class Controller:
         self._callbacks = tuple(callbacks)
         self._forecasts = forecasts or NoForecasts()
         self._clock = clock or steady_clock()
-        self._decided = decided
+        self._decided = decided or (lambda *_: None)
+        self._earlier = earlier
+        self._search = proposer_of(started.space, started.spec, len(started.records), earlier)
+        self._inbox: SimpleQueue[Input] = SimpleQueue()
+        self._answers: deque[Answer] = deque()
+        self._pending: deque[Instruction] = deque()
+        self._has_written = self.is_stopped = False
         self.error: StudyError | None = None
         self.state, instructions = start(started)
-        self.sweep = self.state.sweep
-        if decided is not None:
-            decided(started, instructions)
+        self._decided(started, instructions)
         study.say_through(lambda text: self.note(Message(text=text)))
         for instruction in instructions:
             self._carry_out(instruction)
         study.say_notices()  # now that the sweep has begun
 
-    def receive(self, given: Input) -> None:
-        """Handles an input from outside, then starts what can start now."""
-        if isinstance(given, StopRequested):
-            self._finish_interrupted(given.cause)
+    def run(self) -> None:
+        """Runs the sweep until it is over and its groups have ended, or until it is stopped."""
+        while not self._is_over:
+            self.step(_TICK_SECONDS)
+
+    def step(self, seconds: float = 0.0) -> None:
+        """Handles one input from outside, if one comes within some seconds, and lets time pass."""
+        for given in self._inputs(seconds):
+            before = self.state
+            self.state, instructions = handle(before, given)
+            if instructions or self.state != before:
+                self._decided(given, instructions)
+            self._pending.extend(instructions)
+            while self._pending:
+                if (answer := self._attempt(self._pending.popleft())) is not None:
+                    self._answers.append(answer)
+
+    def put(self, given: Input) -> None:
+        """Adds an input from outside: from any thread, or from a signal's handler."""
+        self._inbox.put(given)
+
+    @property
+    def _is_over(self) -> bool:
+        has_ended = self.state.phase is Phase.DONE
+        return has_ended and (self.is_stopped or not self.state.groups)
+
+    def _inputs(self, seconds: float) -> Iterator[Input]:
+        """Yields what came from outside, then new nodes, then that time passed.
+
+        After each of them come the answers to its instructions.
+        """
+        with contextlib.suppress(Empty):
+            yield from self._with_answers(self._outside(self._inbox.get(timeout=seconds)))
+        nodes = self._cluster.nodes()
+        if nodes != self.state.nodes and not self.state.ended:
+            yield from self._with_answers(NodesChanged(nodes=nodes, at=self._clock()))
+        is_due = True
+        while is_due:  # again once a result was stored, which may let more start
+            self._has_written = False
+            yield from self._with_answers(Tick(at=self._clock()))
+            is_due = self._has_written and self.error is None
+
+    def _with_answers(self, given: Input) -> Iterator[Input]:
+        yield given
+        while self._answers:
+            yield self._answers.popleft()
+
+    def _outside(self, given: Input) -> Input:
+        """Returns an input from outside with its time, a forecast, and without secrets."""
+        self.is_stopped |= isinstance(given, StopRequested)
         if isinstance(given, TrialFinished):
             given = self._with_forecast(given)
-        self._process(replace(redact_texts(given, self._secrets), at=self._clock()))
-        self.tick()
-
-    def tick(self) -> None:
-        """Lets time pass: starts what can start now, and looks at what waits or is overdue."""
-        nodes = self.state.nodes if self.state.ended else self._cluster.nodes()
-        if nodes != self.state.nodes:
-            self._process(NodesChanged(nodes=nodes, at=self._clock()))
-        has_written = True
-        while has_written:  # a result that was written may let more start
-            has_written = self._process(Tick(at=self._clock()))
-
-    def give_up(self, cause: Stopped) -> None:
-        """Closes running trials and the sweep, whose cluster is gone; no plan is blamed.
-
-        For another thread than the loop's, which may be in a call that does not come back. The
-        study goes first, and other drivers may have it then, since callbacks may have to wait.
-        """
-        now = self._clock()
-        closed = [_closed(trial, cause, now) for trial in self.sweep.running]
-        for each in closed:
-            with contextlib.suppress(StudyError):
-                self._study.abandon(each.record.number)
-        self._study.release()
-        if self.sweep.ended is not None:  # groups were all that was left to end
-            return
-        ended = SweepEnded(reason=ClusterSilent(), at=now, untried=len(self._study.untried()))
-        for closing in closed:
-            self._announce(closing)
-        self._announce(ended)
-
-    def note(self, *notes: Note) -> None:
-        """Announces notes for the user."""
-        for note in notes:
-            said = redact_texts(note, self._secrets)
-            self._announce(Noted(note=said, at=self._clock()))
+        return replace(redact_texts(given, self._secrets), at=self._clock())
 
     def _with_forecast(self, report: TrialFinished) -> TrialFinished:
         """Adds a forecast to the report of a trial that started without one.
@@ -171,30 +187,10 @@ class Controller:
         trial = self.state.running(report.number)
         if trial is None or trial.validation or trial.forecast is not None:
             return report
-        forecast = self._forecasts.expectation(trial.plan, self.sweep)
+        forecast = self._forecasts.expectation(trial.plan, self.state.sweep)
         return replace(report, forecast=self._noting_problems(forecast))
 
-    def _process(self, given: Input) -> bool:
-        """Handles an input and all answers that follow.
-
-        Returns:
-            True if the study was written, without an error.
-        """
-        inputs, wrote = deque([given]), False
-        while inputs:
-            given = inputs.popleft()
-            before = self.state
-            self.state, instructions = handle(before, given)
-            if self._decided is not None and (instructions or self.state != before):
-                self._decided(given, instructions)
-            for instruction in instructions:
-                answer = self._attempt(instruction)
-                wrote |= isinstance(instruction, Store | Abandon)
-                if answer is not None:
-                    inputs.append(answer)
-        return wrote and self.error is None
-
-    def _attempt(self, instruction: Instruction) -> Input | None:
+    def _attempt(self, instruction: Instruction) -> Answer | None:
         """Carries out an instruction; after an error of the study, no trial is opened."""
         if self.error is not None and isinstance(instruction, Propose | Open | End):
             return None
@@ -202,19 +198,10 @@ class Controller:
             return self._carry_out(instruction)
         except StudyError as error:
             self.error = self.error or error
-            return StudyUnavailable(at=self._clock())
+            unwritten = instruction.ended if isinstance(instruction, Store | Abandon) else None
+            return StudyUnavailable(unwritten=unwritten, at=self._clock())
 
-    def _finish_interrupted(self, cause: Stopped) -> None:
-        """Closes trials, and the sweep, whose end a signal kept from the study or the callbacks."""
-        under_way = {trial.number for trial in self.state.sweep.running}
-        for trial in self.sweep.running:
-            if trial.number not in under_way:
-                ended = _closed(trial, cause, self._clock())
-                self._attempt(Abandon(number=trial.number, ended=ended))
-        if self.state.phase is Phase.DONE and self.sweep.ended is None:
-            self._attempt(End(reason=cause, at=self._clock()))
-
-    def _carry_out(self, instruction: Instruction) -> Input | None:
+    def _carry_out(self, instruction: Instruction) -> Answer | None:  # noqa: C901  # a line each
         """Carries out an instruction, and returns the answer if there is one."""
         match instruction:
             case Propose():
@@ -222,9 +209,17 @@ class Controller:
             case Open():
                 return self._open(instruction)
             case ChooseFinalists(count=count):
-                return self._choose_finalists(count)
-            case Store() | Abandon() | End() | Announce():
-                self._tell(instruction)
+                plans = self._search.leaders(self.state.sweep, self._prior(), count)
+                return FinalistsChosen(plans=plans, at=self._clock())
+            case End():
+                return self._end(instruction)
+            case Store() | Abandon():
+                self._write(instruction)
+                self._has_written = True
+                if instruction.ended is not None:
+                    self._announce(instruction.ended)
+            case Announce(event=event):
+                self._announce(event)
             case Run(group=group) | Release(group=group) | Dismiss(group=group):
                 self._cluster.send(group, instruction)
             case StartGroup(group=group):
@@ -235,86 +230,85 @@ class Controller:
                 self._cluster.request_capacity(need)
         return None
 
+    def _prior(self) -> SearchPrior | None:
+        return self._noting_problems(self._forecasts.prior(self.state.sweep))
+
     def _propose(self) -> PlanProposed:
         before = self._clock()
-        prior = self._noting_problems(self._forecasts.prior(self.sweep))
-        proposed = self._study.propose(prior)
+        proposed = self._search.propose(self.state.sweep, self._prior())
         now = self._clock()
         return replace(proposed, ask_seconds=now - before, at=now)
 
-    def _choose_finalists(self, count: int) -> FinalistsChosen:
-        prior = self._noting_problems(self._forecasts.prior(self.sweep))
-        return FinalistsChosen(plans=self._study.leaders(count, prior), at=self._clock())
-
     def _open(self, opening: Open) -> TrialOpened:
         number = self._study.ask(opening.plan, opening.reason)
-        forecast = self._forecasts.expectation(opening.plan, self.sweep)
+        forecast = self._forecasts.expectation(opening.plan, self.state.sweep)
         forecast = self._noting_problems(forecast)
         return TrialOpened(number=number, forecast=forecast, at=self._clock())
 
-    def _tell(self, instruction: Store | Abandon | End | Announce) -> None:
-        """Changes the study, then tells the callbacks."""
+    def _write(self, instruction: Store | Abandon) -> None:
         match instruction:
-            case Store(ended=ended):
-                self._store(ended)
-            case Abandon(number=number, ended=abandoned):
-                self._abandon(number, abandoned)
-            case End():
-                self._end(instruction)
-            case Announce(event=event):
-                self._announce(event)
+            case Store(ended=TrialEnded(record=record)) if record.validation:
+                self._study.keep_validation(record)
+            case Store(ended=TrialEnded(record=record)):
+                self._study.tell(record)
+            case Abandon(number=number, ended=ended):
+                cancelled = ended is None or isinstance(ended.record.outcome, Cancelled)
+                self._study.abandon(number, None if ended is None or cancelled else ended.record)
 
-    def _store(self, ended: TrialEnded) -> None:
-        if ended.record.validation:
-            self._study.keep_validation(ended.record)
-        else:
-            self._study.tell(ended.record)
-        self._announce(ended)
-
-    def _abandon(self, number: int, ended: TrialEnded | None) -> None:
-        has_result = ended is not None and not isinstance(ended.record.outcome, Cancelled)
-        self._study.abandon(number, ended.record if ended and has_result else None)
-        if ended is not None:
-            self._announce(ended)
-
-    def _end(self, end: End) -> None:
-        prior = self._noting_problems(self._forecasts.prior(self.sweep))
+    def _end(self, end: End) -> EndWritten:
+        sweep = self.state.sweep
         ended = SweepEnded(
             reason=end.reason,
             at=end.at,
-            regret_bound=self._study.regret_bound(prior),
-            untried=len(self._study.untried()),
+            regret_bound=self._search.regret_bound(sweep, self._prior()),
+            untried=sweep.untried_count,
         )
         self._study.keep_end(ended)
-        self._announce(ended)
+        return EndWritten(ended=ended, at=self._clock())
+
+    def give_up(self, cause: Stopped) -> None:
+        """Closes running trials and the sweep, whose cluster is gone; no plan is blamed.
+
+        For another thread than the loop's, which may be in a call that does not come back. The
+        study goes first, and other drivers may have it then, since callbacks may have to wait.
+        """
+        now = self._clock()
+        self.state, instructions = handle(self.state, StopRequested(cause=cause, at=now))
+        closed = [
+            one for one in (*self._pending, *instructions) if isinstance(one, Store | Abandon)
+        ]
+        for each in closed:
+            with contextlib.suppress(StudyError):
+                self._write(each)
+        self._study.release()
+        for each in closed:
+            if each.ended is not None:
+                self._announce(each.ended)
+        if self.state.sweep.ended is None:  # else groups were all that was left to end
+            untried = self.state.sweep.untried_count
+            ended = SweepEnded(reason=ClusterSilent(), at=now, untried=untried)
+            self._tell(EndWritten(ended=ended, at=now))
+
+    def note(self, *notes: Note) -> None:
+        """Announces notes for the user, at once: the loop may be about to wait for a storage."""
+        said = tuple(redact_texts(note, self._secrets) for note in notes)
+        if said:
+            self._tell(Notice(notes=said, at=self._clock()))
+
+    def _tell(self, given: Notice | EndWritten) -> None:
+        """Handles an input that only the callbacks have to know of."""
+        self.state, instructions = handle(self.state, given)
+        self._decided(given, instructions)
+        for instruction in instructions:
+            self._carry_out(instruction)
 
     def _announce(self, event: Event) -> None:
-        self.sweep = _sharing(advance(self.sweep, event), self.state.sweep)
         for callback in self._callbacks:
-            callback.on_event(event, self.sweep)
+            callback.on_event(event, self.state.sweep)
         if isinstance(event, GroupStarted):
-            self.note(*self._study.transferred(event.fingerprint))
+            self.note(*transfer_notes(self._earlier, event.fingerprint))
 
     def _noting_problems(self, forecast: Forecast) -> Forecast:
         if problem := self._forecasts.problem():
             self.note(ForecastsEnded(error=problem))
         return forecast
-
-
-def _closed(trial: TrialStarted, cause: Stopped, at: float) -> TrialEnded:
-    record = closed_record(trial.number, trial.plan, Cancelled(cause=cause), trial.reason, at=at)
-    return TrialEnded(record=replace(record, validation=trial.validation), at=at)
-
-
-def _sharing(sweep: SweepState, decided: SweepState) -> SweepState:
-    """Returns a sweep with the very records of another, if they are equal.
-
-    What is derived from them, such as the best plan, is then derived once for both.
-    """
-    for ours, theirs in (
-        (sweep.records, decided.records),
-        (sweep.validations, decided.validations),
-    ):
-        if len(ours) != len(theirs) or not all(map(operator.is_, ours, theirs)):
-            return sweep
-    return replace(sweep, records=decided.records, validations=decided.validations)

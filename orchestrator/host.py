@@ -251,10 +251,14 @@ def full_folder(folders: Collection[Path], least_bytes: int) -> str | None:
 
 @dataclass
 class Termination:
-    """The signal that stops the sweep; `came` once it was received."""
+    """The signal that stops the sweep; `came` once it was received.
+
+    It interrupts the main thread, unless `deliver` is set: then that is called there.
+    """
 
     signum: signal.Signals = signal.SIGINT
     came: bool = False
+    deliver: Callable[[], None] | None = None
     _handled: tuple[signal.Signals, ...] = ()
 
     def handle(self, signums: Collection[signal.Signals] | None = None) -> None:
@@ -266,7 +270,9 @@ class Termination:
     def _stop(self, signum: int, _: FrameType | None) -> None:
         if not self.came:  # the next one ends the process
             self.came, self.signum = True, signal.Signals(signum)
-            raise KeyboardInterrupt
+            if self.deliver is None:
+                raise KeyboardInterrupt
+            self.deliver()
 
     def __str__(self) -> str:
         return "Ctrl-C" if self.signum == signal.SIGINT else self.signum.name

@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.cluster.background_trace import BackgroundTrace
@@ -16,23 +17,26 @@ from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import ConnectedCluster, cluster_address, connected, own_head
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.controller import Controller
-from orchestrator.core.inputs import DriverStarted, StopRequested
+from orchestrator.core.cluster import AbstractCluster
+from orchestrator.core.inputs import StopRequested
 from orchestrator.core.notes import Message
 from orchestrator.core.placement import (
+    GROUP_BYTES,
     CapacityRequest,
     Node,
     capacities,
-    room_for_groups,
+    capacity_request,
+    groups_on_head,
 )
 from orchestrator.core.state import AbstractCallback, SweepState
-from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
+from orchestrator.forecast.forecaster import TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.report.reasons import capacity_words
 from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.reader import stored_job
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
-from orchestrator.tracking.decisions import DecisionLog, decisions_file
+from orchestrator.tracking.decisions import decision_line, decisions_file
 from orchestrator.tracking.events import LineFile
 from orchestrator.tracking.mlflow_callback import MlflowCallback, print_to_stderr
 from orchestrator.tracking.mlflow_reachability import check_tracking
@@ -58,11 +62,6 @@ from workers.models.facts import pinned
 from workers.parallel.operators import compile_operators
 from workers.prepare import prepare_driver
 
-MAX_GROUPS = 1000  # that start by default
-# Memory on the head node: of a group's processes other than workers, and of Ray and the driver
-# without any group (docs/how-far-to-believe-it.md)
-_GROUP_BYTES = 550 << 20
-_HEAD_BYTES = 2 << 30
 _JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
 
 
@@ -125,8 +124,9 @@ def _prepare_and_run(
         space = planned.get(facts) or sweep_space(spec, model, facts)
         head_groups = groups_on_head(nodes.head_bytes())
         request, groups = capacity_request(spec, space, nodes.up(), head_groups)
+        check_groups(request, groups, nodes.up())
         earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
-        study = Study(spec, name, space, earlier, lock)
+        study = Study(spec, name, space, lock)
         understanding = Understanding(
             data=data,
             model=model,
@@ -146,11 +146,19 @@ def _prepare_and_run(
         calibration = calibration or shipped_calibration()
         forecasts = TracedForecasts(spec, model, facts, calibration, tracing.poll)
         warnings = tuple(_warnings(spec, nodes, groups, head_groups))
-        decisions = DecisionLog(lines=LineFile(decisions_file(spec, name), print_to_stderr))
+        decisions = LineFile(decisions_file(spec, name), print_to_stderr)
         try:
-            return _run(
-                started, study, nodes, callbacks, forecasts, warnings, termination, decisions
+            controller_of = partial(
+                Controller,
+                started,
+                study,
+                callbacks=callbacks,
+                forecasts=forecasts,
+                decided=lambda *decision: decisions.append(decision_line(*decision)),
+                secrets=secret_values(os.environ),
+                earlier=earlier,
             )
+            return _run(controller_of, study, nodes, groups, warnings, termination)
         finally:
             tracing.stop()
             decisions.close()
@@ -204,7 +212,7 @@ def _warnings(spec: SweepSpec, nodes: RayNodes, groups: int, head_groups: int) -
     if groups > head_groups:
         yield (
             f"cluster.groups is {groups}, but the head node has memory for {head_groups}: it may be"
-            f" killed; each group takes {_GROUP_BYTES >> 20} MiB there, in addition to its workers"
+            f" killed; each group takes {GROUP_BYTES >> 20} MiB there, in addition to its workers"
         )
 
 
@@ -229,65 +237,36 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     return build_space(context, spec.cluster.ranks_of(cluster.slots))
 
 
-def groups_on_head(head_bytes: int) -> int:
-    """Returns the number of groups that fit the head node's memory for Ray, at least one."""
-    return min(max((head_bytes - _HEAD_BYTES) // _GROUP_BYTES, 1), MAX_GROUPS)
-
-
-def capacity_request(
-    spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MAX_GROUPS
-) -> tuple[CapacityRequest, int]:
-    """Returns the capacity to request, as far as all plans fit in it, and the number of groups.
-
-    Args:
-        spec: The specification, with the number of groups.
-        space: The plans to make room for.
-        nodes: The nodes that are up.
-        most: Maximum number of groups if `cluster.groups` is auto.
+def check_groups(request: CapacityRequest, groups: int, nodes: Sequence[Node]) -> None:
+    """Checks that groups fit at the same time: they keep their workers, so some would wait.
 
     Raises:
-        SpecError: If `cluster.groups` is more than fit at the same time. Groups keep their
-            workers, so that each would wait for the others.
+        SpecError: If they do not.
     """
-    groups, share = spec.cluster.groups, spec.cluster.share_nodes
-    tensor = space.table.column("tensor")
-    ranks = tensor * space.table.column("pipeline") * space.table.column("data")
-    wanted = MAX_GROUPS if groups == "auto" else groups
-    if groups == "auto" and spec.cluster.workers == "auto":
-        wanted = 1
-    shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
-    fit = max(min(room_for_groups(*shape, nodes, wanted, share=share) for shape in shapes), 1)
-    request = CapacityRequest(
-        groups=fit,
-        ranks=int(ranks.max()),
-        tensor=int(tensor.max()),
-        share=share,
-        accelerator=spec.cluster.accelerator or "",
+    if groups <= request.groups:
+        return
+    unshared = (
+        "" if request.share else " without sharing nodes; cluster.share_nodes: true lets them share"
     )
-    if groups == "auto" or groups <= fit:
-        return request, min(fit, most) if groups == "auto" else groups
-    unshared = "" if share else " without sharing nodes; cluster.share_nodes: true lets them share"
     fault = Fault(
         path="cluster.groups",
         value=str(groups),
         advice=f"plans take up to {request.ranks} ranks; available:"
-        f" {capacity_words(capacities(nodes))}; at most {fit} groups fit at the same time"
-        f"{unshared}",
+        f" {capacity_words(capacities(nodes))}; at most {request.groups} groups fit at the same"
+        f" time{'' if request.share else unshared}",
     )
     raise SpecError("specification", (fault,))
 
 
 def _run(
-    started: DriverStarted,
+    controller_of: Callable[[AbstractCluster], Controller],
     study: Study,
     nodes: RayNodes,
-    callbacks: Sequence[AbstractCallback],
-    forecasts: AbstractForecasts,
+    groups: int,
     warnings: Sequence[str],
     termination: Termination,
-    decisions: DecisionLog,
 ) -> SweepState:
-    from orchestrator.cluster.loop import TuneCluster, run_groups
+    from orchestrator.cluster.tune import TuneCluster, run_groups
 
     def last_words(fault: str) -> None:
         controller.give_up(Stopped(by=fault))
@@ -295,28 +274,25 @@ def _run(
     watchdog = Watchdog(os.EX_TEMPFAIL, last_words, head=own_head)
     study.when_waiting(watchdog.alive)
     cluster = TuneCluster(nodes, alive=watchdog.alive)
-    controller = Controller(
-        started,
-        study,
-        cluster,
-        callbacks,
-        forecasts,
-        decided=decisions.write,
-        secrets=secret_values(os.environ),
-    )
+    controller = controller_of(cluster)
+
+    def stop(by: str) -> None:
+        study.stop_retrying()
+        controller.put(StopRequested(cause=Stopped(by=by), at=0.0))
+
+    termination.deliver = lambda: stop(str(termination))
     controller.note(*(Message(text=warning) for warning in warnings))
     try:
-        run_groups(controller, cluster, started.max_groups)
-    except KeyboardInterrupt:
-        study.stop_retrying()
-        controller.receive(StopRequested(cause=Stopped(by=str(termination)), at=time.time()))
-        raise
+        run_groups(controller, cluster, groups)
     except OSError as error:  # this machine's, such as a full disk: no plan is to blame
-        study.stop_retrying()
-        controller.receive(StopRequested(cause=Stopped(by=str(error)), at=time.time()))
+        stop(str(error))
+        controller.step()
         raise
     finally:
+        termination.deliver = None
         watchdog.stop()
+    if termination.came:
+        raise KeyboardInterrupt
     if controller.error is not None:
         raise controller.error
-    return controller.sweep
+    return controller.state.sweep

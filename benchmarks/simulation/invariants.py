@@ -71,6 +71,12 @@ class DriverChecks:
     lost_nodes: dict[str, float] = field(default_factory=dict)
     ended: SweepEnded | None = None
 
+    @property
+    def tried(self) -> frozenset[str]:
+        """Plans with a result or a running trial."""
+        running = {trial.plan.key for trial in self.under_way.values()}
+        return self.done_before | self.results.keys() | running
+
     def sent(self, message: Run | Release | Dismiss, listed: Iterable[Node]) -> None:
         """Checks a message to a group."""
         group = message.group

@@ -23,7 +23,7 @@ PLANTS = (
     Plant(
         "an interrupted trial is not retried",
         "orchestrator.core.step",
-        "self.change(retries=(*self.state.retries, again))",
+        "self.state = replace(self.state, retries=(*self.state.retries, again))",
         "pass",
     ),
     Plant(
@@ -96,14 +96,14 @@ PLANTS = (
     Plant(
         "trials go on after the study became unavailable",
         "orchestrator.core.handle",
-        "step.change(ended=True, awaited=None)",
-        "step.change(awaited=None)",
+        "step.state = replace(step.state, ended=True, awaited=None)",
+        "step.state = replace(step.state, awaited=None)",
     ),
     Plant(  # a fault of the earlier controller, which the simulation found
         "a driver that lost its lock goes on after another one has written",
-        "orchestrator.study.writer",
-        "if self._lock is not None:",
-        "if False:",
+        "orchestrator.study.study",
+        "if self._lock is not None:\n                    self._lock.check()",
+        "if False:\n                    self._lock.check()",
     ),
     Plant(  # another one that it found
         "trials start in the step whose write fails",
@@ -119,9 +119,9 @@ PLANTS = (
     ),
     Plant(
         "a plan whose repeat is interrupted counts as untried",
-        "orchestrator.core.step",
-        "if not trial.validation and not trial.is_repeat:\n            self.count",
-        "if not trial.validation:\n            self.count",
+        "orchestrator.core.state",
+        "return isinstance(ended.outcome, Cancelled) and not any(",
+        "return isinstance(ended.outcome, Cancelled) or not any(",
     ),
     Plant(
         "the plan with the lowest mean wins",
@@ -158,7 +158,7 @@ PLANTS = (
     Plant(  # a fault of earlier versions
         "a driver whose head died leaves its trials running",
         "orchestrator.controller",
-        "self._study.abandon(each.record.number)",
+        "self._write(each)",
         "pass",
     ),
     Plant(  # a fault of earlier versions

@@ -38,6 +38,7 @@ _INPUTS: dict[str, Any] = {
     if isinstance(value, type) and value in Input.__args__
 }
 _STARTED = "DriverStarted"
+_NO_BATCH = 10**9  # a micro-batch that no plan has
 _SILENT = ("Announce", "RequestCapacity")  # of no interest unless they differ
 
 
@@ -70,11 +71,12 @@ def replay(path: Path) -> Iterator[ReplayedStep]:
         UserError: If the file cannot be read, or is not such a log.
     """
     state: ControllerState | None = None
+    proposed = _proposed(path)
     for number, line in _lines(path):
         try:
             given, at, kind = line["input"], float(line["input"]["at"]), str(line["input"]["kind"])
             if kind == _STARTED:
-                state, decided = start(_started(given))
+                state, decided = start(_started(given, proposed))
             elif state is None:
                 continue  # its driver's first line was lost
             else:
@@ -129,9 +131,24 @@ def _input(dumped: Json) -> Input:
     return TypeAdapter(_INPUTS[dumped["kind"]]).validate_python(values)  # type: ignore[no-any-return]
 
 
-def _started(dumped: Json) -> DriverStarted:
+def _proposed(path: Path) -> list[Plan]:
+    """Returns all plans that any driver has tried."""
+    inputs = (line.get("input", {}) for _, line in _lines(path))
+    trials = (one for given in inputs for one in (given, *given.get("interrupted", ())))
+    plans = [one["plan"] for one in trials if "plan" in one and one.get("in_space", True)]
+    return [Plan.from_dict(plan) for plan in plans]
+
+
+def _started(dumped: Json, proposed: Sequence[Plan]) -> DriverStarted:
     spec = SweepSpec.model_validate(dumped["spec"])
-    space = _stand_in(Plan.from_dict(dumped["baseline"]), int(dumped["plans"]), spec)
+    baseline = Plan.from_dict(dumped["baseline"])
+    tried = [Plan.from_dict(record["plan"]) for record in dumped["records"]]
+    untried = [plan for plan in dict.fromkeys((baseline, *proposed)) if plan not in tried]
+    # as many as there were: decisions depend on the number, and on those that were tried
+    others = int(dumped["untried"]) - len(untried)
+    untried += [replace(baseline, micro_batch=_NO_BATCH)] * others
+    plans = untried + tried[:1] * (int(dumped["plans"]) - len(untried))
+    space = _stand_in(plans, baseline, spec)
     types = get_type_hints(DriverStarted, localns={"Space": Space})
     values = {
         name: TypeAdapter(kind).validate_python(dumped[name])
@@ -141,10 +158,11 @@ def _started(dumped: Json) -> DriverStarted:
     return DriverStarted(spec=spec, space=space, **values)
 
 
-def _stand_in(baseline: Plan, plans: int, spec: SweepSpec) -> Space:
-    """Returns a space of that many plans: decisions depend on their number and the baseline."""
-    space = space_of_plans([baseline], spec)
-    return replace(space, table=space.table.take(np.zeros(plans, dtype=np.intp)))
+def _stand_in(plans: Sequence[Plan], baseline: Plan, spec: SweepSpec) -> Space:
+    space = space_of_plans(plans, spec)
+    row_of = {plan: row for row, plan in enumerate(dict.fromkeys(plans))}
+    rows = np.array([row_of[plan] for plan in plans], dtype=np.intp)
+    return replace(space, table=space.table.take(rows), baseline=baseline)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Json]]:

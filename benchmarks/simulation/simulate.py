@@ -36,6 +36,7 @@ from orchestrator.cli.exit_codes import ExitCode, exit_code_after, sweep_exit_co
 from orchestrator.controller import Controller
 from orchestrator.core.events import Event, TrialEnded
 from orchestrator.core.inputs import (
+    Answer,
     GroupsEnded,
     Input,
     StopRequested,
@@ -109,7 +110,7 @@ class _MortalController(Controller):  # type: ignore[misc]
 
     world: World
 
-    def _carry_out(self, instruction: Instruction) -> Input | None:
+    def _carry_out(self, instruction: Instruction) -> Answer | None:
         self.world.instructions += 1
         if self.world.instructions > _MAX_INSTRUCTIONS:
             raise Violation("the controller does not come to rest")
@@ -172,7 +173,6 @@ class _Driver:
             clock=Clock(now=lambda: world.now, sleep=world.pass_by),
             storage=simulation.open_storage(),
         )
-        self.study = study
         records = study.records()
         self.checks.done_before = frozenset(record.plan.key for record in records)
         self.checks.results_before = sum(not is_repeat(record) for record in records)
@@ -225,10 +225,9 @@ class _Driver:
         acknowledged = self._note(given)
         self._world.instructions = 0
         try:
-            if isinstance(given, Tick):
-                self.controller.tick()
-            else:
-                self.controller.receive(given)
+            if not isinstance(given, Tick):
+                self.controller.put(given)
+            self.controller.step()
         except DriverKilled:
             self.end("killed")
             return
@@ -280,17 +279,18 @@ class _Driver:
 
     def _end_code(self) -> ExitCode:
         assert self.controller is not None
-        sweep = self.controller.sweep
+        sweep = self.controller.state.sweep
         assert sweep.ended is not None
         return sweep_exit_code(sweep.ended.reason, found=sweep.best is not None)
 
     def _ended_by_machine(self) -> bool:
-        ended = self.controller.sweep.ended if self.controller else None
+        ended = self.controller.state.sweep.ended if self.controller else None
         return ended is not None and isinstance(ended.reason, MachineFailed | NoRoom)
 
     def _agree_on_untried(self) -> None:
         assert self.controller is not None
-        counted, untried = self.controller.state.untried, self.study.untried_count()
+        counted = self.controller.state.sweep.untried_count
+        untried = len(self.job.space.table) - len(self.checks.tried)
         if counted != untried:
             raise Violation(f"{counted} plans count as untried, of {untried}")
 
@@ -464,7 +464,7 @@ class _Simulation:
         study = optuna.load_study(study_name=self.name, storage=storage)
         records = records_of(study)
         self.checks.study(records)
-        sweep = driver.controller.sweep
+        sweep = driver.controller.state.sweep
         known = [one for one in sweep.records if not isinstance(one.outcome, Cancelled)]
         _require_same(known, records)
         end = kept_end(study)

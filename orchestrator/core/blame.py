@@ -7,6 +7,8 @@ blame, no plan counts as failed, and the sweep ends so that it can resume elsewh
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.core.events import TrialEnded, TrialStarted
 from orchestrator.core.failures import FailureDecision, is_loss_of_processes, is_machine_failure
 from orchestrator.core.instructions import Open
@@ -45,7 +47,7 @@ def conclude_trial(
             _blame_machine(step, trial, outcome)
             return
     else:
-        step.change(machine_failures=0)
+        step.state = replace(step.state, machine_failures=0)
     checkable = _can_check(step, trial)
     if decision.retry or (is_machine_failure(outcome) and not checkable):
         assert isinstance(outcome, Crashed)
@@ -53,7 +55,7 @@ def conclude_trial(
         return
     if is_loss_of_processes(outcome) and checkable:
         ended = TrialEnded(record=record, at=step.now, waited_seconds=waited_seconds)
-        step.change(suspects=(*step.state.suspects, ended))
+        step.state = replace(step.state, suspects=(*step.state.suspects, ended))
         return
     step.store(record, waited_seconds)
     if isinstance(trial.reason, ChecksMachine):
@@ -75,7 +77,7 @@ def next_check(step: Step) -> Open | None:
 
 def _blame_suspects(step: Step) -> None:
     suspects = step.state.suspects
-    step.change(suspects=())
+    step.state = replace(step.state, suspects=())
     for suspect in suspects:
         step.store(suspect.record, suspect.waited_seconds)
 
@@ -91,14 +93,18 @@ def _last_measured(step: Step) -> Record | None:
 
 def _count_machine_failure(step: Step) -> None:
     failures = step.state.machine_failures + 1
-    step.change(machine_failures=failures, paused_until=step.now + failures * _PAUSE_SECONDS)
+    step.state = replace(
+        step.state, machine_failures=failures, paused_until=step.now + failures * _PAUSE_SECONDS
+    )
 
 
 def _blame_machine(step: Step, trial: TrialStarted, outcome: Crashed) -> None:
     """Ends the search: other trials that run may end, and no plan is blamed."""
-    step.change(stop_reason=MachineFailed(cause=outcome.cause, error=outcome.detail))
+    step.state = replace(
+        step.state, stop_reason=MachineFailed(cause=outcome.cause, error=outcome.detail)
+    )
     waiting = step.state.pending
-    step.change(pending=None, out_of_room_since=None)
+    step.state = replace(step.state, pending=None, out_of_room_since=None)
     for closed in filter(None, (trial, waiting)):
         step.close(closed, WorkersFailed(outcome=outcome))
     step.close_suspects()

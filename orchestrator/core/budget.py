@@ -54,7 +54,7 @@ class Stop:
     reason: StopReason
 
 
-def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
+def next_action(state: SweepState, now: float) -> Try | Stop:
     """Decides between another trial and the end of the search.
 
     The first plan of a study is the baseline, which speed-ups are relative to. Trials of earlier
@@ -63,7 +63,6 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
     Args:
         state: The sweep so far.
         now: Seconds since the epoch.
-        untried: Legal plans without a trial, ended or running.
     """
     budget = state.spec.budget
     if completed_trials(state) + len(state.running) >= budget.trials:
@@ -74,7 +73,7 @@ def next_action(state: SweepState, now: float, untried: int) -> Try | Stop:
         return Stop(reason=BudgetSpent(limit="gpu_hours", amount=budget.gpu_hours))
     if reason := reason_to_stop(state.records):
         return Stop(reason=reason)
-    if untried == 0:
+    if not state.untried_count:
         return Stop(reason=AllTried(plans=len(state.space.candidates)))
     if budget.patience is not None and state.best is not None:
         trials = [record for record in state.records if not is_repeat(record)]

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core.events import TrialEnded, TrialStarted
+from orchestrator.core.inputs import DriverStarted
 from orchestrator.core.instructions import ChooseFinalists, Open, Propose
 from orchestrator.core.placement import (
-    CapacityRequest,
     Node,
     Placement,
     Processes,
@@ -64,29 +64,12 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Values that do not change during a driver's life; see `DriverStarted`."""
-
-    device: str
-    folder: str
-    max_groups: int
-    request: CapacityRequest
-    nodes_may_come: bool
-
-    @property
-    def share(self) -> bool:
-        """True if groups may share nodes."""
-        return self.request.share
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerState:
     """State of the controller between two inputs.
 
     Attributes:
-        sweep: What is known of the sweep; `sweep.running` are the trials under way.
-        settings: What does not change.
-        untried: Number of plans without a trial, ended or running.
+        sweep: What is known of the sweep, the only copy; `sweep.running` are the trials under way.
+        driver: The first input, with what does not change.
         nodes: The nodes that are up, as last reported.
         groups: The groups by name.
         groups_started: Number of groups started so far.
@@ -109,8 +92,7 @@ class ControllerState:
     """
 
     sweep: SweepState
-    settings: Settings
-    untried: int
+    driver: DriverStarted
     nodes: tuple[Node, ...] = ()
     groups: Mapping[str, Group] = field(default_factory=lambda: _EMPTY)
     groups_started: int = 0
@@ -145,7 +127,7 @@ class ControllerState:
     @property
     def wait_seconds(self) -> float:
         """Longest wait for missing nodes; none for the node of a Ray that is gone."""
-        if not self.nodes and not self.settings.nodes_may_come:
+        if not self.nodes and not self.driver.nodes_may_come:
             return 0.0
         return self.sweep.spec.cluster.wait_minutes * 60
 
@@ -167,7 +149,7 @@ class ControllerState:
 
     def has_capacity(self) -> bool:
         """Returns True if a group is idle, or one more may start."""
-        return len(self.groups) < self.settings.max_groups or any(
+        return len(self.groups) < self.driver.max_groups or any(
             group.is_idle for group in self.groups.values()
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.blame import conclude_trial
-from orchestrator.core.controller_state import ControllerState, Group, Phase, Settings
+from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import GroupStarted, SweepStarted, TrialStarted
 from orchestrator.core.failures import (
     DRIVER_DIED_TWICE,
@@ -17,12 +17,15 @@ from orchestrator.core.failures import (
 )
 from orchestrator.core.fingerprints import differing, is_other_group
 from orchestrator.core.inputs import (
+    Answer,
     DriverStarted,
+    EndWritten,
     FinalistsChosen,
     GroupsEnded,
     Input,
     InterruptedTrial,
     NodesChanged,
+    Notice,
     PlanProposed,
     StopRequested,
     StudyUnavailable,
@@ -57,14 +60,7 @@ def start(started: DriverStarted) -> Decision:
     begun = _sweep_started(started)
     state = ControllerState(
         sweep=begin(begun),
-        settings=Settings(
-            device=started.device,
-            folder=started.folder,
-            max_groups=started.max_groups,
-            request=started.request,
-            nodes_may_come=started.nodes_may_come,
-        ),
-        untried=started.untried,
+        driver=started,
     )
     step = Step(state, started.at)
     step.announce(begun)
@@ -83,7 +79,7 @@ def handle(state: ControllerState, given: Input) -> Decision:
     """
     step = Step(state, given.at)
     _take(step, given)
-    if not isinstance(given, TrialFinished | GroupsEnded):
+    if not isinstance(given, TrialFinished | GroupsEnded | Notice | EndWritten):
         schedule(step)
     return step.state, tuple(step.instructions)
 
@@ -91,23 +87,35 @@ def handle(state: ControllerState, given: Input) -> Decision:
 def _take(step: Step, given: Input) -> None:
     match given:
         case NodesChanged(nodes=nodes):
-            step.change(nodes=nodes)
+            step.state = replace(step.state, nodes=nodes)
         case Tick():
             _kill_overdue(step)
-        case PlanProposed():
-            take_proposal(step, given)
-        case TrialOpened():
-            take_opened(step, given)
-        case FinalistsChosen():
-            take_finalists(step, given)
         case TrialFinished():
             _finish_trial(step, given)
         case GroupsEnded():
             _end_groups(step, given)
         case StopRequested():
             _stop(step, given)
-        case StudyUnavailable():
-            step.change(ended=True, awaited=None)
+        case Notice(notes=notes):
+            step.note(*notes)
+        case _:
+            _take_answer(step, given)
+
+
+def _take_answer(step: Step, given: Answer) -> None:
+    match given:
+        case PlanProposed():
+            take_proposal(step, given)
+        case TrialOpened():
+            take_opened(step, given)
+        case FinalistsChosen():
+            take_finalists(step, given)
+        case EndWritten(ended=ended):
+            step.announce(ended)
+        case StudyUnavailable(unwritten=unwritten):
+            step.state = replace(step.state, ended=True, awaited=None)
+            if unwritten is not None:
+                step.take_back(unwritten.record)
 
 
 def _sweep_started(started: DriverStarted) -> SweepStarted:
@@ -137,11 +145,9 @@ def _repair(step: Step, trial: InterruptedTrial, *, alone: bool) -> None:
         if trial.in_space and not measures_again(trial.reason):
             death = DriverDied(times=before.times + 1 if before else 1, alone=alone)
             again = (trial.plan, Retry(trial=trial.number, cause=death))
-            step.change(retries=(*step.state.retries, again))
+            step.state = replace(step.state, retries=(*step.state.retries, again))
         return
     record = closed_record(trial.number, trial.plan, DRIVER_DIED_TWICE, trial.reason, at=step.now)
-    if trial.in_space:
-        step.count_untried(-1)
     step.abandon(record)
 
 
@@ -169,7 +175,7 @@ def _finish_trial(step: Step, report: TrialFinished) -> None:
         blamed = None
         if decision.retry and placement:
             avoided = {**step.state.avoided, trial.plan.key: placement.nodes}
-            step.change(avoided=avoided)
+            step.state = replace(step.state, avoided=avoided)
         _end_trial(step, trial, report, decision)
     reason = decision.replace or (WorkersGone() if report.workers_ended else None)
     if reason:
@@ -239,7 +245,8 @@ def _lose_nodes(step: Step, trial: TrialStarted, report: TrialFinished) -> PlanB
     """Runs a trial again whose nodes were lost; after too many losses, its plan is blamed."""
     state, key = step.state, trial.plan.key
     losses = state.node_losses.get(key, 0) + 1
-    step.change(
+    step.state = replace(
+        step.state,
         node_losses={**state.node_losses, key: losses},
         lost_at={**state.lost_at, **dict.fromkeys(report.lost_nodes, step.now)},
     )
@@ -286,9 +293,9 @@ def _kill_overdue(step: Step) -> None:
 
 def _stop(step: Step, stop: StopRequested) -> None:
     """Closes all trials, so that the next driver retries them, and ends the sweep."""
-    if step.state.phase is Phase.DONE:
-        return
     for trial in step.state.sweep.running:
         step.close(trial, stop.cause)
-    step.change(pending=None, out_of_room_since=None, awaited=None, suspects=())
+    step.state = replace(
+        step.state, pending=None, out_of_room_since=None, awaited=None, suspects=()
+    )
     step.end(stop.cause)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.core.events import SweepEnded, TrialEnded
+from orchestrator.core.notes import Note
 from orchestrator.core.placement import CapacityRequest, Node
 from orchestrator.core.reasons import TrialReason
 from orchestrator.core.records import Record
@@ -49,7 +51,6 @@ class DriverStarted:
         records: Trials of earlier drivers.
         validations: Validations of earlier drivers, in the order in which they ended.
         interrupted: Trials that an earlier driver left running.
-        untried: Number of plans without a record.
         memory_limit_bytes: Per rank; None until a trial reports the device's.
         device: "cpu" or "cuda".
         folder: Base of relative paths in the specification.
@@ -65,7 +66,6 @@ class DriverStarted:
     records: tuple[Record, ...]
     validations: tuple[Record, ...] = ()
     interrupted: tuple[InterruptedTrial, ...] = ()
-    untried: int
     memory_limit_bytes: int | None
     device: str
     folder: str
@@ -187,19 +187,27 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyUnavailable:
-    """The study could not be written: no trial follows."""
+    """The study could not be written: no trial follows. It lacks the result `unwritten`."""
 
+    unwritten: TrialEnded | None = None
     at: float
 
 
-Input = (
-    NodesChanged
-    | Tick
-    | PlanProposed
-    | TrialOpened
-    | FinalistsChosen
-    | TrialFinished
-    | GroupsEnded
-    | StopRequested
-    | StudyUnavailable
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndWritten:
+    """The study's answer to `End`: how the sweep ended, with the search's regret bound."""
+
+    ended: SweepEnded
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Study, forecasts, search or host have something to say to the user."""
+
+    notes: tuple[Note, ...]
+    at: float
+
+
+Answer = PlanProposed | TrialOpened | FinalistsChosen | EndWritten | StudyUnavailable
+Input = Answer | NodesChanged | Tick | TrialFinished | GroupsEnded | StopRequested | Notice

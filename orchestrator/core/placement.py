@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from orchestrator.core.reasons import (
     FreshWorkers,
@@ -20,7 +20,17 @@ from orchestrator.core.reasons import (
 )
 from search_spaces.plan import Plan
 from search_spaces.settings.render import Environment, render_environment
+from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import NoRoom
+
+if TYPE_CHECKING:
+    from search_spaces.space import Space
+
+MAX_GROUPS = 1000  # that start by default
+# Memory on the head node: of a group's processes other than workers, and of Ray and the driver
+# without any group (docs/how-far-to-believe-it.md)
+GROUP_BYTES = 550 << 20
+_HEAD_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +217,43 @@ class CapacityRequest:
     tensor: int = 1  # consecutive ranks that must share a node
     share: bool = False  # groups may share nodes
     accelerator: str = ""  # of the nodes, where the specification names one
+
+
+def groups_on_head(head_bytes: int) -> int:
+    """Returns the number of groups that fit the head node's memory for Ray, at least one."""
+    return min(max((head_bytes - _HEAD_BYTES) // GROUP_BYTES, 1), MAX_GROUPS)
+
+
+def capacity_request(
+    spec: SweepSpec, space: Space, nodes: Sequence[Node], most: int = MAX_GROUPS
+) -> tuple[CapacityRequest, int]:
+    """Returns the capacity to request, as far as all plans fit in it, and the number of groups.
+
+    Groups that do not fit would each wait for the others, since they keep their workers.
+
+    Args:
+        spec: The specification, with the number of groups.
+        space: The plans to make room for.
+        nodes: The nodes that are up.
+        most: Maximum number of groups if `cluster.groups` is auto.
+
+    """
+    groups, share = spec.cluster.groups, spec.cluster.share_nodes
+    tensor = space.table.column("tensor")
+    ranks = tensor * space.table.column("pipeline") * space.table.column("data")
+    wanted = MAX_GROUPS if groups == "auto" else groups
+    if groups == "auto" and spec.cluster.workers == "auto":
+        wanted = 1
+    shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
+    fit = max(min(room_for_groups(*shape, nodes, wanted, share=share) for shape in shapes), 1)
+    request = CapacityRequest(
+        groups=fit,
+        ranks=int(ranks.max()),
+        tensor=int(tensor.max()),
+        share=share,
+        accelerator=spec.cluster.accelerator or "",
+    )
+    return request, min(fit, most) if groups == "auto" else groups
 
 
 @dataclass(frozen=True, slots=True)

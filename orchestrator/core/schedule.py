@@ -111,14 +111,14 @@ def _decide(step: Step) -> Next:
         return _ask(step, check)
     if state.stop_reason is not None:
         return _conclude(step, state.stop_reason)
-    action = next_action(state.sweep, step.now, state.untried)
+    action = next_action(state.sweep, step.now)
     if isinstance(action, Stop):
         return _conclude(step, action.reason)
     if state.retries:
         (plan, reason), *others = state.retries
         if _is_suspected_of_drivers(reason) and state.sweep.running:
             return Next.LATER
-        step.change(retries=tuple(others))
+        step.state = replace(step.state, retries=tuple(others))
         return _ask(step, Open(plan=plan, reason=reason))
     if action.baseline:
         return _ask(step, Open(plan=state.sweep.space.baseline, reason=IsBaseline()))
@@ -140,7 +140,7 @@ def _is_suspected_of_drivers(reason: Retry) -> bool:
 
 
 def _ask(step: Step, asked: Propose | Open | ChooseFinalists) -> Next:
-    step.change(awaited=asked)
+    step.state = replace(step.state, awaited=asked)
     step.instruct(asked)
     return Next.STARTED
 
@@ -149,9 +149,9 @@ def take_proposal(step: Step, proposed: PlanProposed) -> None:
     """Opens a trial of the proposed plan, unless it takes longer than it is expected to save."""
     if not isinstance(step.state.awaited, Propose):
         return
-    step.change(awaited=None)
+    step.state = replace(step.state, awaited=None)
     if stop := not_worth_it(step.state.sweep, proposed.saving, proposed.seconds):
-        step.change(stop_reason=stop.reason)
+        step.state = replace(step.state, stop_reason=stop.reason)
         return
     _ask(step, Open(plan=proposed.plan, reason=proposed.reason, ask_seconds=proposed.ask_seconds))
 
@@ -161,12 +161,11 @@ def take_opened(step: Step, opened: TrialOpened) -> None:
     asked = step.state.awaited
     if not isinstance(asked, Open):
         return
-    step.change(awaited=None)
+    step.state = replace(step.state, awaited=None)
     sweep, plan = step.state.sweep, asked.plan
     if measures_again(asked.reason):
         deadline_seconds = repeat_deadline_seconds(sweep, plan)
     else:
-        step.count_untried(-1)
         deadline_seconds = trial_deadline_seconds(sweep, step.now, plan, opened.forecast)
     started = TrialStarted(
         number=opened.number,
@@ -184,12 +183,12 @@ def take_finalists(step: Step, chosen: FinalistsChosen) -> None:
     """Opens a repeat of one of the plans that lead now, or takes note that none is due."""
     if not isinstance(step.state.awaited, ChooseFinalists):
         return
-    step.change(awaited=None)
+    step.state = replace(step.state, awaited=None)
     sweep = step.state.sweep
     running = [trial.plan for trial in sweep.running]
     plan = next_repeat(sweep.records, running, chosen.plans, sweep.space.baseline, sweep.spec)
     if plan is None:
-        step.change(repeats_done=True)
+        step.state = replace(step.state, repeats_done=True)
         return
     trial = next(one for one in sweep.records if one.plan == plan and not is_repeat(one))
     _ask(step, Open(plan=plan, reason=Remeasures(trial=trial.number)))
@@ -197,7 +196,7 @@ def take_finalists(step: Step, chosen: FinalistsChosen) -> None:
 
 def _conclude(step: Step, reason: StopReason) -> Next:
     """Ends the search; once no trial runs, measures the leaders again, validates, and ends."""
-    step.change(stop_reason=reason)
+    step.state = replace(step.state, stop_reason=reason)
     if any(not trial.is_repeat for trial in step.state.sweep.running):
         return Next.LATER
     if not isinstance(reason, MachineFailed) and (repeats := _remeasure(step)):
@@ -241,7 +240,7 @@ def _validate(step: Step, trial: Record) -> None:
 def _place(step: Step, trial: TrialStarted) -> None:
     step.announce(trial)
     if not _run(step, trial):
-        step.change(pending=trial)
+        step.state = replace(step.state, pending=trial)
 
 
 def _request(sweep: SweepState, trial: TrialStarted) -> TrialRequest:
@@ -280,8 +279,10 @@ def _run(step: Step, trial: TrialStarted) -> bool:
     nodes = sorted(
         (node for node in state.nodes if node.id in placement.nodes), key=lambda node: node.id
     )
-    step.change(names={**state.names, **{node.id: node.name for node in nodes}})
-    needed = Processes.of(plan, state.settings.device, placement)
+    step.state = replace(
+        step.state, names={**state.names, **{node.id: node.name for node in nodes}}
+    )
+    needed = Processes.of(plan, state.driver.device, placement)
     present = step.state.groups[name].processes
     reason = present and reason_to_replace(needed, present, fresh=trial.validation)
     if reason:
@@ -299,8 +300,8 @@ def _run(step: Step, trial: TrialStarted) -> bool:
         Run(
             group=name,
             request=_request(state.sweep, trial),
-            device=state.settings.device,
-            folder=state.settings.folder,
+            device=state.driver.device,
+            folder=state.driver.folder,
             deadline_seconds=trial.deadline_seconds,
             placement=placement,
             addresses=tuple((node.id, node.address) for node in nodes),
@@ -312,19 +313,19 @@ def _run(step: Step, trial: TrialStarted) -> bool:
 
 def _find_room(step: Step, plan: Plan, *, alone: bool) -> PlacementDecision | None:
     """Finds nodes for a plan, and requests the capacity that the sweep lacks."""
-    state, settings = step.state, step.state.settings
+    state, wanted = step.state, step.state.driver.request
     up = state.usable_nodes(step.now)
     running = state.placements()
     idle = [group.placement for _, group in state.idle_groups() if group.placement]
-    request = replace(settings.request, groups=1) if alone else settings.request
+    request = replace(wanted, groups=1) if alone else wanted
     need = shortfall(request, up, [*running, *idle])
     if need != state.need:
-        step.change(need=need)
+        step.state = replace(step.state, need=need)
         step.instruct(RequestCapacity(need=need))
     avoided = state.avoided.get(plan.key, frozenset())
     preferred = [node for node in up if node.id not in avoided]
-    decision = assign(plan, preferred, running, idle, share=settings.share) if avoided else None
-    return decision or assign(plan, up, running, idle, share=settings.share)
+    decision = assign(plan, preferred, running, idle, share=wanted.share) if avoided else None
+    return decision or assign(plan, up, running, idle, share=wanted.share)
 
 
 def _choose_group(step: Step, decision: PlacementDecision) -> str:
@@ -346,7 +347,7 @@ def _choose_group(step: Step, decision: PlacementDecision) -> str:
         return idle[0][0]
     number = step.state.groups_started + 1
     name = f"group-{number}"
-    step.change(groups_started=number)
+    step.state = replace(step.state, groups_started=number)
     step.set_group(name, Group())
     step.instruct(StartGroup(group=name))
     return name
@@ -360,7 +361,7 @@ def _wait(step: Step, trial: TrialStarted) -> Next:
         return Next.LATER
     room = missing_room(trial.plan, state.usable_nodes(step.now), state.wait_seconds)
     if state.out_of_room_since is None:
-        step.change(out_of_room_since=step.now)
+        step.state = replace(step.state, out_of_room_since=step.now)
         if state.wait_seconds:
             step.note(TrialWaits(trial=trial.number, room=room))
     since = step.state.out_of_room_since
@@ -373,4 +374,4 @@ def _wait(step: Step, trial: TrialStarted) -> Next:
 
 
 def _forget_pending(step: Step) -> None:
-    step.change(pending=None, out_of_room_since=None)
+    step.state = replace(step.state, pending=None, out_of_room_since=None)

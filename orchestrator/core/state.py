@@ -5,8 +5,11 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.core.answer import answer, leaders, next_validation
 from orchestrator.core.events import (
@@ -29,12 +32,13 @@ from orchestrator.core.validation import (
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Fingerprint
+from search_spaces.trial import Cancelled, Fingerprint
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
 Result = TypeVar("Result")
 ValidationState = Literal["off", "open", "validated", "failed"]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,8 @@ class SweepState:
 
     `records` includes those of earlier drivers; `resumed` is their number. Validations are kept
     apart, each under the number of its trial. The start of the first workers takes `start_seconds`,
-    which no budget counts.
+    which no budget counts. `untried` marks the plans of the space without a trial, ended or
+    running; it follows from these.
     """
 
     study: str
@@ -52,6 +57,7 @@ class SweepState:
     started_at: float
     records: tuple[Record, ...]
     resumed: int
+    untried: Flags = field(compare=False)
     running: tuple[TrialStarted, ...] = ()
     memory_limit_bytes: int | None = None
     fingerprint: Fingerprint | None = None
@@ -60,6 +66,11 @@ class SweepState:
     ended: SweepEnded | None = None
     validations: tuple[Record, ...] = ()
     understanding: Understanding | None = None  # None if the study has none of this version
+
+    @property
+    def untried_count(self) -> int:
+        """Number of plans without a trial."""
+        return int(np.count_nonzero(self.untried))
 
     @property
     def budget_began_at(self) -> float:
@@ -170,6 +181,9 @@ def _speeds(
 
 def begin(event: SweepStarted) -> SweepState:
     """Returns the state when a driver opens a study."""
+    untried = np.ones(len(event.space.table), dtype=bool)
+    for record in event.records:
+        untried[event.space.table.rows_of(record.plan)] = False
     return SweepState(
         study=event.study,
         spec=event.spec,
@@ -177,6 +191,7 @@ def begin(event: SweepStarted) -> SweepState:
         started_at=event.at,
         records=event.records,
         resumed=len(event.records),
+        untried=untried,
         memory_limit_bytes=event.memory_limit_bytes,
         validations=event.validations,
         understanding=event.understanding,
@@ -193,10 +208,12 @@ def advance(state: SweepState, event: Event) -> SweepState:
             seconds = event.start_seconds if first else state.start_seconds
             return replace(state, fingerprint=event.fingerprint, start_seconds=seconds)
         case TrialStarted():
-            return replace(state, running=(*state.running, event))
+            untried = _marked(state, event.plan, untried=False)
+            return replace(state, running=(*state.running, event), untried=untried)
         case TrialEnded(record=record):
             return replace(
                 state,
+                untried=_marked(state, record.plan, untried=_may_run_again(state, record)),
                 running=tuple(trial for trial in state.running if trial.number != record.number),
                 records=state.records if record.validation else (*state.records, record),
                 validations=(*state.validations, record)
@@ -208,6 +225,19 @@ def advance(state: SweepState, event: Event) -> SweepState:
             return replace(state, notes=(*state.notes, event))
         case SweepEnded():
             return replace(state, ended=event)
+
+
+def _marked(state: SweepState, plan: Plan, *, untried: bool) -> Flags:
+    marks = state.untried.copy()
+    marks[state.space.table.rows_of(plan)] = untried
+    return marks
+
+
+def _may_run_again(state: SweepState, ended: Record) -> bool:
+    """Returns True if a trial was cancelled, and no other one of its plan has a result."""
+    return isinstance(ended.outcome, Cancelled) and not any(
+        one.plan == ended.plan and not isinstance(one.outcome, Cancelled) for one in state.records
+    )
 
 
 def validation_state(state: SweepState) -> ValidationState:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import Event, Noted, TrialEnded, TrialStarted
@@ -42,10 +41,6 @@ class Step:
         """True if a group is started."""
         return any(isinstance(one, StartGroup) for one in self.instructions)
 
-    def change(self, **values: Any) -> None:
-        """Replaces attributes of the state."""
-        self.state = replace(self.state, **values)
-
     def instruct(self, instruction: Instruction) -> None:
         """Adds an instruction."""
         self.instructions.append(instruction)
@@ -73,9 +68,11 @@ class Step:
         """
         if not trial.validation and not trial.is_repeat:
             again = (trial.plan, Retry(trial=trial.number, cause=cause))
-            self.change(retries=(*self.state.retries, again))
+            self.state = replace(self.state, retries=(*self.state.retries, again))
         if not isinstance(self.state.stop_reason, MachineFailed):
-            self.change(stop_reason=None)  # the reason may have counted on this trial
+            self.state = replace(
+                self.state, stop_reason=None
+            )  # the reason may have counted on this trial
         self.close(trial, cause)
 
     def close(self, trial: TrialStarted, cause: Interruption) -> None:
@@ -83,13 +80,11 @@ class Step:
         outcome = Cancelled(cause=cause)
         record = closed_record(trial.number, trial.plan, outcome, trial.reason, at=self.now)
         self.abandon(replace(record, validation=trial.validation))
-        if not trial.validation and not trial.is_repeat:
-            self.count_untried(1)
 
     def close_suspects(self) -> None:
         """Closes the trials whose plans are suspected, without a result."""
         suspects = self.state.suspects
-        self.change(suspects=())
+        self.state = replace(self.state, suspects=())
         for suspect in suspects:
             trial, outcome = self.state.running(suspect.record.number), suspect.record.outcome
             if trial is not None and isinstance(outcome, Crashed):
@@ -101,21 +96,27 @@ class Step:
         self._advance(ended)
         self.instruct(Abandon(number=record.number, ended=ended))
 
-    def count_untried(self, change: int) -> None:
-        """Changes the number of plans without a trial."""
-        self.change(untried=self.state.untried + change)
+    def take_back(self, unwritten: Record) -> None:
+        """Drops a result that the study could not store."""
+        sweep = self.state.sweep
+        records, validations = (
+            tuple(one for one in kept if one != unwritten)
+            for kept in (sweep.records, sweep.validations)
+        )
+        sweep = replace(sweep, records=records, validations=validations)
+        self.state = replace(self.state, sweep=sweep)
 
     def give_up(self, trial: TrialStarted, room: NoRoom) -> None:
         """Closes a trial that has no room, and ends the search, or the sweep if it validates."""
         self.close(trial, room)
-        self.change(stop_reason=room)
+        self.state = replace(self.state, stop_reason=room)
         if trial.validation:
             self.end(room)
 
     def end(self, reason: StopReason) -> None:
         """Ends the sweep, once."""
         if not self.state.ended:
-            self.change(ended=True)
+            self.state = replace(self.state, ended=True)
             self.instruct(End(reason=reason, at=self.now))
 
     def set_group(self, name: str, group: Group | None) -> None:
@@ -129,6 +130,6 @@ class Step:
             self.instruct(Dismiss(group=name))
 
     def _advance(self, event: Event) -> None:
-        self.change(sweep=advance(self.state.sweep, event))
+        self.state = replace(self.state, sweep=advance(self.state.sweep, event))
         if isinstance(event, TrialEnded) and not event.record.validation:
-            self.change(repeats_done=False)  # other plans may lead now
+            self.state = replace(self.state, repeats_done=False)  # other plans may lead now

@@ -4,49 +4,41 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.inputs import PlanProposed
 from orchestrator.core.records import Record
+from orchestrator.core.state import SweepState
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, as_candidates
 from search_spaces.trial import OutOfMemory
 
-Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SearchState:
-    """Everything that a sampler sees of a sweep when it proposes a plan.
-
-    `free` marks the plans of the space that no trial has tried or is running; at least one is
-    free. `prior` holds the forecasts of all plans, None before there are any.
-    """
-
-    records: Sequence[Record]
-    free: Flags
-    running: tuple[Plan, ...] = ()
-    prior: SearchPrior | None = None
-
 
 class AbstractProposer(ABC):
-    """Proposes plans of one space."""
+    """Proposes plans of one space, from the state of a sweep and the forecasts of all plans.
+
+    The forecasts, `prior`, are None before there are any.
+    """
 
     @abstractmethod
-    def propose(self, known: SearchState) -> PlanProposed:
-        """Chooses one of the free plans."""
+    def propose(self, sweep: SweepState, prior: SearchPrior | None) -> PlanProposed:
+        """Chooses an untried plan; there must be one."""
 
-    def regret_bound(self, known: SearchState) -> float | None:
-        """Returns by how much any free plan can beat the incumbent, as a ratio of speeds.
+    @abstractmethod
+    def leaders(self, sweep: SweepState, prior: SearchPrior | None, count: int) -> tuple[Plan, ...]:
+        """Returns the feasible plans that are expected to be best, best first; at most `count`."""
 
-        Holds with 95 % confidence. None if the sampler has no model to derive it from.
+    @abstractmethod
+    def regret_bound(self, sweep: SweepState, prior: SearchPrior | None) -> float | None:
+        """Returns by how much any untried plan can beat the incumbent, as a ratio of speeds.
+
+        Holds with 95 % confidence. None if nothing was measured, or if the sampler has no model to
+        derive it from.
         """
-        return None
 
 
 def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Plan]:

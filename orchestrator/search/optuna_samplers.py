@@ -19,13 +19,17 @@ from orchestrator.core.inputs import PlanProposed
 from orchestrator.core.objective import Objective, is_measured, score
 from orchestrator.core.reasons import Sampled
 from orchestrator.core.records import Record
-from orchestrator.search.base import AbstractProposer, SearchState, drop_dominated
+from orchestrator.core.state import SweepState
+from orchestrator.search.base import AbstractProposer, drop_dominated
 from orchestrator.search.encoding import distributions, parameters, position
 from orchestrator.search.observations import constraints_of
+from orchestrator.search.plimsoll import PlimsollProposer
+from orchestrator.search.transfer import EarlierStudy
+from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, as_candidates
 from search_spaces.space import Space
-from search_spaces.spec.schema import Sampler
+from search_spaces.spec.schema import Sampler, SweepSpec
 
 Points = NDArray[np.float64]
 
@@ -36,6 +40,24 @@ Points = NDArray[np.float64]
 _GOOD_SHARE = 0.2
 _START_TRIALS = 8
 _TOLERANCE = 1e-12  # rounding error of distances
+
+
+def proposer_of(
+    space: Space, spec: SweepSpec, tried: int, earlier: Sequence[EarlierStudy] = ()
+) -> AbstractProposer:
+    """Returns the sampler that a specification names.
+
+    Args:
+        space: The plans to propose from.
+        spec: The specification.
+        tried: Number of records at the start. Each driver of a study draws other random numbers,
+            but a repeated sweep draws the same.
+        earlier: Other studies of the same job, for transfer.
+    """
+    seed = (spec.study.seed + tried) % 2**32
+    if spec.study.sampler == "plimsoll":
+        return PlimsollProposer(space, spec, seed, earlier)
+    return OptunaProposer(space, spec, seed)
 
 
 @final
@@ -52,36 +74,43 @@ class OptunaProposer(AbstractProposer):
     made-up value.
     """
 
-    def __init__(self, space: Space, name: Sampler, objective: Objective, seed: int) -> None:
+    def __init__(self, space: Space, spec: SweepSpec, seed: int) -> None:
         """Makes the sampler.
 
         Args:
             space: The plans to propose from.
-            name: Name of the Optuna sampler, or "random".
-            objective: The objective and its constraints.
+            spec: The specification, with the sampler's name, the objective and its constraints.
             seed: Random seed of the sampler.
         """
-        self._name: Sampler = name
+        self._name = name = spec.study.sampler
+        self._ranking = PlimsollProposer(space, spec, spec.study.seed)
         self._table = space.table
         self._searched = distributions(space)
-        self._objective = objective
+        self._objective = Objective.of(spec)
         self._random = random.Random(seed)
         self._sampler = _optuna_sampler(name, seed)
         self._worst = 0.0
         self._reset_mirror()
 
-    def propose(self, known: SearchState) -> PlanProposed:
-        return PlanProposed(plan=self._choose(known), reason=Sampled(sampler=self._name))
+    def propose(self, sweep: SweepState, prior: SearchPrior | None) -> PlanProposed:
+        return PlanProposed(plan=self._choose(sweep), reason=Sampled(sampler=self._name))
 
-    def _choose(self, state: SearchState) -> Plan:
-        untried = Candidates(self._table.take(state.free))
+    def leaders(self, sweep: SweepState, prior: SearchPrior | None, count: int) -> tuple[Plan, ...]:
+        """Returns what Plimsoll's search expects: no sampler of Optuna has a model of all plans."""
+        return self._ranking.leaders(sweep, prior, count)
+
+    def regret_bound(self, sweep: SweepState, prior: SearchPrior | None) -> float | None:
+        return None if sweep.untried.any() else 1.0
+
+    def _choose(self, sweep: SweepState) -> Plan:
+        untried = Candidates(self._table.take(sweep.untried))
         if self._sampler is None or not self._searched:
             return self._random.choice(untried)
-        self._update_mirror(state.records)
+        self._update_mirror(sweep.records)
         trial = self._mirror.ask(self._searched)
         params = trial.params
         self._mirror.tell(trial, state=TrialState.FAIL)  # its result arrives as a record
-        candidates = as_candidates(drop_dominated(untried, state.records))
+        candidates = as_candidates(drop_dominated(untried, sweep.records))
         distances = self._distances(params, candidates.table)
         nearest = np.flatnonzero(distances <= distances.min() + _TOLERANCE).tolist()
         return candidates[self._random.choice(nearest)]

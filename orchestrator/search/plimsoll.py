@@ -16,8 +16,9 @@ from orchestrator.core.objective import Objective, memory_limit_of
 from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import Speeds, is_repeat
+from orchestrator.core.state import Flags, SweepState
 from orchestrator.search.acquisition import SearchObjective
-from orchestrator.search.base import AbstractProposer, SearchState, dominated_rows
+from orchestrator.search.base import AbstractProposer, dominated_rows
 from orchestrator.search.encoding import Distributions, distributions, position, table_features
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, observation_of, with_deviation
@@ -46,7 +47,6 @@ _MEMORY_STD = 0.7  # prior of the effect of a knob's whole range on memory, and 
 # One more candidate is chosen from each fit for this many running trials. So the last of a batch
 # misses the results of 2 % of the running trials at most, and the batch shares the time of the fit
 _RUNNING_PER_CHOICE = 50
-Flags = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 
@@ -140,9 +140,9 @@ class PlimsollProposer(AbstractProposer):
         self._undominated = np.ones(len(space.table), dtype=bool)
         self._checked = 0  # records that `_undominated` accounts for
 
-    def propose(self, known: SearchState) -> PlanProposed:
-        candidates, free = self._current(known)
-        choice, seconds = candidates.ready(free) or candidates.choose(known, free)
+    def propose(self, sweep: SweepState, prior: SearchPrior | None) -> PlanProposed:
+        candidates, free = self._current(sweep, prior)
+        choice, seconds = candidates.ready(free) or candidates.choose(sweep, free)
         plan = candidates.table.plan(choice.row)
         return PlanProposed(
             plan=plan,
@@ -151,45 +151,46 @@ class PlimsollProposer(AbstractProposer):
             seconds=seconds,
         )
 
-    def regret_bound(self, known: SearchState) -> float | None:
-        candidates, free = self._current(known)
+    def regret_bound(self, sweep: SweepState, prior: SearchPrior | None) -> float | None:
+        if not sweep.untried.any():
+            return 1.0
+        candidates, free = self._current(sweep, prior)
         return candidates.search.regret_bound(candidates.observations, free[candidates.pool])
 
-    def leaders(self, known: SearchState, count: int) -> tuple[Plan, ...]:
-        """Returns the feasible plans that are expected to be best, best first; at most `count`."""
-        candidates = self._updated(known)
+    def leaders(self, sweep: SweepState, prior: SearchPrior | None, count: int) -> tuple[Plan, ...]:
+        candidates = self._updated(sweep, prior)
         rows = candidates.search.leaders(candidates.observations, count)
         return tuple(candidates.table.plan(row) for row in rows)
 
-    def _current(self, state: SearchState) -> tuple[_CandidateSet, Flags]:
+    def _current(self, sweep: SweepState, prior: SearchPrior | None) -> tuple[_CandidateSet, Flags]:
         """Returns the candidates, and marks the plans of the space that may be tried.
 
         At least one of the marked plans is a candidate.
         """
-        candidates = self._updated(state)
-        free = state.free & self._undominated
+        candidates = self._updated(sweep, prior)
+        free = sweep.untried & self._undominated
         if not free[candidates.pool].any():
-            free = state.free  # dominance is not certain
+            free = sweep.untried  # dominance is not certain
         if not free[candidates.pool].any():
-            candidates = self._candidates = self._new_candidates(state)
-            candidates.learn(state.records, self._spec, self._earlier)
+            candidates = self._candidates = self._new_candidates(sweep, prior)
+            candidates.learn(sweep.records, self._spec, self._earlier)
         return candidates, free
 
-    def _updated(self, state: SearchState) -> _CandidateSet:
+    def _updated(self, sweep: SweepState, prior: SearchPrior | None) -> _CandidateSet:
         """Brings candidates and dominance up to date with the forecasts and records."""
-        if self._candidates is None or self._candidates.prior is not state.prior:
-            self._candidates = self._new_candidates(state)
-        self._candidates.learn(state.records, self._spec, self._earlier)
-        for record in state.records[self._checked :]:
+        if self._candidates is None or self._candidates.prior is not prior:
+            self._candidates = self._new_candidates(sweep, prior)
+        self._candidates.learn(sweep.records, self._spec, self._earlier)
+        for record in sweep.records[self._checked :]:
             self._undominated[dominated_rows(self._space.table, record)] = False
-        self._checked = len(state.records)
+        self._checked = len(sweep.records)
         return self._candidates
 
-    def _new_candidates(self, state: SearchState) -> _CandidateSet:
-        table, prospects = self._space.table, state.prior
+    def _new_candidates(self, sweep: SweepState, prospects: SearchPrior | None) -> _CandidateSet:
+        table = self._space.table
         pool = np.arange(len(table))
         if len(table) > MAX_CANDIDATES:
-            pool = self._subset(state)
+            pool = self._subset(sweep, prospects)
             table = table.take(pool)
         prior = prospects.take(pool) if prospects is not None else None
         trend, trend_parts = _memory_trend(table, self._searched)
@@ -210,15 +211,14 @@ class PlimsollProposer(AbstractProposer):
             cost=TrialCost(table, self._spec.objective),
         )
 
-    def _subset(self, state: SearchState) -> Rows:
+    def _subset(self, sweep: SweepState, prior: SearchPrior | None) -> Rows:
         """Chooses candidates of a very large space: tried, most promising, and random plans."""
         table, half = self._space.table, MAX_CANDIDATES // 2
-        tried = [row for record in state.records for row in table.rows_of(record.plan)]
-        free = np.flatnonzero(state.free)
+        tried = [row for record in sweep.records for row in table.rows_of(record.plan)]
+        free = np.flatnonzero(sweep.untried)
         rng = np.random.default_rng(self._seed)
         subsets = [np.array(tried, dtype=np.intp), rng.permutation(free)[:half]]
-        if state.prior is not None:
-            prior = state.prior
+        if prior is not None:
             excess = np.maximum(prior.log_share, 0.0)
             forecast = (prior.log_rate - excess * _OVER_LIMIT_PENALTY)[free]
             subsets.append(free[np.argsort(-forecast)[:half]])
@@ -288,14 +288,14 @@ class _CandidateSet:
                 return choice, seconds
         return None
 
-    def choose(self, state: SearchState, free: Flags) -> tuple[Suggestion, float]:
+    def choose(self, sweep: SweepState, free: Flags) -> tuple[Suggestion, float]:
         """Chooses a new batch and takes its first choice, with its expected seconds."""
-        seconds = self.cost.of(self.step_seconds, state.records, _last_plan(state))
+        seconds = self.cost.of(self.step_seconds, sweep.records, _last_plan(sweep))
         choices = self.search.several(
-            1 + len(state.running) // _RUNNING_PER_CHOICE,
+            1 + len(sweep.running) // _RUNNING_PER_CHOICE,
             self.observations,
             free[self.pool],
-            [row for plan in state.running for row in self.rows_of(plan)],
+            [row for trial in sweep.running for row in self.rows_of(trial.plan)],
             seconds,
         )
         self._batch = [(choice, float(seconds[choice.row])) for choice in choices]
@@ -371,8 +371,8 @@ def _latest(records: Sequence[Record]) -> Record | None:
     return next(complete, None)
 
 
-def _last_plan(state: SearchState) -> Plan | None:
-    if state.running:
-        return state.running[-1]
-    last = max(state.records, key=lambda record: record.ended_at, default=None)
+def _last_plan(sweep: SweepState) -> Plan | None:
+    if sweep.running:
+        return sweep.running[-1].plan
+    last = max(sweep.records, key=lambda record: record.ended_at, default=None)
     return None if last is None else last.plan

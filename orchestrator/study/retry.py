@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TypeVar, final
 
 Answer = TypeVar("Answer")
@@ -43,15 +45,20 @@ class RetryPolicy:
         """
         self._server = what
         self._seconds = seconds
-        self._clock = clock or Clock()
+        self._clock = clock or Clock(sleep=self._pause)
+        self._stopped: SimpleQueue[None] = SimpleQueue()
         self._since: float | None = None  # time of the first failure in a row
         self._reported = False
         self.say: Callable[[str], None] = lambda _: None
         self.waiting: Callable[[], None] = lambda: None
 
     def stop_retrying(self) -> None:
-        """Stops retrying: from now on the first failure of a call is final."""
+        """Stops retrying: from now on the first failure of a call is final.
+
+        Also from a signal's handler; a pause ends at once.
+        """
         self._seconds = 0.0
+        self._stopped.put(None)
 
     def call(self, act: Callable[[int], Answer]) -> Answer:
         """Calls a function until it succeeds.
@@ -93,6 +100,10 @@ class RetryPolicy:
         self.waiting()
         self._clock.sleep(pause)
         return True
+
+    def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(Empty):
+            self._stopped.get(timeout=seconds)
 
     def _reset(self) -> None:
         if self._reported and self._since is not None:

@@ -1,35 +1,33 @@
-"""The study of a sweep: an Optuna study that proposes plans and holds every result."""
+"""The study of a sweep: an Optuna study that holds every result."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, final
+from uuid import uuid4
 
-import numpy as np
 import optuna
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from pydantic import Field, TypeAdapter, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.core.events import SweepEnded
-from orchestrator.core.inputs import DriverStarted, InterruptedTrial, PlanProposed
-from orchestrator.core.notes import TrialsTransferred
-from orchestrator.core.objective import Objective
+from orchestrator.core.inputs import DriverStarted, InterruptedTrial
+from orchestrator.core.objective import Objective, score
 from orchestrator.core.placement import CapacityRequest
 from orchestrator.core.reasons import TrialReason
 from orchestrator.core.records import Record
-from orchestrator.search.base import AbstractProposer, SearchState
 from orchestrator.search.encoding import distributions, parameters, storable
-from orchestrator.search.optuna_samplers import OptunaProposer
-from orchestrator.search.plimsoll import PlimsollProposer
-from orchestrator.search.transfer import EarlierStudy, transfer_notes
+from orchestrator.search.observations import CONSTRAINTS_LIST, constraints_of
 from orchestrator.study.identity import check_same_job
 from orchestrator.study.locks import AbstractLock, DriverLock, exclusive_driver
-from orchestrator.study.optuna_private import StudyStorage
-from orchestrator.study.retry import Clock, RetryPolicy
+from orchestrator.study.optuna_private import StudyStorage, constraint_key
+from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 from orchestrator.study.serialization import (
     RECORD,
     keep_end,
@@ -44,21 +42,23 @@ from orchestrator.study.serialization import (
 )
 from orchestrator.study.storage import (
     created_study,
+    is_unavailable,
     open_storage,
     opened_storage,
+    safe_url,
     storage_errors,
+    storage_reason,
     storage_url,
 )
-from orchestrator.study.writer import StudyWriter
-from search_spaces.costs.forecast import SearchPrior
-from search_spaces.errors import PlanError
+from search_spaces.errors import PlanError, StudyError, StudyLost
 from search_spaces.facts import ClusterFacts, Provenance, Understanding
 from search_spaces.plan import Plan
-from search_spaces.plan_table import Candidates
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Fingerprint
+from search_spaces.trial import Measured, OutOfMemory
+
+Answer = TypeVar("Answer")
 
 VALUE_NAMES: Mapping[Metric, str] = {
     "samples_per_second": "samples per second",
@@ -66,6 +66,8 @@ VALUE_NAMES: Mapping[Metric, str] = {
     "headroom": "share of memory left free",
 }
 _PLAN, _REASON = "plan", "reason"
+_ASKED = "asked"  # key of a token that identifies one call of `ask` across its attempts
+_STATES = {Measured: TrialState.COMPLETE, OutOfMemory: TrialState.PRUNED}
 _REASONS: TypeAdapter[TrialReason] = TypeAdapter(
     Annotated[TrialReason, Field(discriminator="kind")]
 )
@@ -110,11 +112,16 @@ def _name_values(study: optuna.Study, metric: Metric) -> None:
             study.set_metric_names(names)
 
 
+@final
 class Study:
     """Trials of one sweep. One driver writes it at a time: see `exclusive_driver`.
 
+    Each call is retried while the database is unavailable, and takes effect once: if an answer was
+    lost, the next attempt finds what the one before has written.
+
     Raises:
-        StudyLost: From any method that writes, if the storage is unavailable for too long.
+        StudyLost: From any method, if the database stays away past the time limit.
+        StudyError: From any method, if another driver has taken the study meanwhile.
     """
 
     def __init__(
@@ -122,7 +129,6 @@ class Study:
         spec: SweepSpec,
         name: str,
         space: Space,
-        earlier: Sequence[EarlierStudy] = (),
         lock: AbstractLock | None = None,
         clock: Clock | None = None,
         storage: StudyStorage | None = None,
@@ -133,7 +139,6 @@ class Study:
             spec: The sweep's specification.
             name: The study's name.
             space: The plans that may be tried.
-            earlier: Other studies of the same job, for transfer.
             lock: This driver's lock; None if there can be no other driver.
             clock: Times the retries of an unavailable storage.
             storage: Optuna's storage; None: opens the one that the specification names.
@@ -144,26 +149,18 @@ class Study:
         self._spec = spec
         self._space = space
         self._distributions = storable(distributions(space))
-        self._name, url = name, storage_url(spec, name)
+        self._name, self._url = name, storage_url(spec, name)
+        self._objective = Objective.of(spec)
         self._notices: list[str] = []  # until somebody listens
         self._lock = lock
         self._retry = RetryPolicy("the study's storage", 60 * spec.study.wait_minutes, clock)
-        with storage_errors(url):
-            storage = storage or open_storage(url)
-            if lock is not None and isinstance(storage, StudyStorage):
-                lock.guard(storage.engine)
-            self._study = study_in(storage, spec, name)
-            self._writer = StudyWriter(storage, self._study, spec, self._retry, lock)
-            self._records = list(records_of(self._study, self._notices.append))
-        self._free = np.ones(len(space.table), dtype=bool)  # candidates without a trial
-        for record in self._records:
-            self._mark_tried(record.plan)
-        self._open: dict[int, tuple[int, Plan]] = {}  # Optuna's id and the plan, by number
-        # each driver of a study draws other random numbers, but a repeated sweep draws the same
-        seed = (spec.study.seed + len(self._records)) % 2**32
-        self._proposer = _proposer(space, spec, seed, earlier)
-        self._ranking = self._proposer if isinstance(self._proposer, PlimsollProposer) else None
-        self._earlier = earlier
+        with storage_errors(self._url):
+            self._storage = storage or open_storage(self._url)
+            if lock is not None and isinstance(self._storage, StudyStorage):
+                lock.guard(self._storage.engine)
+            self._study = study_in(self._storage, spec, name)
+            self._id = self._storage.get_study_id_from_name(name)
+            records_of(self._study, self._notices.append)  # says which of them are damaged
 
     def say_through(self, say: Callable[[str], None]) -> None:
         """Sets the function that receives messages about the storage and what it holds."""
@@ -189,11 +186,12 @@ class Study:
 
     def records(self) -> tuple[Record, ...]:
         """Returns the records of all trials that ended with one, by number."""
-        return tuple(sorted(self._records, key=lambda record: record.number))
+        records = self._call(records_of)
+        return tuple(sorted(records, key=lambda record: record.number))
 
     def validations(self) -> tuple[Record, ...]:
         """Returns the records of all validations, in the order in which they ended."""
-        return self._writer.call(kept_validations)
+        return self._call(kept_validations)
 
     def driver_started(
         self,
@@ -220,7 +218,6 @@ class Study:
             records=self.records(),
             validations=self.validations(),
             interrupted=self.interrupted(),
-            untried=self.untried_count(),
             memory_limit_bytes=cluster.memory_limit_bytes,
             device=cluster.device,
             folder=str(Path.cwd()),
@@ -232,11 +229,11 @@ class Study:
 
     def keep_validation(self, validation: Record) -> None:
         """Stores a validation; its trial has ended and does not change."""
-        self._writer.call(lambda study: keep_validation(study, validation))
+        self._call(lambda study: keep_validation(study, validation))
 
     def keep_understanding(self, understanding: Understanding) -> None:
         """Stores how the job is understood, so that readers of the study need not run its code."""
-        self._writer.call(lambda study: keep_understanding(study, understanding))
+        self._call(lambda study: keep_understanding(study, understanding))
 
     def keep_provenance(self, provenance: Provenance) -> tuple[Provenance, ...]:
         """Stores user, code and data of a driver that starts.
@@ -244,80 +241,69 @@ class Study:
         Returns:
             The provenances of all drivers of the study, including this one.
         """
-        self._writer.call(lambda study: keep_provenance(study, provenance))
-        return self._writer.call(kept_provenances)
+        self._call(lambda study: keep_provenance(study, provenance))
+        return self._call(kept_provenances)
 
     def keep_end(self, ended: SweepEnded) -> None:
         """Stores how the sweep ended."""
-        self._writer.call(lambda study: keep_end(study, ended))
-
-    def untried(self) -> Candidates:
-        """Returns the candidates without a finished or running trial, in the space's order."""
-        return Candidates(self._space.table.take(self._free))
-
-    def untried_count(self) -> int:
-        """Returns the number of candidates without a finished or running trial."""
-        return int(np.count_nonzero(self._free))
-
-    def propose(self, prior: SearchPrior | None = None) -> PlanProposed:
-        """Returns the sampler's next proposal. There must be an untried candidate.
-
-        Args:
-            prior: Forecasts of the space's candidates, or None while there are none.
-        """
-        return self._proposer.propose(self._search_state(prior))
-
-    def transferred(self, ours: Fingerprint) -> tuple[TrialsTransferred, ...]:
-        """Returns what the search learns from each other study on this fingerprint."""
-        return transfer_notes(self._earlier, ours)
-
-    def regret_bound(self, prior: SearchPrior | None = None) -> float | None:
-        """Returns how much faster than the best any untried candidate is at most (95 % confidence).
-
-        None if nothing was measured, or if the sampler computes no bound.
-        """
-        if not self._free.any():
-            return 1.0
-        return self._proposer.regret_bound(self._search_state(prior))
-
-    def leaders(self, count: int, prior: SearchPrior | None = None) -> tuple[Plan, ...]:
-        """Returns the plans that the search expects to be best, best first; at most `count`.
-
-        Samplers of Optuna have no model of all plans; then Plimsoll's search answers.
-        """
-        if self._ranking is None:
-            self._ranking = PlimsollProposer(self._space, self._spec, self._spec.study.seed)
-        return self._ranking.leaders(self._search_state(prior), count)
+        self._call(lambda study: keep_end(study, ended))
 
     def ask(self, plan: Plan, reason: TrialReason) -> int:
-        """Opens a trial of a plan, and returns its number."""
-        attributes: dict[str, Any] = {_PLAN: plan.as_dict(), _REASON: asdict(reason)}
+        """Opens a trial of a plan, and returns its number.
+
+        One commit: a driver that dies meanwhile leaves either no trial or a complete one.
+        """
+        token = uuid4().hex
         params = parameters(plan, self._distributions)
-        template = {
-            "params": params,
-            "distributions": None if params is None else self._distributions,
-        }
-        number, trial_id = self._writer.open(attributes, template)
-        self._mark_tried(plan)
-        self._open[number] = trial_id, plan
-        return number
+        frozen = create_trial(
+            state=TrialState.RUNNING,
+            user_attrs={_PLAN: plan.as_dict(), _REASON: asdict(reason), _ASKED: token},
+            params=params,
+            distributions=None if params is None else self._distributions,
+        )
+
+        def create(attempt: int) -> int:
+            for trial in self._running() if attempt else ():
+                if trial.user_attrs.get(_ASKED) == token:
+                    return trial._trial_id
+            return self._storage.create_new_trial(self._id, frozen)
+
+        trial_id = self._retried(create)
+        return self._retried(lambda _: self._storage.get_trial_number_from_id(trial_id))
 
     def tell(self, record: Record) -> None:
-        """Closes a trial with its record."""
-        trial_id, _ = self._open[record.number]
-        self._writer.close(trial_id, record)
-        del self._open[record.number]
-        self._records.append(record)
+        """Ends a trial with its record, unless an earlier attempt has.
+
+        A trial that ran out of memory has no value and a violated constraint: samplers ignore
+        failed trials. Outcomes that say nothing about the plan are failures.
+        """
+        state = _STATES.get(type(record.outcome), TrialState.FAIL)
+        measured = state is TrialState.COMPLETE
+        values = (score(record, self._objective),) if measured else None
+
+        def write(attempt: int) -> None:
+            trial_id = self._id_of(record.number)
+            if attempt and self._has_record(trial_id):
+                return
+            with self._storage.transaction():
+                self._storage.set_trial_user_attr(trial_id, RECORD, record_to_json(record))
+                self._constrain(trial_id, constraints_of(record, self._objective))
+                self._storage.set_trial_state_values(trial_id, state, values)
+
+        try:
+            self._retried(write)
+        except UpdateFinishedTrialError:
+            raise StudyError(
+                f"study {self._name}: another driver has ended a trial that ran here;"
+                " only one driver may tune a study at a time"
+            ) from None
 
     def interrupted(self) -> tuple[InterruptedTrial, ...]:
         """Returns the trials that an earlier driver left running."""
-        running = self._writer.running()
         return tuple(
             found
-            for trial in running
-            if trial.number not in self._open
-            and _PLAN in trial.user_attrs
-            and (found := self._interrupted(trial)) is not None
+            for trial in self._running()
+            if _PLAN in trial.user_attrs and (found := self._interrupted(trial)) is not None
         )
 
     def _interrupted(self, trial: FrozenTrial) -> InterruptedTrial | None:
@@ -327,7 +313,7 @@ class Study:
             reason = _REASONS.validate_python(trial.user_attrs[_REASON])
         except (PlanError, KeyError, TypeError, ValidationError) as error:
             self._notices.append(f"trial {trial.number} is given up: it cannot be read ({error})")
-            self._writer.fail(trial.number)
+            self.abandon(trial.number)
             return None
         return InterruptedTrial(
             number=trial.number,
@@ -337,30 +323,73 @@ class Study:
         )
 
     def abandon(self, number: int, record: Record | None = None) -> None:
-        """Marks a trial as failed, unless it has ended in the meantime.
+        """Marks a trial as failed, unless it has ended in the meantime. One commit.
 
         Args:
             number: The trial.
             record: Counts the trial as tried; without a record its plan can run again.
         """
-        opened = self._open.pop(number, None)
-        if record is None and opened and all(one.plan != opened[1] for one in self._records):
-            self._free[self._space.table.rows_of(opened[1])] = True
-        self._writer.fail(number, None if record is None else record_to_json(record))
-        if record is not None:
-            self._records.append(record)
-            self._mark_tried(record.plan)
 
-    def _search_state(self, prior: SearchPrior | None) -> SearchState:
-        return SearchState(
-            records=self._records,
-            free=self._free,
-            running=tuple(plan for _, plan in self._open.values()),
-            prior=prior,
+        def write(_: int) -> None:
+            trial_id = self._id_of(number)
+            if self._has_ended(trial_id):
+                return
+            with self._storage.transaction():
+                if record is not None:
+                    self._storage.set_trial_user_attr(trial_id, RECORD, record_to_json(record))
+                self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
+
+        self._retried(write)
+
+    def _running(self) -> tuple[FrozenTrial, ...]:
+        """Returns the trials that have not ended, of any driver."""
+        return self._call(
+            lambda study: tuple(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
         )
 
-    def _mark_tried(self, plan: Plan) -> None:
-        self._free[self._space.table.rows_of(plan)] = False
+    def _call(self, act: Callable[[optuna.Study], Answer]) -> Answer:
+        """Returns the result of `act`, which may be called several times."""
+        return self._retried(lambda _: act(self._study))
+
+    def _retried(self, act: Callable[[int], Answer]) -> Answer:
+        def attempted(attempt: int) -> Answer:
+            try:
+                if self._lock is not None:
+                    self._lock.check()
+                return act(attempt)
+            except (StorageInternalError, SQLAlchemyError) as error:
+                fault = storage_reason(error, self._url)
+                if is_unavailable(error.__cause__) or is_unavailable(error):
+                    raise Unavailable(fault) from error
+                raise StudyError(f"the study cannot be written: {fault}") from error
+
+        try:
+            return self._retry.call(attempted)
+        except Unavailable as error:
+            raise StudyLost(
+                f"study.storage {safe_url(self._url)} is unavailable ({error}) for longer than"
+                f" study.wait_minutes ({self._spec.study.wait_minutes:g}): all earlier results are"
+                " stored there; the same command resumes the sweep"
+            ) from error
+
+    def _id_of(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+
+    def _has_ended(self, trial_id: int) -> bool:
+        return self._storage.get_trial(trial_id).state.is_finished()
+
+    def _has_record(self, trial_id: int) -> bool:
+        trial = self._storage.get_trial(trial_id)
+        return trial.state.is_finished() and RECORD in trial.user_attrs
+
+    def _constrain(self, trial_id: int, constraints: Mapping[str, float]) -> None:
+        attributes: dict[str, Any] = {
+            constraint_key(name): constraints[name] for name in constraints
+        }
+        if constraints:
+            attributes[CONSTRAINTS_LIST] = list(constraints.values())
+        for key, value in attributes.items():
+            self._storage.set_trial_system_attr(trial_id, key, value)
 
 
 def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: DriverLock) -> None:
@@ -379,12 +408,3 @@ def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: Driver
     with storage_errors(url), opened_storage(url) as storage:
         lock.guard(storage.engine)
         keep_taken_back(optuna.load_study(study_name=name, storage=storage), numbers)
-
-
-def _proposer(
-    space: Space, spec: SweepSpec, seed: int, earlier: Sequence[EarlierStudy]
-) -> AbstractProposer:
-    sampler = spec.study.sampler
-    if sampler == "plimsoll":
-        return PlimsollProposer(space, spec, seed, earlier)
-    return OptunaProposer(space, sampler, Objective.of(spec), seed)

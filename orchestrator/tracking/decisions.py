@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from pydantic import TypeAdapter
 
 from orchestrator.core.inputs import DriverStarted, Input
 from orchestrator.core.instructions import Instruction, Run
-from orchestrator.tracking.events import LineFile
 from search_spaces.spec.schema import SweepSpec
 
 VERSION: Final = 1
@@ -30,24 +29,14 @@ def decisions_file(spec: SweepSpec, name: str) -> Path:
     return Path(spec.study.folder, name, FILE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionLog:
-    """Appends inputs and instructions to a file."""
-
-    lines: LineFile
-
-    def write(self, given: DriverStarted | Input, instructions: Sequence[Instruction]) -> None:
-        """Appends an input, and what the controller decided on it."""
-        line = {
-            "version": VERSION,
-            "input": {"kind": type(given).__name__, **_input_to_json(given)},
-            "instructions": [instruction_to_json(one) for one in instructions],
-        }
-        self.lines.append(json.dumps(line, separators=(",", ":")))
-
-    def close(self) -> None:
-        """Closes the file."""
-        self.lines.close()
+def decision_line(given: DriverStarted | Input, instructions: Sequence[Instruction]) -> str:
+    """Returns the line of an input, and of what the controller decided on it."""
+    line = {
+        "version": VERSION,
+        "input": {"kind": type(given).__name__, **_input_to_json(given)},
+        "instructions": [instruction_to_json(one) for one in instructions],
+    }
+    return json.dumps(line, separators=(",", ":"))
 
 
 def instruction_to_json(instruction: Instruction) -> Json:
@@ -67,11 +56,14 @@ def instruction_to_json(instruction: Instruction) -> Json:
 def _input_to_json(given: DriverStarted | Input) -> Json:
     if not isinstance(given, DriverStarted):
         return _dump(given)
+    table = given.space.table
+    tried = {row for record in given.records for row in table.rows_of(record.plan).tolist()}
     return {
         **_dump(given, leave_out=("space", "spec", "understanding")),
         "spec": given.spec.for_workers.model_dump(mode="json"),
         "baseline": given.space.baseline.as_dict(),
-        "plans": len(given.space.candidates),
+        "plans": len(table),
+        "untried": len(table) - len(tried),
     }
 
 

@@ -83,7 +83,8 @@ class MlflowCallback(AbstractCallback):
 
     def on_event(self, event: Event, state: SweepState) -> None:
         """Queues an event if MLflow needs it."""
-        self._last = state
+        if isinstance(event, SweepStarted | TrialEnded | SweepEnded):
+            self._last = state  # of a group that started, a result may not be stored yet
         if isinstance(event, SweepStarted | GroupStarted | TrialEnded | SweepEnded):
             self._items.put((event, state))
         if not self._thread.is_alive() and isinstance(event, SweepStarted):
@@ -140,7 +141,8 @@ class MlflowCallback(AbstractCallback):
         if self._writer is None:
             self._writer = StudyWriter(state, self._provenances)
         self._writer.describe_workers(state)
-        self._writer.add_missing(state)
+        if not isinstance(event, GroupStarted):
+            self._writer.add_missing(state)
         if event is None:
             self._writer.finish(state)
 

@@ -110,6 +110,19 @@ def make_state(
     return state
 
 
+def searching(
+    spec: SweepSpec, space: Space, records: Sequence[Record] = (), running: Sequence[Plan] = ()
+) -> SweepState:
+    """The state of a driver that resumes with these records, and runs trials of these plans."""
+    _, state = next(sweep(spec, space, (), before=records))
+    for number, plan in enumerate(running, len(records)):
+        trial = TrialStarted(
+            number=number, plan=plan, reason=PROPOSED, deadline_seconds=60.0, at=BEGAN
+        )
+        state = advance(state, trial)
+    return state
+
+
 def sweep(
     spec: SweepSpec,
     space: Space,

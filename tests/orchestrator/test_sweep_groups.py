@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.placement import CapacityRequest, Node
-from orchestrator.sweep import MAX_GROUPS, capacity_request, groups_on_head
+from orchestrator.core.placement import (
+    MAX_GROUPS,
+    CapacityRequest,
+    Node,
+    capacity_request,
+    groups_on_head,
+)
+from orchestrator.sweep import check_groups
 from search_spaces.errors import SpecError
 from tests.orchestrator.records import make_space, make_spec
 
@@ -56,7 +62,7 @@ def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:
 )
 def test_more_than_there_is_room_for_are_refused(cluster: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError) as refused:
-        wanted(NODES, **cluster)
+        check_groups(*wanted(NODES, **cluster), NODES)
 
     (fault,) = refused.value.faults
     assert fault.path == "cluster.groups"

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.simulation.replay import main, replay, replay_lines
 from orchestrator.core.failures import failure_decision
-from orchestrator.tracking.decisions import DecisionLog
+from orchestrator.tracking.decisions import decision_line
 from orchestrator.tracking.events import LineFile
 from search_spaces.errors import UserError
 from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
@@ -36,10 +36,10 @@ def log(tmp_path: Path) -> Path:
     second.report(second.ask(), DIED)
     second.run(iter([make_measured(30.0 + number) for number in range(9)]))
     assert second.state.ended is not None
-    lines = DecisionLog(lines=LineFile(path, print))
+    lines = LineFile(path, print)
     for sweep in (first, second):
         for given, instructions in sweep.decisions:
-            lines.write(given, instructions)
+            lines.append(decision_line(given, instructions))
     lines.close()
     return path
 
@@ -52,6 +52,8 @@ def test_the_same_code_decides_the_same(log: Path, capsys: pytest.CaptureFixture
     assert [step.kind for step in steps].count("DriverStarted") == 2
     done = {one["kind"] for step in steps for one in step.recorded}
     assert done >= {"Run", "Store", "Abandon", "Propose", "Open", "Dismiss", "End"}
+    runs = [one for step in steps for one in step.recorded if one["kind"] == "Run"]
+    assert all("spec" not in run["request"] for run in runs)
     assert main([str(log.parent)]) == 0
     shown = capsys.readouterr().out
     assert "start group group-1, run trial 0 on group-1" in shown

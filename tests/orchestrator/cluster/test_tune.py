@@ -16,8 +16,8 @@ import pytest
 import ray
 from ray.actor import ActorHandle
 
-from orchestrator.cluster.loop import GroupRunner, TuneCluster, run_groups
 from orchestrator.cluster.runtime import configure_ray
+from orchestrator.cluster.tune import GroupRunner, TuneCluster, run_groups
 from orchestrator.cluster.worker_group import GroupFailed, WarmGroup, WorkerGroup
 from orchestrator.controller import steady_clock
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted

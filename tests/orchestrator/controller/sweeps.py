@@ -132,7 +132,7 @@ class Sweep:
 
     @property
     def state(self) -> SweepState:
-        return self.controller.sweep
+        return self.controller.state.sweep
 
     @property
     def notes(self) -> list[str]:
@@ -148,7 +148,7 @@ class Sweep:
     def next(self) -> Run | None:
         """Returns the next trial that a group is told to run, None if none can start now."""
         if not self.cluster.runs:
-            self.controller.tick()
+            self.controller.step()
         return self.cluster.runs.pop(0) if self.cluster.runs else None
 
     def ask(self) -> Run:
@@ -175,10 +175,14 @@ class Sweep:
             lost_nodes=lost,
             at=self.clock.now,
         )
-        self.controller.receive(finished)
+        self.put(finished)
 
     def stop(self, by: str = "SIGTERM") -> None:
-        self.controller.receive(StopRequested(cause=Stopped(by=by), at=0.0))
+        self.put(StopRequested(cause=Stopped(by=by), at=0.0))
+
+    def put(self, given: Input) -> None:
+        self.controller.put(given)
+        self.controller.step()
 
     def run(self, outcomes: Iterator[Outcome] | None = None) -> list[Plan]:
         """Runs trials until there are no more."""

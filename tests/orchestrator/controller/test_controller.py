@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,18 @@ from sqlalchemy import text
 
 from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import (
-    Event,
     GroupStarted,
     SweepEnded,
     SweepStarted,
     TrialEnded,
     TrialStarted,
 )
+from orchestrator.core.inputs import StopRequested
+from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.notes import ForecastsEnded, Message
 from orchestrator.core.reasons import IsBaseline, Remeasures, Sampled, Validates
-from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.core.records import Record
+from orchestrator.core.state import SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
 from orchestrator.report.live import PlainView
 from orchestrator.report.sweep_document import render_report, report_page
@@ -35,7 +38,7 @@ from orchestrator.tracking.mlflow_fields import trial_tags
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.errors import StudyError
 from search_spaces.plan import Plan
-from search_spaces.trial import Cancelled, Crashed, PlanForecast, Stopped
+from search_spaces.trial import Cancelled, Crashed, PlanForecast, Stopped, TimedOut
 from tests.orchestrator.controller.sweeps import PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import BEGAN, make_spec
 from tests.orchestrator.study.values import stored_end
@@ -196,6 +199,7 @@ def test_a_storage_that_comes_back_gets_results_but_no_trial_and_no_end(
     assert ours.phase is Phase.DONE
     assert ours.next() is None
     assert ours.outcomes == [make_measured(rates[1 - failing])]
+    assert [record.outcome for record in ours.state.records] == ours.outcomes
     assert ours.events(SweepEnded) == []
     assert load_state(ours.spec, "demo").ended is None
     assert sorted(ours.cluster.dismissed) == ours.cluster.started
@@ -217,59 +221,54 @@ def test_a_stop_lets_the_next_driver_run_the_trial(sweep: Make) -> None:
 
     again = sweep()
     assert len(again.state.records) == 1  # what was cancelled is no measurement
-    assert stopped.request.plan in again.study.untried()
+    assert again.state.untried_count == len(again.state.space.table) - 1
     assert len(again.run()) == 2
 
 
-class Interrupted(AbstractCallback):
-    """Stands for a signal that comes while an event of this kind is handled."""
+def test_a_signal_while_a_result_is_stored_ends_the_loop_after_it(
+    sweep: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, stop = sweep(), StopRequested(cause=Stopped(by="Ctrl-C"), at=0.0)
+    run, tell = ours.ask(), ours.study.tell
 
-    def __init__(self, kind: type[Event]) -> None:
-        self._kind = kind
+    def interrupted(record: Record) -> None:
+        ours.controller.put(stop)  # as a signal's handler does
+        tell(record)
 
-    def on_event(self, event: Event, state: SweepState) -> None:
-        if isinstance(event, self._kind):
-            raise KeyboardInterrupt
+    monkeypatch.setattr(ours.study, "tell", interrupted)
+    ours.report(run, make_measured())
+    assert ours.state.running  # the next trial, which is closed
+    ours.controller.run()
 
-    def close(self) -> None:
-        pass
-
-
-def test_a_signal_while_a_trial_starts_closes_it(sweep: Make) -> None:
-    ours = sweep(callbacks=(Interrupted(TrialStarted),))
-    with pytest.raises(KeyboardInterrupt):
-        ours.controller.tick()
-    ours.stop("Ctrl-C")
-
-    assert ours.recorder.kinds == [SweepStarted, TrialStarted, TrialEnded, SweepEnded]
-    assert ours.cluster.runs == []
+    assert ours.outcomes == [make_measured(), Cancelled(cause=stop.cause)]
+    assert stored_end(ours.spec, "demo") == ours.state.ended
+    assert ours.recorder.heard[-1] == (ours.state.ended, ours.state)
     assert sweep().study.interrupted() == ()
 
 
-@pytest.mark.parametrize("trials", [1, 3])
-def test_a_signal_while_a_result_is_stored_loses_no_end(
-    sweep: Make, monkeypatch: pytest.MonkeyPatch, trials: int
-) -> None:
-    """Callbacks receive the end of the trial and of the sweep, and the plan can run again."""
-    ours = sweep(trials=trials)
+@dataclass
+class Hanging(PlayedCluster):
+    """A cluster that hangs while it releases workers, until the watchdog ends the driver."""
+
+    give_up: Callable[[], None] = lambda: None
+
+    def send(self, group: str, message: Run | Release | Dismiss) -> None:
+        super().send(group, message)
+        if isinstance(message, Release):
+            self.give_up()
+            raise TimeoutError  # the process ends here
+
+
+def test_a_result_that_waits_for_a_cluster_that_is_gone_is_stored(tmp_path: Path) -> None:
+    spec, cluster = make_spec(study={"folder": str(tmp_path), "sampler": "random"}), Hanging()
+    ours, outcome = Sweep(spec, cluster), TimedOut(deadline_seconds=60.0, detail="too slow")
+    cluster.give_up = lambda: ours.controller.give_up(Stopped(by="the head has died"))
     run = ours.ask()
 
-    def interrupt(_: object) -> None:
-        raise KeyboardInterrupt
+    with pytest.raises(TimeoutError):
+        ours.report(run, outcome)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(ours.study, "tell", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            ours.report(run, make_measured())
-    ours.stop("Ctrl-C")
-
-    assert ours.recorder.kinds[-2:] == [TrialEnded, SweepEnded]
-    assert ours.outcomes == [Cancelled(cause=Stopped(by="Ctrl-C"))]
-    assert ours.state.running == ()
-    assert stored_end(ours.spec, "demo") == ours.state.ended
-    again = sweep(trials=trials)
-    assert again.study.interrupted() == ()
-    assert again.ask().request.plan == run.request.plan
+    assert [record.outcome for record in load_records(spec, "demo")] == [outcome]
 
 
 def test_a_cluster_that_is_gone_blames_no_plan_however_often(sweep: Make) -> None:

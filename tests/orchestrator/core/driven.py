@@ -45,6 +45,7 @@ SPEC = make_spec(
 )
 SPACE = make_space(SPEC)
 BASELINE = SPACE.baseline
+PLANS = len(SPACE.candidates)
 PAIRS = [plan for plan in SPACE.candidates if plan.world_size == 2 and plan != BASELINE]
 LONE = [plan for plan in SPACE.candidates if plan.world_size == 1]
 ANY_REASON = Sampled(sampler="random")
@@ -60,7 +61,6 @@ def driver(**changes: Any) -> DriverStarted:
         "spec": spec,
         "space": space,
         "records": (),
-        "untried": 50,
         "memory_limit_bytes": LIMIT_BYTES,
         "device": "cpu",
         "folder": "/here",

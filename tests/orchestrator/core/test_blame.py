@@ -29,6 +29,7 @@ from search_spaces.trial import (
 from tests.orchestrator.core.driven import (
     BASELINE,
     PAIRS,
+    PLANS,
     Driven,
     budget_of,
     driver,
@@ -98,7 +99,7 @@ def test_a_machine_on_which_nothing_starts_ends_the_sweep_and_blames_no_plan(
     assert ended_by_machine(end.reason)
     assert driven.state.phase is Phase.DONE
     assert outcomes(driven) == []
-    assert driven.state.untried == 50
+    assert driven.state.sweep.untried_count == PLANS
     assert not any(isinstance(one, Store) for one in instructions)
     assert isinstance(instructions[-1], Dismiss)
 
@@ -138,7 +139,7 @@ def test_a_measured_plan_that_fails_as_well_shows_that_it_is_the_machine(failure
     (end,) = (one for one in instructions if isinstance(one, End))
     assert end.reason == MachineFailed(cause=failure.cause, error=failure.detail)
     assert outcomes(driven) == [make_measured()]
-    assert driven.state.untried == 49  # the plan may run again
+    assert driven.state.sweep.untried_count == PLANS - 1  # the plan may run again
     abandoned = [one.ended.record for one in instructions if isinstance(one, Abandon) and one.ended]
     assert {record.plan for record in abandoned} == {BASELINE, PAIRS[0]}
     assert {record.outcome for record in abandoned} == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,40 +23,38 @@ GOOD, WORSE, TIGHT = make_measured(40.0), make_measured(30.0), make_measured(50.
 def test_the_plan_that_one_would_start_with_goes_first() -> None:
     state = state_after()
 
-    action = next_action(state, BEGAN, untried=9)
+    action = next_action(state, BEGAN)
     assert action == Try(baseline=True)
 
     running = advance(state, started(0, state.space.baseline))
-    assert next_action(running, BEGAN, untried=8) == Try(baseline=False)
+    assert next_action(running, BEGAN) == Try(baseline=False)
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "budget", "now", "untried", "reason"),
+    ("outcomes", "budget", "now", "reason"),
     [
-        ([GOOD] * 3, {"trials": 3}, 0.0, 9, BudgetSpent(limit="trials", amount=3)),
-        ([GOOD] * 2, {"trials": 3}, 0.0, 9, None),
-        ([], {"minutes": 2}, 2 * MINUTE, 9, BudgetSpent(limit="minutes", amount=2)),
-        ([], {"minutes": 2}, 2 * MINUTE - 1, 9, None),
-        ([GOOD], {}, 0.0, 0, AllTried(plans=len(state_after().space.candidates))),
-        ([GOOD, WORSE, WORSE], {"patience": 2}, 0.0, 9, NoImprovement(trials=2)),
-        ([GOOD, WORSE, TIGHT], {"patience": 2}, 0.0, 9, NoImprovement(trials=2)),
-        ([WORSE, WORSE, GOOD], {"patience": 2}, 0.0, 9, None),
-        ([make_oom()] * 5, {"patience": 2}, 0.0, 9, None),  # there is none to be better than
-        ([GOOD] + [WORSE] * 9, {"patience": None}, 0.0, 9, None),
+        ([GOOD] * 3, {"trials": 3}, 0.0, BudgetSpent(limit="trials", amount=3)),
+        ([GOOD] * 2, {"trials": 3}, 0.0, None),
+        ([], {"minutes": 2}, 2 * MINUTE, BudgetSpent(limit="minutes", amount=2)),
+        ([], {"minutes": 2}, 2 * MINUTE - 1, None),
+        ([GOOD, WORSE, WORSE], {"patience": 2}, 0.0, NoImprovement(trials=2)),
+        ([GOOD, WORSE, TIGHT], {"patience": 2}, 0.0, NoImprovement(trials=2)),
+        ([WORSE, WORSE, GOOD], {"patience": 2}, 0.0, None),
+        ([make_oom()] * 5, {"patience": 2}, 0.0, None),  # there is none to be better than
+        ([GOOD] + [WORSE] * 9, {"patience": None}, 0.0, None),
         # each took 6 s on two ranks
-        ([GOOD] * 3, {"gpu_hours": 0.01}, 0.0, 9, BudgetSpent(limit="gpu_hours", amount=0.01)),
+        ([GOOD] * 3, {"gpu_hours": 0.01}, 0.0, BudgetSpent(limit="gpu_hours", amount=0.01)),
     ],
 )
 def test_when_it_is_enough(
     outcomes: Sequence[Outcome],
     budget: dict[str, Any],
     now: float,
-    untried: int,
     reason: StopReason | None,
 ) -> None:
     state = state_after(outcomes, budget=budget)
 
-    action = next_action(state, BEGAN + now, untried)
+    action = next_action(state, BEGAN + now)
 
     if reason is None:
         assert isinstance(action, Try)
@@ -64,10 +63,21 @@ def test_when_it_is_enough(
         assert action.reason == reason
 
 
+def test_a_space_that_was_tried_ends_the_search() -> None:
+    state = state_after([GOOD])
+    plans = len(state.space.candidates)
+    for number, plan in enumerate(state.space.candidates):
+        state = advance(state, started(number, plan))
+
+    stop = next_action(replace(state, running=()), BEGAN)
+
+    assert stop == Stop(reason=AllTried(plans=plans))
+
+
 def test_what_is_under_way_counts_towards_the_trials() -> None:
     state = advance(state_after([GOOD], budget={"trials": 2}), started(1, make_plan()))
 
-    assert isinstance(next_action(state, BEGAN, untried=9), Stop)
+    assert isinstance(next_action(state, BEGAN), Stop)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ from tests.orchestrator.core.driven import (
     BASELINE,
     LONE,
     PAIRS,
+    PLANS,
     SPACE,
     STOPPED,
     Driven,
@@ -224,12 +225,11 @@ def died(times: int, *, alone: bool = True) -> Retry:
 @pytest.mark.parametrize(
     ("trial", "reopened", "untried", "closed"),
     [
-        (left(IsBaseline()), True, 50, None),
-        (left(IsBaseline(), in_space=False), False, 50, None),
-        (left(Remeasures(trial=1)), False, 50, None),
-        (left(died(1)), False, 49, DRIVER_DIED_TWICE),
-        (left(died(1), in_space=False), False, 50, DRIVER_DIED_TWICE),
-        (left(Retry(trial=2, cause=NodesLost(nodes=("a",)))), True, 50, None),
+        (left(IsBaseline()), True, PLANS, None),
+        (left(IsBaseline(), in_space=False), False, PLANS, None),
+        (left(Remeasures(trial=1)), False, PLANS, None),
+        (left(died(1)), False, PLANS - 1, DRIVER_DIED_TWICE),
+        (left(Retry(trial=2, cause=NodesLost(nodes=("a",)))), True, PLANS, None),
     ],
 )
 def test_a_trial_that_an_earlier_driver_left_is_closed(
@@ -243,7 +243,7 @@ def test_a_trial_that_an_earlier_driver_left_is_closed(
     assert abandon.number == 4
     assert (abandon.ended and abandon.ended.record.outcome) == closed
     assert [record.outcome for record in state.sweep.records] == ([closed] if closed else [])
-    assert state.untried == untried
+    assert state.sweep.untried_count == untried
 
     (opening,) = handle(state, NodesChanged(nodes=nodes("a"), at=BEGAN))[1]
     assert isinstance(opening, Open)
@@ -318,7 +318,7 @@ def test_a_stop_closes_what_runs_and_what_waits() -> None:
     assert instructions[3] == End(reason=STOPPED, at=driven.now)
     assert driven.state.phase is Phase.DONE
     assert driven.state.sweep.running == ()
-    assert driven.state.untried == 50  # the next driver may run them
+    assert driven.state.sweep.untried_count == PLANS  # the next driver may run them
     assert driven.stop() == ()
 
 
@@ -423,11 +423,11 @@ def test_the_leaders_are_measured_again_between_search_and_validation() -> None:
     (opened,) = log
     assert isinstance(opened, Open)
     assert (opened.plan, opened.reason) == (other, Remeasures(trial=1))
-    untried = driven.state.untried
+    untried = driven.state.sweep.untried_count
     log = driven.open()
     assert driven.state.phase is Phase.REMEASURING
     assert kinds(log) == [TrialStarted, Run]  # on the workers that are there
-    assert driven.state.untried == untried
+    assert driven.state.sweep.untried_count == untried
 
     log = driven.report("group-1", 2, make_measured(30.0))
     assert isinstance(log[-1], ChooseFinalists)  # others may lead by now

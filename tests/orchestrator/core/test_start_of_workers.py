@@ -30,8 +30,8 @@ def after_start() -> SweepState:
 def test_the_minutes_of_a_budget_begin_when_the_first_workers_are_ready() -> None:
     state = after_start()
 
-    assert isinstance(next_action(state, BEGAN + START_SECONDS + 119.0, 9), Try)
-    assert isinstance(next_action(state, BEGAN + START_SECONDS + 120.0, 9), Stop)
+    assert isinstance(next_action(state, BEGAN + START_SECONDS + 119.0), Try)
+    assert isinstance(next_action(state, BEGAN + START_SECONDS + 120.0), Stop)
     assert trial_deadline_seconds(state, BEGAN + START_SECONDS + 40.0) == 80.0
 
 

@@ -18,6 +18,7 @@ from search_spaces.hardware.catalogue import find_device
 from search_spaces.spec.load import spec_to_yaml
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import PROPOSED, make_record, make_spec
+from tests.orchestrator.study.values import next_plan
 from tests.outcomes import LIMIT_BYTES, make_measured
 from workers.models.load import describe
 from workers.tracing.trace import trace
@@ -37,7 +38,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSpec:
     space = sweep_space(spec, describe(spec.model, spec.train), CLUSTER)
     study = Study(spec, "slow", space)
     for _ in range(2):
-        plan = study.propose().plan
+        plan = next_plan(study)
         number = study.ask(plan, PROPOSED)
         outcome = make_measured(16 / 3600)
         study.tell(make_record(number, plan, outcome))

@@ -31,6 +31,15 @@ def test_a_signal_interrupts_and_says_which_it_was(signum: signal.Signals, words
     assert signal.getsignal(signum) is before
 
 
+def test_a_signal_is_delivered_to_a_loop_that_waits_for_it() -> None:
+    delivered: list[str] = []
+    with termination_as_interrupt() as came:
+        came.deliver = lambda: delivered.append(str(came))
+        interrupt(signal.SIGTERM)
+
+    assert delivered == ["SIGTERM"]
+
+
 # Waits in C without Python's interpreter, as in a call of Ray, with a child of its own
 STUCK = """
 import contextlib, ctypes, subprocess

@@ -6,15 +6,12 @@ import numpy as np
 import optuna
 import pytest
 
-from orchestrator.core.objective import Objective
 from orchestrator.core.records import Record
-from orchestrator.search.base import AbstractProposer, SearchState
-from orchestrator.search.optuna_samplers import OptunaProposer
-from orchestrator.search.plimsoll import PlimsollProposer
+from orchestrator.search.optuna_samplers import proposer_of
 from search_spaces.space import Space
 from search_spaces.spec.schema import Sampler
 from search_spaces.trial import OutOfMemory
-from tests.orchestrator.records import make_record, make_space, make_spec
+from tests.orchestrator.records import make_record, make_space, make_spec, searching
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
 
 HEADROOM = 0.05
@@ -31,16 +28,11 @@ def space() -> Space:
 
 def searched(space: Space, sampler: Sampler, seed: int) -> tuple[int, float]:
     """Returns trials out of memory after the first ones, and the best speed."""
-    proposer: AbstractProposer = (
-        PlimsollProposer(space, make_spec(), seed)
-        if sampler == "plimsoll"
-        else OptunaProposer(space, sampler, Objective(headroom=HEADROOM), seed)
-    )
-    free, records = np.ones(len(space.table), dtype=bool), list[Record]()
+    spec = make_spec(study={"sampler": sampler, "seed": seed})
+    proposer, records = proposer_of(space, spec, 0), list[Record]()
     for number in range(TRIALS):
-        known = SearchState(records=records, free=free)
-        plan = proposer.propose(known).plan if number else space.baseline
-        free[space.table.rows_of(plan)] = False
+        state = searching(spec, space, records)
+        plan = proposer.propose(state, None).plan if number else space.baseline
         records.append(make_record(number, plan, outcome_of(plan)))
     fitting = [rate(r.plan) for r in records if share_of_limit(r.plan) <= 1 - HEADROOM]
     return sum(isinstance(r.outcome, OutOfMemory) for r in records[LEARNED:]), max(fitting)

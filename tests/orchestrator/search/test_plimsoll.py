@@ -12,7 +12,6 @@ import pytest
 from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
 from orchestrator.search import plimsoll
-from orchestrator.search.base import SearchState
 from orchestrator.search.encoding import distributions, table_features
 from orchestrator.search.observations import Observation
 from orchestrator.search.plimsoll import PlimsollProposer
@@ -21,7 +20,7 @@ from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import Crashed, Measured
-from tests.orchestrator.records import make_record, make_space, make_spec
+from tests.orchestrator.records import make_record, make_space, make_spec, searching
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit
 from tests.outcomes import make_measured
 
@@ -51,13 +50,12 @@ def prospects_of(space: Space, *, factor: float = 1.0) -> SearchPrior:
 
 def searched(space: Space, prior: SearchPrior | None, trials: int) -> list[Record]:
     proposer = PlimsollProposer(space, SPEC, seed=0)
-    free, records = np.ones(len(space.table), dtype=bool), list[Record]()
+    records = list[Record]()
     for number in range(trials):
-        known = SearchState(records=records, free=free, prior=prior)
-        proposal = proposer.propose(known)
+        state = searching(SPEC, space, records)
+        proposal = proposer.propose(state, prior)
         plan = proposal.plan if number else space.baseline
-        assert free[space.table.rows_of(proposal.plan)].all()
-        free[space.table.rows_of(plan)] = False
+        assert state.untried[space.table.rows_of(proposal.plan)].all()
         records.append(replace(make_record(number, plan, outcome_of(plan)), reason=proposal.reason))
     return records
 
@@ -87,10 +85,9 @@ def test_plans_like_one_that_crashes_are_left(space: Space) -> None:
     told = prospects_of(space)
     eager = space.table.is_value("attention", "eager")
     told = replace(told, log_rate=told.log_rate + 0.5 * eager)
-    free, records = np.ones(len(space.table), dtype=bool), list[Record]()
+    records = list[Record]()
     for number in range(7):
-        plan = proposer.propose(SearchState(records=records, free=free, prior=told)).plan
-        free[space.table.rows_of(plan)] = False
+        plan = proposer.propose(searching(SPEC, space, records), told).plan
         broke = Crashed(cause="exception", rank=0, phase="forward", detail="no kernel")
         outcome = broke if plan.attention == "eager" else outcome_of(plan)
         records.append(make_record(number, plan, outcome))
@@ -122,11 +119,9 @@ def test_what_is_left_is_bounded(space: Space) -> None:
     bounds = []
     for trials in (2, 12):
         records = searched(space, told, trials)
-        free = np.ones(len(space.table), dtype=bool)
-        for record in records:
-            free[space.table.rows_of(record.plan)] = False
-        left = proposer.regret_bound(SearchState(records=records, free=free, prior=told))
-        untried = [space.table.plan(row) for row in np.flatnonzero(free)]
+        state = searching(SPEC, space, records)
+        left = proposer.regret_bound(state, told)
+        untried = [space.table.plan(row) for row in np.flatnonzero(state.untried)]
         fitting = [rate(plan) for plan in untried if share_of_limit(plan) <= 0.95]
         assert left is not None
         assert max(fitting) <= left * best_of(records)
@@ -137,26 +132,21 @@ def test_what_is_left_is_bounded(space: Space) -> None:
 
 def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Space) -> None:
     """A batch ignores records since its fit, and skips plans that are no longer free."""
-    prospects, free = prospects_of(space), np.ones(len(space.table), dtype=bool)
+    prospects = prospects_of(space)
     baseline = make_record(0, space.baseline, outcome_of(space.baseline))
     running = list(space.candidates)[1::2][: 2 * plimsoll._RUNNING_PER_CHOICE]
-    for plan in (space.baseline, *running):
-        free[space.table.rows_of(plan)] = False
 
     def asked(*, news: bool, gone: Plan | None = None) -> list[Plan]:
         """Returns three plans; after the first, a record may arrive or a plan become taken."""
-        proposer, left, plans = PlimsollProposer(space, SPEC, seed=0), free.copy(), list[Plan]()
-        records = [baseline]
+        proposer, plans = PlimsollProposer(space, SPEC, seed=0), list[Plan]()
+        records, others = [baseline], list(running)
         for _ in range(3):
-            known = SearchState(
-                records=records, free=left, running=tuple(running + plans), prior=prospects
-            )
-            plans.append(proposer.propose(known).plan)
-            left[space.table.rows_of(plans[-1])] = False
+            state = searching(SPEC, space, records, [*others, *plans])
+            plans.append(proposer.propose(state, prospects).plan)
             if news:
                 records = [baseline, make_record(1, running[0], outcome_of(running[0]))]
             if gone is not None:
-                left[space.table.rows_of(gone)] = False
+                others = [gone, *running]
         return plans
 
     first, second, third = asked(news=False)
@@ -201,8 +191,7 @@ def test_the_search_knows_what_trials_of_one_plan_differ_by(
     monkeypatch.setattr(Search, "leaders", leaders)
     proposer = PlimsollProposer(space, SPEC, seed=0)
     for known in (records, [*records, again]):
-        free = np.ones(len(space.table), dtype=bool)
-        proposer.leaders(SearchState(records=known, free=free, prior=prospects_of(space)), 3)
+        proposer.leaders(searching(SPEC, space, known), prospects_of(space), 3)
 
     before, after = told
     assert max(before) < 0.01

@@ -20,7 +20,7 @@ from orchestrator.core.placement import CapacityRequest
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.study import Study, check_study
-from orchestrator.tracking.decisions import DecisionLog, decisions_file
+from orchestrator.tracking.decisions import decision_line, decisions_file
 from orchestrator.tracking.events import EventFile, LineFile, events_file
 from orchestrator.workspace import save_spec
 from search_spaces.facts import Provenance, Understanding, planned_cluster
@@ -76,14 +76,21 @@ def _sweep(spec: SweepSpec, lock: DriverLock) -> None:
     )
     study.keep_provenance(Provenance(at=0.0, user=str(os.getpid()), is_job=False, code=None))
     log = _MarkedFile(EventFile(events_file(spec, NAME), sys.stderr.write))
-    decisions = DecisionLog(lines=LineFile(decisions_file(spec, NAME), sys.stderr.write))
+    decisions = LineFile(decisions_file(spec, NAME), sys.stderr.write)
     cluster = PlayedCluster(make_nodes("a"))
     started = study.driver_started(CLUSTER, CapacityRequest(groups=1, ranks=2), 1, time.time())
-    controller = Controller(started, study, cluster, (log,), decided=decisions.write)
+    controller = Controller(
+        started,
+        study,
+        cluster,
+        (log,),
+        decided=lambda *decision: decisions.append(decision_line(*decision)),
+    )
     while controller.state.phase is not Phase.DONE:
-        controller.tick()
+        controller.step()
         while cluster.runs:
-            controller.receive(_outcome(cluster.runs.pop(0)))
+            controller.put(_outcome(cluster.runs.pop(0)))
+            controller.step()
     if controller.error is not None:
         raise controller.error
 

@@ -18,7 +18,7 @@ from search_spaces.errors import StudyError, StudyLost
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.test_retry import Hours
-from tests.orchestrator.study.values import NAME, open_study, run, study_spec
+from tests.orchestrator.study.values import NAME, next_plan, open_study, run, study_spec
 from tests.outcomes import make_measured
 from tests.proxies import Proxy, proxy_to
 from tests.rigs.postgres import PASSWORD, QUOTED, Server
@@ -60,7 +60,7 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
         study.say_through(said.append)
-        plan = study.propose().plan
+        plan = next_plan(study)
         number = study.ask(plan, PROPOSED)
         running.stop()
         thread = comes_back(running, AWAY_SECONDS)
@@ -87,9 +87,9 @@ def test_a_server_that_stays_away_ends_the_sweep_and_its_trials_run_again(
     hours = Hours()
     study = Study(spec, NAME, make_space(spec), clock=hours.clock)
     run(study, 1)
-    first = study.propose().plan
+    first = next_plan(study)
     first_number = study.ask(first, PROPOSED)
-    second = study.propose().plan
+    second = next_plan(study)
     second_number = study.ask(second, PROPOSED)
     running.stop()
 
@@ -121,7 +121,7 @@ def test_a_server_that_hangs_is_away(
     """The server accepts data but does not answer; its sessions survive until it continues."""
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
-        plan = study.propose().plan
+        plan = next_plan(study)
         number = study.ask(plan, PROPOSED)
         monkeypatch.setattr("orchestrator.study.postgres.ANSWER_SECONDS", AWAY_SECONDS)
         postgres.suspend()
@@ -155,7 +155,7 @@ def test_a_commit_whose_answer_was_lost_tells_once(
 ) -> None:
     """The commit of a result may be lost, and each of the next trial's."""
     study = open_study(through)
-    plan = study.propose().plan
+    plan = next_plan(study)
     number = study.ask(plan, PROPOSED)
     line.swallow(b"COMMIT", commits)
 

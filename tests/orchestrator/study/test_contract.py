@@ -15,7 +15,7 @@ from orchestrator.study.storage import opened_storage, storage_url
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured
 from tests.orchestrator.records import PROPOSED, make_record
-from tests.orchestrator.study.values import NAME, open_study, run
+from tests.orchestrator.study.values import NAME, next_plan, open_study, run
 from tests.outcomes import every_outcome
 
 
@@ -29,7 +29,7 @@ def states(spec: SweepSpec) -> list[TrialState]:
 def test_every_outcome_comes_back_as_it_was_told(spec: SweepSpec) -> None:
     study = open_study(spec)
     for outcome in every_outcome():
-        plan = study.propose().plan
+        plan = next_plan(study)
         number = study.ask(plan, PROPOSED)
         study.tell(make_record(number, plan, outcome))
 
@@ -55,7 +55,7 @@ def test_a_study_goes_on_where_it_stopped(sampler: str, spec: SweepSpec) -> None
 
 def test_a_trial_under_way_when_its_driver_died_is_offered_once_more(spec: SweepSpec) -> None:
     study = open_study(spec)
-    plan = study.propose().plan
+    plan = next_plan(study)
     number = study.ask(plan, PROPOSED)  # and the driver is gone
 
     second = open_study(spec)

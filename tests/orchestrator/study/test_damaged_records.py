@@ -14,7 +14,7 @@ from orchestrator.study.storage import open_engine, storage_url
 from orchestrator.study.study import Study
 from search_spaces.spec.schema import SweepSpec
 from tests.orchestrator.records import PROPOSED, make_record
-from tests.orchestrator.study.values import NAME, open_study, run, study_spec
+from tests.orchestrator.study.values import NAME, next_plan, open_study, run, study_spec
 from tests.outcomes import make_measured
 
 
@@ -25,7 +25,7 @@ def spec(tmp_path: Path) -> SweepSpec:
 
 def asked(study: Study, count: int) -> list[Record]:
     """Opens trials; returns the records that they would have."""
-    plans = [study.propose().plan for _ in range(count)]
+    plans = [next_plan(study) for _ in range(count)]
     numbers = [study.ask(plan, PROPOSED) for plan in plans]
     return [
         make_record(number, plan, make_measured(30.0 + number))

@@ -12,16 +12,15 @@ import pytest
 from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
 from orchestrator.report.reasons import note_words
-from orchestrator.search.base import SearchState
 from orchestrator.search.plimsoll import PlimsollProposer
-from orchestrator.search.transfer import EarlierStudy
+from orchestrator.search.transfer import EarlierStudy, transfer_notes
 from orchestrator.study.study import Study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import Fingerprint, Measured, Outcome
-from tests.orchestrator.records import PROPOSED, make_record, make_space, make_spec
-from tests.orchestrator.study.values import outcome_of, rate, share_of_limit, study_spec
+from tests.orchestrator.records import PROPOSED, make_record, make_space, make_spec, searching
+from tests.orchestrator.study.values import next_plan, outcome_of, rate, share_of_limit, study_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
 
 SPEC = make_spec(train={"global_batch": 128, "sequence_length": 128})
@@ -54,17 +53,12 @@ def searched(
     space: Space, before: EarlierStudy, trials: int
 ) -> tuple[list[Record], list[Promising]]:
     proposer = PlimsollProposer(space, SPEC, 0, [before])
-    free, records, reasons = (
-        np.ones(len(space.table), dtype=bool),
-        list[Record](),
-        list[Promising](),
-    )
+    records, reasons = list[Record](), list[Promising]()
     for number in range(trials):
-        proposal = proposer.propose(SearchState(records=records, free=free))
+        proposal = proposer.propose(searching(SPEC, space, records), None)
         plan = proposal.plan if number else space.baseline
         assert isinstance(proposal.reason, Promising)
         reasons.append(proposal.reason)
-        free[space.table.rows_of(plan)] = False
         records.append(record(number, plan, outcome_of(plan), CPU_FINGERPRINT))
     return records, reasons
 
@@ -102,7 +96,7 @@ def test_studies_of_the_same_job_are_found(tmp_path: Path) -> None:
         "mine": ours,
     }.items():
         study = Study(spec, name, make_space(spec))
-        plan = study.propose().plan
+        plan = next_plan(study)
         number = study.ask(plan, PROPOSED)
         outcome = make_measured(1.0)
         study.tell(record(number, plan, outcome, CPU_FINGERPRINT))
@@ -115,17 +109,15 @@ def test_studies_of_the_same_job_are_found(tmp_path: Path) -> None:
     assert all(len(study.records) == 1 for study in found)
 
 
-def test_sources_are_named_with_how_far_they_are_trusted(tmp_path: Path, space: Space) -> None:
-    spec = study_spec(tmp_path)
+def test_sources_are_named_with_how_far_they_are_trusted(space: Space) -> None:
     studies = [
         replace(earlier(space, seen), name=name)
         for name, seen in {"same": CPU_FINGERPRINT, "older": OLDER, "away": ELSEWHERE}.items()
     ]
-    study = Study(spec, "mine", make_space(spec), studies)
     count = len(studies[0].records)
     off = math.hypot(2, 10)
 
-    assert tuple(map(note_words, study.transferred(CPU_FINGERPRINT))) == (
+    assert tuple(map(note_words, transfer_notes(studies, CPU_FINGERPRINT))) == (
         f"{count} trials transferred from study same, uncertainty 2 %",
         f"{count} trials transferred from study older, uncertainty {off:.0f} %"
         " (ray missing, here 2.60.0; torch 2.11.0, here 2.13.0)",

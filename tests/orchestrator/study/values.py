@@ -9,14 +9,18 @@ import optuna
 from sqlalchemy import create_engine, text
 
 from orchestrator.core.events import SweepEnded
+from orchestrator.core.inputs import DriverStarted
+from orchestrator.core.placement import CapacityRequest
+from orchestrator.search.optuna_samplers import proposer_of
 from orchestrator.study.serialization import kept_end
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
+from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.trial import Outcome
-from tests.orchestrator.records import PROPOSED, make_record, make_space, make_spec
-from tests.outcomes import make_measured, make_oom
+from tests.orchestrator.records import PROPOSED, make_record, make_space, make_spec, searching
+from tests.outcomes import LIMIT_BYTES, make_measured, make_oom
 
 NAME = "small"
 
@@ -69,12 +73,26 @@ def outcome_of(plan: Plan) -> Outcome:
     return make_oom(share) if share > 1 else make_measured(rate(plan), share)
 
 
+def started(study: Study) -> DriverStarted:
+    cluster = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
+    return study.driver_started(cluster, CapacityRequest(groups=1, ranks=2), 1, 0.0)
+
+
+def next_plan(study: Study) -> Plan:
+    """Returns a plan without a trial."""
+    begun = started(study)
+    tried = {trial.plan for trial in (*begun.records, *begun.interrupted)}
+    return next(plan for plan in begun.space.candidates if plan not in tried)
+
+
 def run(study: Study, trials: int) -> list[Plan]:
     """Runs that number of trials; returns their plans."""
-    plans = []
+    begun = started(study)
+    spec, space, records = begun.spec, begun.space, list(begun.records)
+    proposer = proposer_of(space, spec, len(records))
     for _ in range(trials):
-        plan = study.propose().plan
+        plan = proposer.propose(searching(spec, space, records), None).plan
         number = study.ask(plan, PROPOSED)
-        study.tell(make_record(number, plan, outcome_of(plan)))
-        plans.append(plan)
-    return plans
+        records.append(make_record(number, plan, outcome_of(plan)))
+        study.tell(records[-1])
+    return [record.plan for record in records[len(begun.records) :]]

@@ -1,9 +1,9 @@
 """Worker groups under Ray Tune, and what is heard from them.
 
 A Tune trial is the life of one worker group: Tune starts its process, notices when it dies, and
-carries the reports of the plans that run on the group as results of the trial. Tune's search
-algorithm passes all that to the controller as inputs, and starts groups as the controller says; it
-decides nothing. See decisions 11 and 12.
+carries the reports of the plans that run on the group as results of the trial. Tune runs in a
+thread of its own. Its search algorithm puts all that into the controller's inbox, and takes groups
+to start from a queue; it decides nothing. See decisions 11 and 12.
 
 No other module uses Ray Tune.
 """
@@ -15,8 +15,8 @@ import logging
 import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, final
 
 import ray
@@ -33,8 +33,7 @@ from orchestrator.cluster.nodes import HEAD_RESOURCE, RayNodes
 from orchestrator.cluster.runtime import is_own_ray
 from orchestrator.cluster.worker_group import WarmGroup
 from orchestrator.core.cluster import AbstractCluster
-from orchestrator.core.controller_state import Phase
-from orchestrator.core.inputs import GroupsEnded, StopRequested, TrialFinished
+from orchestrator.core.inputs import GroupsEnded, Input, StopRequested
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
 from orchestrator.host import os_error_behind
@@ -48,13 +47,15 @@ _CHECK_SECONDS = 5.0
 _CLEANUP_SECONDS = 180.0  # for a task to start and to end processes on all nodes, some of them busy
 _TAKE_SECONDS = 5.0  # after which an idle group reports that it is idle
 _HEARTBEAT_SECONDS = 5.0
-_TICK_SECONDS = 1.0
+_SUGGEST_SECONDS = 1.0
+_END_SECONDS = 60.0  # for groups that were dismissed to end, and Tune after them
+_ABANDON_SECONDS = 10.0
 SILENT_SECONDS = 120.0  # before a runner is killed: no machine is too busy for that long
 _QUEUES, _GROUP, _REPORT = "queues", "group", "report"
 
 
-class _QueuesLostError(Exception):
-    """The actor with the queues died or hangs: groups can get no more trials."""
+class _Abandoned(BaseException):
+    """Ends Tune at once; it would clean up after an `Exception`, and wait for groups."""
 
 
 @final
@@ -83,15 +84,25 @@ class TuneCluster(AbstractCluster):
         self._nodes = nodes
         self._seconds = silent_seconds
         self._need: Shortfall | None = None
-        self.starting: deque[str] = deque()  # groups to start
+        self.starting: SimpleQueue[str] = SimpleQueue()  # groups to start
         # of each group, as last reported
         self._worker_processes: dict[str, Sequence[WorkerProcess]] = {}
         self.queues = ray.remote(num_cpus=0, resources=HEAD_RESOURCE)(GroupQueues).remote()
-        self.lost = False
-        self.error: Exception | None = None  # the first one that Tune was told
+        self.put: Callable[[Input], None] = lambda _: None
+        self.has_ended = False  # the sweep, so that Tune may end
+        self.is_abandoned = False
+        self.fault: Exception | None = None  # that stopped the sweep
+        self._lost = False
         self._next_check = self._last_answer = time.monotonic()
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        # Tune pickles its searcher and callbacks next to its results. A sweep resumes from the
+        # study instead, and the driver's connections cannot be pickled.
+        return (type(None), ())
+
     def nodes(self) -> tuple[Node, ...]:
+        """Returns the nodes that are up, and kills silent groups: the controller often asks."""
+        self._check()
         return self._nodes.up()
 
     def request_capacity(self, need: Shortfall) -> None:
@@ -99,26 +110,19 @@ class TuneCluster(AbstractCluster):
         self._nodes.request_capacity(need)
 
     def start_group(self, group: str) -> None:
-        self.starting.append(group)
+        self.starting.put(group)
 
     def send(self, group: str, message: Run | Release | Dismiss) -> None:
         self._answer(self.queues.put.remote(group, message), self._seconds)
 
     def kill(self, group: str) -> None:
-        if group in self.starting:
-            self.starting.remove(group)
-        else:
-            self._answer(self.queues.expire.remote(group), _CHECK_SECONDS)
+        self._answer(self.queues.expire.remote(group), _CHECK_SECONDS)
 
-    def check(self) -> None:
-        """Kills groups that are silent, and renews the request for capacity. Call it often.
-
-        Raises:
-            _QueuesLostError: If the actor died or hangs.
-        """
+    def _check(self) -> None:
+        """Kills groups that are silent, and renews the request for capacity."""
         self._alive()
         now = time.monotonic()
-        if not self.lost and now >= self._next_check:
+        if not self._lost and now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
             if self._need is not None:
                 self._nodes.request_capacity(self._need)
@@ -127,8 +131,41 @@ class TuneCluster(AbstractCluster):
                 silent, self._worker_processes = answer
                 for runner in silent:
                     ray.kill(runner)
-        if self.lost:
-            raise _QueuesLostError
+        if self._lost:
+            self._fail(
+                MachineError(
+                    "the actor that hands trials to worker groups died or hung on the head node:"
+                    " check what ends processes there; the same command resumes the sweep"
+                ),
+                "a fault of the cluster",
+            )
+
+    def check_abandoned(self) -> None:
+        """Raises an exception that ends Tune, once nobody waits for its groups."""
+        if self.is_abandoned:
+            raise _Abandoned
+
+    def run_tune(self, max_groups: int, runner: type[tune.Trainable]) -> None:
+        """Runs groups until the sweep has ended; a fault of Tune's stops the sweep."""
+        # Tune logs tracebacks for a group that died, whose trial the sweep reports, and for states
+        # of its own that a full disk does not take, which nothing reads
+        for name in ("ray.tune.execution.tune_controller", "ray.tune.tune"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        _limit_environment()
+        fault: Exception = MachineError("Ray Tune ended before the sweep")
+        try:
+            with contextlib.suppress(_Abandoned):
+                _run_tune(self, max_groups, runner)
+        except (TuneError, RayError, OSError) as error:  # `run_groups` raises it
+            fault = os_error_behind(error) or error
+        finally:
+            if not (self.has_ended or self.is_abandoned):
+                self._fail(fault, str(fault))
+
+    def _fail(self, fault: Exception, cause: str) -> None:
+        if self.fault is None:
+            self.fault = fault
+            self.put(StopRequested(cause=Stopped(by=cause), at=0.0))
 
     def clean_up(self, group: str) -> tuple[str, ...]:
         """Cleans up after a group that died.
@@ -153,22 +190,13 @@ class TuneCluster(AbstractCluster):
         """Ends the actor."""
         ray.kill(self.queues)
 
-    @contextlib.contextmanager
-    def keeping_errors(self) -> Iterator[None]:
-        """Keeps an error of ours before Tune makes text of it."""
-        try:
-            yield
-        except Exception as error:
-            self.error = self.error or error
-            raise
-
     def _answer(self, reference: Any, seconds: float) -> Any:
         """Returns the actor's answer, or None if there is none within `seconds`."""
         try:
             answer = ray.get(reference, timeout=seconds)
         except RayError as error:
             is_silent = time.monotonic() - self._last_answer > self._seconds
-            self.lost |= is_silent or isinstance(error, RayActorError)
+            self._lost |= is_silent or isinstance(error, RayActorError)
             return None
         self._last_answer = time.monotonic()
         return answer
@@ -196,7 +224,7 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         """Waits for a message and does what it says; reports the outcome of a trial."""
         try:
             message = ray.get(self._queues.take.remote(self._name, _TAKE_SECONDS))
-        except RayActorError:  # the sweep ends: see `TuneCluster.check`
+        except RayActorError:  # the sweep ends: see `TuneCluster.nodes`
             return {"done": True}
         if isinstance(message, Run):
             return {_REPORT: self._group.run(message)}
@@ -213,40 +241,13 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         """Does nothing: the study holds all results."""
 
 
-class TickCallback(tune.Callback):  # type: ignore[misc]  # Ray is untyped
-    """Checks the groups, and lets time pass for the controller, while Tune runs."""
-
-    def __init__(self, controller: Controller | None, cluster: TuneCluster | None) -> None:
-        self._controller = controller
-        self._cluster = cluster
-        self._next_tick = 0.0
-
-    def __reduce__(self) -> tuple[type[TickCallback], tuple[None, None]]:
-        return (type(self), (None, None))  # Tune pickles its callbacks: see `GroupSearcher`
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
-        """Checks them. Tune calls this several times a second, and ends if it raises."""
-        assert self._controller is not None
-        assert self._cluster is not None
-        self._cluster.check()
-        if time.monotonic() >= self._next_tick:
-            self._next_tick = time.monotonic() + _TICK_SECONDS
-            self._controller.tick()
-
-
 class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
-    """Ray Tune's side of the controller: what Tune would search are groups to start."""
+    """Tune's search algorithm, whose suggestions are groups to start. Runs in Tune's thread."""
 
-    def __init__(self, controller: Controller | None, cluster: TuneCluster | None) -> None:
+    def __init__(self, cluster: TuneCluster) -> None:
         super().__init__()
-        self._controller = controller
         self._cluster = cluster
         self._names: dict[str, str] = {}  # of groups, by Tune's trial
-
-    def __reduce__(self) -> tuple[type[GroupSearcher], tuple[None, None]]:
-        # Tune pickles its searcher next to its results. A sweep resumes from the study instead, and
-        # the driver's connections cannot be pickled.
-        return (type(self), (None, None))
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Returns the configuration of one more group, as Tune has room for it.
@@ -254,37 +255,29 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         Returns:
             None if no group is to start now, `Searcher.FINISHED` if the sweep is over.
         """
-        assert self._controller is not None
-        assert self._cluster is not None
-        if not self._cluster.starting:
-            self._controller.tick()
-        if self._cluster.starting:
-            name = self._names[trial_id] = self._cluster.starting.popleft()
-            return {_QUEUES: self._cluster.queues, _GROUP: name}
-        finished: str = Searcher.FINISHED
-        return finished if self._controller.state.phase is Phase.DONE else None
+        self._cluster.check_abandoned()
+        if self._cluster.has_ended:
+            finished: str = Searcher.FINISHED
+            return finished
+        try:  # without a group Tune asks once a second and does nothing else
+            name = self._cluster.starting.get(timeout=0.0 if self._names else _SUGGEST_SECONDS)
+        except Empty:
+            return None
+        self._names[trial_id] = name
+        return {_QUEUES: self._cluster.queues, _GROUP: name}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Passes a report on. Idle groups call this every few seconds as well."""
-        assert self._controller is not None
-        assert self._cluster is not None
-        report: TrialFinished | None = result.get(_REPORT)
-        with self._cluster.keeping_errors():
-            if report is None:
-                self._controller.tick()
-            else:
-                self._controller.receive(report)
+        """Passes a report on; idle groups have none."""
+        if (report := result.get(_REPORT)) is not None:
+            self._cluster.put(report)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Passes on that a group ended."""
-        assert self._controller is not None
-        assert self._cluster is not None
         if (name := self._names.pop(trial_id, None)) is not None:
-            with self._cluster.keeping_errors():
-                faults = self._cluster.clean_up(name) if error else ()
-                self._controller.receive(GroupsEnded(groups=(name,), faults=faults, at=0.0))
+            faults = self._cluster.clean_up(name) if error else ()
+            self._cluster.put(GroupsEnded(groups=(name,), faults=faults, at=0.0))
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the study holds all results."""
@@ -293,13 +286,27 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         """Does nothing: a sweep resumes from the study."""
 
 
+class AbandonCallback(tune.Callback):  # type: ignore[misc]  # Ray is untyped
+    """Ends Tune between two of its steps, once nobody waits for its groups any more."""
+
+    def __init__(self, cluster: TuneCluster) -> None:
+        self._cluster = cluster
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
+        """Ends Tune by an exception; Tune calls this several times a second."""
+        self._cluster.check_abandoned()
+
+
 def run_groups(
     controller: Controller,
     cluster: TuneCluster,
     max_groups: int = 1,
     runner: type[tune.Trainable] = GroupRunner,
 ) -> None:
-    """Runs groups until the controller has no more trials.
+    """Runs the controller's loop, with Ray Tune in a thread beside it.
+
+    `tune.run` may be called from a thread, and leaves signals alone there. Stepping Tune's own
+    controller in our loop would need what is private to Ray, and wait with it.
 
     Args:
         controller: Decides what the groups run.
@@ -308,35 +315,25 @@ def run_groups(
         runner: Class of the process that runs the trials of one group.
 
     Raises:
-        MachineError: If the actor that hands trials to groups died or hangs.
+        MachineError: If the actor that hands trials to groups died or hung.
         OSError: If this machine does not take what Tune writes, as on a full disk.
+        TuneError: If Tune failed otherwise.
     """
-    # Tune logs tracebacks for a group that died, whose trial the sweep reports, and for states of
-    # its own that a full disk does not take, which nothing reads
-    for name in ("ray.tune.execution.tune_controller", "ray.tune.tune"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    _limit_environment()
+    cluster.put = controller.put
+    thread = threading.Thread(target=cluster.run_tune, args=(max_groups, runner), daemon=True)
+    thread.start()
     try:
-        searcher = GroupSearcher(controller, cluster)
-        with contextlib.suppress(_QueuesLostError):
-            _run_tune(searcher, TickCallback(controller, cluster), max_groups, runner)
-        if controller.state.phase is Phase.DONE:
-            return
-        controller.receive(StopRequested(cause=Stopped(by="a fault of the cluster"), at=0.0))
-    except TuneError as error:
-        if cluster.error is not None:
-            raise cluster.error from None
-        if (machine_error := os_error_behind(error)) is None:
-            raise
-        if controller.state.phase is not Phase.DONE:  # else nothing reads what was not written
-            raise machine_error from error
-        return
+        controller.run()
+        cluster.has_ended = True
+        if not controller.is_stopped:
+            thread.join(_END_SECONDS)
     finally:
+        cluster.is_abandoned = True
+        thread.join(_ABANDON_SECONDS)
         cluster.close()
-    raise MachineError(
-        "the actor that hands trials to worker groups died or hung on the head node: check what"
-        " ends processes there; the same command resumes the sweep"
-    )
+    ended = controller.state.sweep.ended
+    if cluster.fault is not None and ended is not None and isinstance(ended.reason, Stopped):
+        raise cluster.fault
 
 
 def _limit_environment() -> None:
@@ -351,19 +348,17 @@ def _limit_environment() -> None:
     names.difference_update([name for name in names if name.startswith("AWS_")])
 
 
-def _run_tune(
-    searcher: GroupSearcher, ticks: TickCallback, max_groups: int, runner: type[tune.Trainable]
-) -> None:
+def _run_tune(cluster: TuneCluster, max_groups: int, runner: type[tune.Trainable]) -> None:
     with tempfile.TemporaryDirectory(prefix="plimsoll-tune-", dir=session_folder()) as folder:
         tune.Tuner(
             tune.with_resources(runner, HEAD_RESOURCE),
             tune_config=tune.TuneConfig(
-                search_alg=searcher, num_samples=-1, max_concurrent_trials=max_groups
+                search_alg=GroupSearcher(cluster), num_samples=-1, max_concurrent_trials=max_groups
             ),
             run_config=tune.RunConfig(
                 storage_path=folder,
                 name="trials",
                 verbose=0,
-                callbacks=[ticks],
+                callbacks=[AbandonCallback(cluster)],
             ),
         ).fit()
