@@ -279,7 +279,7 @@ def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, s
     limit = "all available" if memory_limit_bytes is None else f"{memory_limit_bytes / GIB:g}"
     return {
         "model": spec.model.name,
-        "task": spec.model.task,
+        "task": spec.model.task or "that of the model's class",
         "data": ", ".join(spec.data.files)[:MAX_TAG] or spec.data.kind,
         "global_batch": str(spec.train.global_batch),
         "sequence_length": str(spec.train.sequence_length),

@@ -80,7 +80,9 @@ def test_data_says_how_it_was_read(changes: dict[str, Any], words: list[str]) ->
 def test_what_is_not_read_from_files_is_said_too() -> None:
     generated = understood_rows(understood(replace(DATA, reading=None)))
     own = understood_rows(
-        understood(None, vocab_size=None, name="net:build", trainable=4_000_000, base="bf16")
+        understood(
+            None, vocab_size=None, task=None, name="net:build", trainable=4_000_000, base="bf16"
+        )
     )
 
     assert generated[0][1] == f"random tokens, since data.files is not set; {LENGTHS}"
@@ -133,8 +135,7 @@ def test_the_loss_is_said_as_it_was_found(step: dict[str, Any], words: list[str]
 def understood(data: DataProfile | None, **facts: Any) -> Understanding:
     return Understanding(
         data=data,
-        model=a_model(**{"vocab_size": 50257} | facts),
-        task="causal-lm",
+        model=a_model(**{"vocab_size": 50257, "task": "causal-lm"} | facts),
         cluster=a_cluster(memory_limit_bytes=4 << 30),
         ranks=2,
     )
