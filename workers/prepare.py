@@ -46,9 +46,8 @@ def check_data(spec: SweepSpec, facts: ModelFacts) -> DataProfile | None:
     """
     if facts.task is not None and facts.vocab_size is None and spec.data.kind != "fixed":
         raise DataError(
-            f"data is text, and task {facts.task} of {facts.name} trains on random batches of the"
-            " model's shapes: remove data, or give a function of yours as the model, which returns"
-            " the module and a maker of its batches (docs/sweeps.md, Your model)"
+            f"data is text, and task {facts.task} of {facts.name} trains on random batches: remove"
+            " data, or give a function as the model (docs/sweeps.md, Your model)"
         )
     if facts.vocab_size is None:
         return None

@@ -73,7 +73,11 @@ def built(worker: Worker, request: TrialRequest, optimizer_of: OptimizerOf | Non
 def _training(
     request: TrialRequest, mesh: Mesh | None, device: torch.device, optimizer_of: OptimizerOf | None
 ) -> Any:
-    plan, spec, facts = request.plan, request.spec, prepare(request.spec)
+    plan, spec, facts = (
+        request.plan,
+        request.spec,
+        with_findings(prepare(request.spec), request.step),
+    )
     model = build(spec.model, spec.train, attention=plan.attention)
     if optimizer_of is None or plan.engine == "torch":
         training: Any = build_training(request, model, facts, mesh, device)

@@ -28,9 +28,8 @@ class FakeMemory(FakeTensorMode):
     storages. Each of these gives its storage back when it goes (torch 2.13): a copy does so a
     second time, which corrupts the heap.
 
-    With `keeps_integers`, the integers of a batch and what follows from them alone (grids of
-    images, lengths of sounds) keep their values, which models of images and sound read. A layer is
-    then never dropped: the draw for that is 1.
+    With `keeps_integers`, integers of a batch and what follows from them alone keep their values,
+    which models read as grids of images or lengths of sounds. No layer is dropped: its draw is 1.
     """
 
     def __init__(self) -> None:
@@ -76,11 +75,11 @@ def _has_values(tensor: torch.Tensor) -> bool:
     return is_real and (not tensor.is_floating_point() or not tensor.dim())
 
 
+# a loss for each sample, and what backward reads, for targets of mean length
 @register_op_impl(torch.ops.aten._ctc_loss.Tensor)
 def _ctc_loss(
     mode: FakeTensorMode, _: Any, log_probs: Any, targets: Any, *__: Any, **___: Any
 ) -> Any:
-    """Makes a loss for each sample, and what backward reads, for targets of mean length."""
     frames, samples = log_probs.shape[:2]
     states = 2 * (targets.numel() // samples) + 1
     with mode:

@@ -19,6 +19,7 @@ from workers.models.task import TEXT_TASKS, function_needed
 from workers.models.user_code import errors_as
 
 _FRAMES_PER_LABEL = 4  # 50 frames and some 12 letters a second of speech
+_CHANNELS = ("num_channels", "in_channels", "in_chans")
 _WIDEST_GRID = 16  # tokens along a side of an image of any size: 448 pixels in Qwen2-VL
 
 
@@ -49,17 +50,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomBatches:
-    """Batch maker: the same sample numbers and seed give the same values.
+    """Batch maker: the same sample numbers and seed give the same values."""
 
-    Attributes:
-        shapes: Of each argument of the model.
-        seed: Of the values.
-        is_contrastive: The model has a loss if asked, of a batch's pairs.
-    """
-
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, Shape]  # of each argument of the model
     seed: int
-    is_contrastive: bool = False
+    is_contrastive: bool  # the model has a loss if asked, of a batch's pairs
 
     def __call__(self, numbers: SampleNumbers) -> dict[str, Any]:
         """Returns the batch of some samples."""
@@ -78,12 +73,10 @@ def random_batches(
 ) -> RandomBatches | None:
     """Returns the batch maker of a model, None for a task that trains on the user's texts.
 
-    Images have the size of the configuration. Texts have up to `sequence_length` tokens, and sounds
-    as many frames.
+    Texts have up to `sequence_length` tokens, and sounds as many frames.
 
     Raises:
-        ModelError: If the configuration does not tell the shapes, or the sequence is too short for
-            an image; says what to do.
+        ModelError: If the configuration does not tell the shapes, or an image is too long.
     """
     if task in TEXT_TASKS:
         return None
@@ -107,13 +100,11 @@ class _Maker:
     taken: Collection[str]  # arguments of the model
 
     def shapes(self, task: Task) -> dict[str, Shape]:
-        """Returns the shapes of a task's arguments."""
         config = self.module.config
         match task:
-            case "image-classification":
-                return {**self._image(), "labels": Shape(size=(), high=config.num_labels)}
-            case "audio-classification":
-                return {**self._waves(), "labels": Shape(size=(), high=config.num_labels)}
+            case "image-classification" | "audio-classification":
+                inputs = self._image() if task.startswith("image") else self._waves()
+                return {**inputs, "labels": Shape(size=(), high=config.num_labels)}
             case "ctc":
                 blank, size = config.pad_token_id, (max(self.length // _FRAMES_PER_LABEL, 1),)
                 low, high = (0, blank) if blank else (1, config.vocab_size)
@@ -131,7 +122,7 @@ class _Maker:
         size = self._field("image_size")
         sides = [*size.values()] if isinstance(size, dict) else size
         height, width = (sides, sides) if isinstance(sides, int) else sides
-        return {"pixel_values": Shape(size=(self._channels(), height, width))}
+        return {"pixel_values": Shape(size=(self._field(*_CHANNELS), height, width))}
 
     def _image_and_text(self) -> dict[str, Shape]:
         """Returns the shapes of a text that begins with the tokens of an image."""
@@ -175,7 +166,7 @@ class _Maker:
         vision = self.module.config.vision_config
         side = min(math.isqrt(self.length // 2), _WIDEST_GRID)
         grid = side * vision.spatial_merge_size
-        values = self._channels() * vision.temporal_patch_size * vision.patch_size**2
+        values = self._field(*_CHANNELS) * vision.temporal_patch_size * vision.patch_size**2
         return side**2, {
             "pixel_values": Shape(size=(grid**2, values)),
             "image_grid_thw": Shape(size=(3,), first=(1, grid, grid), high=1),
@@ -189,9 +180,6 @@ class _Maker:
         features = seen.pooler_output
         rows = features if isinstance(features, list | tuple) else [features]
         return sum(int(row.numel()) for row in rows) // int(rows[0].shape[-1])
-
-    def _channels(self) -> Any:
-        return self._field("num_channels", "in_channels", "in_chans")
 
     def _field(self, *names: str) -> Any:
         config = self.module.config

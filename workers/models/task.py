@@ -31,12 +31,10 @@ _USUAL = tuple(HEADS)[:6]  # heads that few architectures have beside each other
 def task_of(spec: ModelSpec, config: Any) -> Task:
     """Returns the task of a model: the specification's, else that of the class in `architectures`.
 
-    A configuration without a class has the task of its only head for training from text, images or
-    sound. The class of another task may be replaced: fine-tuning does that.
+    A configuration without a class has the task of its only usual head.
 
     Raises:
-        ModelError: If the architecture has no head for the specification's task, or if the
-            configuration names no class, several, or one without a task.
+        ModelError: If the architecture has no head for the task, or if none follows from its class.
     """
     names: Sequence[str] = getattr(config, "architectures", None) or ()
     remote = getattr(config, "auto_map", None)
@@ -57,36 +55,25 @@ def task_of(spec: ModelSpec, config: Any) -> Task:
     usual = [task for task in possible if task in _USUAL] or possible
     if not names and len(usual) == 1:
         return usual[0]
-    choice = f"set model.task: {' or '.join(possible)}" if possible else ""
-    if not names and choice:
-        raise ModelError(
-            f"the config.json of {spec.name} names no class in architectures: {choice}"
-        )
-    raise function_needed(spec, names[0] if names else config.model_type, choice)
+    choice = f"set model.task: {' or '.join(possible)}, or " if possible else ""
+    name = names[0] if names else f"{config.model_type} without a class in architectures"
+    raise function_needed(spec, name, choice)
 
 
 def function_needed(spec: ModelSpec, name: str, otherwise: str = "") -> ModelError:
-    """Makes the error for a class without a batch maker, with its forward's arguments.
-
-    Args:
-        spec: The model.
-        name: Name of its class.
-        otherwise: What else would help.
-    """
+    """Makes the error for a class without a batch maker, with its forward's arguments."""
     forward = getattr(getattr(transformers, name, None), "forward", None)
     parameters = inspect.signature(forward).parameters.values() if forward else ()
     arguments = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD][1:]
     taken = f", whose forward takes {', '.join(arguments)}" if arguments else ""
     return ModelError(
         f"Plimsoll makes no batches for {spec.name}, a {name}{taken}:"
-        f" {otherwise + ', or ' if otherwise else ''}give a function of yours as the model,"
-        " model: mymodel:build, which returns the module and a maker of its batches"
-        " (docs/sweeps.md, Your model)"
+        f" {otherwise}give a function of yours as the model, model: mymodel:build, which returns"
+        " the module and a maker of its batches (docs/sweeps.md, Your model)"
     )
 
 
 def _classes(head: Any, config: Any) -> tuple[Any, ...]:
-    """Returns the classes of an architecture with a head."""
     if type(config) not in head._model_mapping:
         return ()
     classes = head._model_mapping[type(config)]

@@ -111,11 +111,11 @@ class _BlockCall:
 
 
 def _small_block(spec: ModelSpec, train: TrainSpec, device: torch.device) -> _BlockCall:
-    built = build(STAND_IN if function.is_function(spec) else spec, train, attention="eager")
-    if built.task is None:
-        built = build(STAND_IN, train, attention="eager")
-    module, task = built.module, built.task
-    assert task is not None
+    is_function = function.is_function(spec)
+    built = build(STAND_IN if is_function else spec, train, attention="eager")
+    if (task := built.task) is None:
+        return _small_block(STAND_IN, train, device)
+    module = built.module
     attention = "sdpa" if getattr(module, "_supports_sdpa", False) else "eager"
     model = small_model(type(module), small_fields_of(module, task), attention)
     model = model.to(device).train()

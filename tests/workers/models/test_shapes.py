@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
 
 from search_spaces.errors import DataError, ModelError
+from search_spaces.facts import ClusterFacts, Count, TargetRule
+from search_spaces.rules.base import RuleContext
+from search_spaces.rules.registry import refusal
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import Measured
 from tests.workers.launch import Groups
-from tests.workers.values import GLOBAL_BATCH, STEPS, a_request, a_spec
+from tests.workers.parity.comparison import Expected, Parity
+from tests.workers.parity.layouts import COMMON
+from tests.workers.values import a_plan, a_spec
 from workers.data.batches import FunctionSource, batch_source
+from workers.models.function_probe import with_function_findings
 from workers.models.load import build_whole, describe
 from workers.prepare import prepare
 from workers.tracing.trace import trace
@@ -85,10 +92,16 @@ TYPES = {"CLIP": "clip", "Llava": "llava", "ViT": "vit"} | {
 }
 
 
-def spec_of(name: str, folder: Path, sequence_length: int = 32, **data: Any) -> SweepSpec:
+def spec_of(
+    name: str,
+    folder: Path,
+    sequence_length: int = 32,
+    config: Mapping[str, Any] = MappingProxyType({}),
+    **data: Any,
+) -> SweepSpec:
     kind = TYPES[name.partition("For")[0].removesuffix("Model")]
-    config = {"architectures": [name], "model_type": kind, **CASES[name][0]}
-    (folder / "config.json").write_text(json.dumps(config))
+    fields = {"architectures": [name], "model_type": kind, **CASES[name][0], **config}
+    (folder / "config.json").write_text(json.dumps(fields))
     train = {"sequence_length": sequence_length, "learning_rate": 1e-3}
     return a_spec(model=str(folder), data={"lengths": {}} | data, train=train)
 
@@ -125,31 +138,51 @@ def test_a_folder_is_traced_and_trains_on_the_shapes_of_its_class(
     assert footprint.work.matmul_flops > 0
 
 
-@pytest.mark.cases_by_default(2)
-@pytest.mark.parametrize("name", [name for name in CASES if name != "CLIPModel"])
-def test_ranks_and_micro_batches_train_as_a_plain_loop(
-    groups: Groups, name: str, tmp_path: Path
+PLANS = ("alone, padded", "alone, one sample", "ddp", "zero 3, checkpoints")
+PROBED: list[tuple[str, dict[str, Any], Count, tuple[str, ...]]] = [  # plans that are refused
+    ("Wav2Vec2ForCTC", {}, Count.SAMPLES, ()),
+    ("Wav2Vec2ForCTC", {"ctc_loss_reduction": "sum"}, Count.ONE, ()),
+    ("LlavaForConditionalGeneration", {}, Count.LABELS, ()),  # its last layer for images is unused
+    ("CLIPModel", {}, Count.SAMPLES, PLANS),  # a pair's loss depends on those beside it
+    ("ViTForImageClassification", {}, Count.SAMPLES, ()),
+    ("WhisperForConditionalGeneration", {}, Count.LABELS, ()),
+    ("Qwen2_5_VLForConditionalGeneration", {}, Count.LABELS, ()),
+]
+
+
+@pytest.mark.cases_by_default(4)
+@pytest.mark.parametrize(("name", "config", "count", "refused"), PROBED)
+def test_plans_train_as_a_plain_loop_over_the_whole_batch_or_are_refused(
+    groups: Groups,
+    name: str,
+    config: dict[str, Any],
+    count: Count,
+    refused: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
-    spec = spec_of(name, tmp_path)
-    module = build_whole(spec.model, spec.train, attention="eager").module.train()
-    source = batch_source(build_whole(spec.model, spec.train, attention="eager"), spec)
-    optimizer = torch.optim.AdamW(
-        module.parameters(), spec.train.learning_rate, weight_decay=spec.train.weight_decay
-    )
-    losses = []
-    for step in (0, *range(STEPS)):  # the first stands for the worst
-        losses.append(0.0)
-        for number in range(step * GLOBAL_BATCH, (step + 1) * GLOBAL_BATCH):
-            loss = module(**source.batch((number,))[0].inputs).loss / GLOBAL_BATCH  # type: ignore[union-attr]
-            loss.backward()
-            losses[-1] += loss.item()
-        optimizer.step()
-        optimizer.zero_grad()
+    spec = spec_of(name, tmp_path, config=config)
+    expected = Expected(spec)
 
-    outcome = groups.of(2).run(a_request(spec, zero_stage=3))
+    rows = list(Parity(groups).of_layouts(name, expected, {plan: COMMON[plan] for plan in PLANS}))
 
-    assert isinstance(outcome, Measured), outcome
-    assert outcome.losses == pytest.approx(losses[1:], rel=2e-5)
+    step = expected.facts.step
+    assert step is not None
+    assert step.mean_over[0].count is count
+    assert bool(step.unused) == (name == "LlavaForConditionalGeneration")
+    assert {row.layout: (row.ending, row.detail) for row in rows if row.is_fault} == {}
+    assert tuple(row.layout for row in rows if row.ending == "refused") == refused
+
+
+def test_layers_that_are_dropped_keep_ranks_from_sharding(tmp_path: Path) -> None:
+    spec = spec_of("Wav2Vec2ForCTC", tmp_path, config={"layerdrop": 0.3, "mask_time_prob": 0.5})
+    facts = with_function_findings(prepare(spec), spec.model, spec.train)
+    cpu = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=None)
+    context = RuleContext(spec=spec, model=facts, cluster=cpu)
+
+    assert facts.target_rule == TargetRule(count=Count.SAMPLES)
+    assert facts.batch_difference == 0
+    assert "uses wav2vec2.encoder" in str(refusal(a_plan(zero_stage=3), context))
+    assert refusal(a_plan(), context) is None
 
 
 def test_sound_whose_frames_are_hidden_and_layers_dropped_is_traced_whole(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def _accumulate(
     return loss
 
 
-def _targets(inputs: Mapping[str, torch.Tensor], task: Task) -> int:
+def _targets(inputs: Mapping[str, torch.Tensor], task: Task | None) -> int:
     """Counts the labels behind the mean loss of a sample; one without labels is one target."""
     labels = inputs.get("labels", torch.zeros(1))
     if labels.dim() < 2:
