@@ -140,11 +140,11 @@ class _Maker:
         if 0 < token < (text.high or 0):  # special tokens come last
             text = replace(text, high=token)
         optional = {"mm_token_type_ids", "token_type_ids"} & {*self.taken}  # 1 marks the image
-        return {
-            **image,
-            **{name: replace(text, first=(1,) * tokens, high=1) for name in sorted(optional)},
+        return {  # as processors do, first what has a row for each sample
             "input_ids": replace(text, first=(token,) * tokens),
             "labels": replace(text, first=(IGNORED,) * tokens),
+            **{name: replace(text, first=(1,) * tokens, high=1) for name in sorted(optional)},
+            **image,
         }
 
     def _tokens(self, length: int) -> Shape:
