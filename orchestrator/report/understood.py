@@ -58,7 +58,8 @@ def data_rows(understanding: Understanding) -> Rows:
     """Yields form, fields, samples and lengths of the data, and what of it is left out."""
     data = understanding.data
     if data is None:
-        yield "data", f"{understanding.model.name} makes its own batches"
+        own = f"{understanding.model.name} makes its own batches"
+        yield "data", "random values of the model's shapes" if understanding.model.task else own
         return
     lengths = (
         f"tokens: shortest {data.histogram[0].shortest:,}, median {data.median:,},"
@@ -124,7 +125,9 @@ def _mean_words(step: StepFindings) -> str:
     rules = [*map(_rule_words, step.mean_over)]
     match step.fit:
         case Fit.FOUND | Fit.AMBIGUOUS:
-            return ", or ".join(rules) + (": the samples do not tell" if len(rules) > 1 else "")
+            more = f", or {len(rules) - 2} other means" if len(rules) > 2 else ""
+            unsure = ": the samples do not tell" if len(rules) > 1 else ""
+            return ", or ".join(rules[:2]) + more + unsure
         case Fit.HIDDEN:
             return "mean with weights that no entry of the batch gives: return them as targets"
         case Fit.PADDING:
