@@ -130,7 +130,7 @@ class Parity:
         self, model: str, expected: Expected, layouts: Mapping[str, Knobs]
     ) -> Iterator[Compared]:
         """Yields the comparison of each layout with what is expected of a model."""
-        task = expected.spec.model.task or "function"
+        task = expected.facts.task or "function"
         for layout, knobs in layouts.items():
             row = Compared(task=task, model=model, layout=layout, ending="refused")
             yield self._compare(plan_of(knobs, expected.facts), expected, row)

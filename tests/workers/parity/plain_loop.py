@@ -153,8 +153,9 @@ def _accumulate(
     knobs = ONE_BY_ONE
     if isinstance(source, FunctionSource):  # only its whole batch says what its loss is
         knobs = {**ONE_BY_ONE, "micro_batch": GLOBAL_BATCH}
-    step = source.step(plan_of(knobs, prepare(spec)), 0, number)
-    counts = [_targets(batch.inputs, spec.model.task) for batch in step.batches]
+    facts = prepare(spec)
+    step = source.step(plan_of(knobs, facts), 0, number)
+    counts = [_targets(batch.inputs, facts.task) for batch in step.batches]
     scale, loss = FP16_SCALE if in_fp16 else 1.0, 0.0
     for batch, count in zip(step.batches, counts, strict=True):
         with torch.autocast("cpu", torch.float16, enabled=in_fp16):
