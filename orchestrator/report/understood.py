@@ -125,7 +125,7 @@ def _mean_words(step: StepFindings) -> str:
     rules = [*map(_rule_words, step.mean_over)]
     match step.fit:
         case Fit.FOUND | Fit.AMBIGUOUS:
-            more = f", or {len(rules) - 2} other means" if len(rules) > 2 else ""
+            more = f", or {plural(len(rules) - 2, 'other mean')}" if len(rules) > 2 else ""
             unsure = ": the samples do not tell" if len(rules) > 1 else ""
             return ", or ".join(rules[:2]) + more + unsure
         case Fit.HIDDEN:

@@ -38,6 +38,10 @@ LABELS = TargetRule(count=Count.LABELS, key="labels")
 LENGTHS = "tokens: shortest 2, median 3, longest 7"
 
 
+def counted(count: Count) -> TargetRule:
+    return TargetRule(count=count, key="mask")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -85,6 +89,9 @@ def test_what_is_not_read_from_files_is_said_too() -> None:
         )
     )
 
+    images = understood(None, vocab_size=None, task="image-classification")
+
+    assert understood_rows(images)[0] == ("data", "random values of the model's shapes")
     assert generated[0][1] == f"random tokens, since data.files is not set; {LENGTHS}"
     assert own[:3] == (
         ("data", "net:build makes its own batches"),
@@ -108,6 +115,13 @@ def test_what_is_not_read_from_files_is_said_too() -> None:
         (
             {"fit": Fit.AMBIGUOUS, "mean_over": (LABELS, TargetRule(count=Count.SAMPLES))},
             ["mean over labels that are not -100, or mean over samples: the samples do not tell"],
+        ),
+        (
+            {"fit": Fit.AMBIGUOUS, "mean_over": (LABELS, *map(counted, Count))[:5]},
+            [
+                "mean over labels that are not -100, or mean over what the batch says under mask,"
+                " or 3 other means: the samples do not tell"
+            ],
         ),
         (
             {"nearest": LABELS, "carries_state": True, "changed_state": tuple("abcd")},
