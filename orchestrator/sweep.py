@@ -130,7 +130,6 @@ def _prepare_and_run(
         understanding = Understanding(
             data=data,
             model=model,
-            task=spec.model.task,
             cluster=facts,
             ranks=spec.cluster.ranks_of(facts.slots),
         )

@@ -185,6 +185,7 @@ class ModelFacts:
     Attributes:
         name: Name in the specification.
         architecture: Class of the model.
+        task: Task that it is trained for; None for a function.
         parameters: All parameters.
         blocks: Repeated layers, the unit of recomputation, sharding and pipelining.
         attentions: Attention implementations of the architecture.
@@ -221,6 +222,7 @@ class ModelFacts:
     blocks: int
     attentions: tuple[Attention, ...]
     packing: tuple[Attention, ...]
+    task: Task | None = None
     vocab_size: int | None = None
     trainable: int | None = None
     base: Base | None = None
@@ -390,14 +392,12 @@ class Understanding:
     Attributes:
         data: Profile of the data; None if the model makes its own batches.
         model: Facts of the model.
-        task: Head of a model that does not make its own batches.
         cluster: The machines.
         ranks: Ranks of a plan.
     """
 
     data: DataProfile | None
     model: ModelFacts
-    task: Task
     cluster: ClusterFacts
     ranks: int
 

@@ -210,7 +210,7 @@ def _as_built(model: Module, facts: ModelFacts, plan: Plan, spec: SweepSpec) -> 
     return BuiltModel(
         module=model,
         blocks=find_blocks(model),
-        task=spec.model.task,
+        task=None,
         vocab_size=facts.vocab_size,
         batch_maker=None,
         tensor_plan=tuple(spec.model.tensor_plan.items()),

@@ -11,20 +11,10 @@ import time
 import traceback
 from dataclasses import replace
 
+from search_spaces import trial
 from search_spaces.hardware.device import BlockLaunches
 from search_spaces.spec.redaction import secret_values, without_secrets
 from search_spaces.spec.schema import SweepSpec
-from search_spaces.trial import (
-    Costs,
-    Crashed,
-    Diverged,
-    Measured,
-    Outcome,
-    OutOfMemory,
-    TrialRequest,
-    outcome_from_json,
-    outcome_to_json,
-)
 from workers.engines.build import load_engines
 from workers.engines.stopwatch import Stopwatch
 from workers.memory.oom import failed_allocation
@@ -36,10 +26,10 @@ from workers.trial import train_and_measure, train_one_step
 from workers.worker import Worker
 
 _DETAIL_CHARACTERS = 300
-_ORDERLY = (Measured, Diverged)  # outcomes that leave no rank waiting in a collective
+_ORDERLY = (trial.Measured, trial.Diverged)  # outcomes that leave no rank waiting in a collective
 
 
-def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
+def run_trial(request: trial.TrialRequest, worker: Worker) -> trial.Outcome:
     """Runs one trial together with the other ranks of the worker group.
 
     Every rank calls it with the same request and gets the same outcome. Memory is released
@@ -52,7 +42,7 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
     started = time.perf_counter()
     with worker.group.watched():
         ending = _attempt(request, worker)
-    if worker.group.was_woken and not isinstance(ending, OutOfMemory):
+    if worker.group.was_woken and not isinstance(ending, trial.OutOfMemory):
         ending = _woken(ending, worker.ranks.rank)
     if not isinstance(ending, _ORDERLY):
         worker.announce(ending)  # an abort may wait for kernels that never end
@@ -61,24 +51,24 @@ def run_trial(request: TrialRequest, worker: Worker) -> Outcome:
         residual_bytes = worker.meter.close()
     except RuntimeError as error:  # a device in error refuses everything but new processes
         residual_bytes = worker.meter.limit_bytes  # nothing is known to have come back
-        if not isinstance(ending, Crashed):
+        if not isinstance(ending, trial.Crashed):
             ending = _ending_of(error, "end", worker)
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
     outcome = merge_outcomes(_exchanged(ending, worker))
-    is_blamed = isinstance(outcome, OutOfMemory) and outcome.rank == worker.ranks.rank
+    is_blamed = isinstance(outcome, trial.OutOfMemory) and outcome.rank == worker.ranks.rank
     worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=is_blamed)
     if not isinstance(outcome, _ORDERLY):
         worker.group.abort()  # a peer has dropped its own
     return outcome
 
 
-def _exchanged(ending: Outcome, worker: Worker) -> list[Outcome]:
-    texts = worker.ranks.gather(json.dumps(outcome_to_json(ending)).encode())
-    return [outcome_from_json(json.loads(text)) for text in texts]
+def _exchanged(ending: trial.Outcome, worker: Worker) -> list[trial.Outcome]:
+    texts = worker.ranks.gather(json.dumps(trial.outcome_to_json(ending)).encode())
+    return [trial.outcome_from_json(json.loads(text)) for text in texts]
 
 
-def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
+def _attempt(request: trial.TrialRequest, worker: Worker) -> trial.Outcome:
     watch = Stopwatch(worker.runtime)
     try:
         mesh = worker.group.acquire(request.collective_seconds, request.plan)
@@ -88,10 +78,10 @@ def _attempt(request: TrialRequest, worker: Worker) -> Outcome:
         return _ending_of(error, watch.phase, worker)
 
 
-def _woken(ending: Outcome, rank: int) -> Crashed:
-    phase = ending.phase if isinstance(ending, Crashed) else "end"
+def _woken(ending: trial.Outcome, rank: int) -> trial.Crashed:
+    phase = ending.phase if isinstance(ending, trial.Crashed) else "end"
     detail = "another rank failed, which ended the collectives of this one"
-    return Crashed(cause="collective", rank=rank, phase=phase, detail=detail)
+    return trial.Crashed(cause="collective", rank=rank, phase=phase, detail=detail)
 
 
 def warm_up(spec: SweepSpec, worker: Worker) -> None:
@@ -127,7 +117,7 @@ def measure_launches(spec: SweepSpec, worker: Worker) -> BlockLaunches | None:
     return None
 
 
-def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
+def _ending_of(error: BaseException, phase: str, worker: Worker) -> trial.Outcome:
     """Converts an exception to an outcome, which must not hold it: its frames hold the model.
 
     Libraries put passwords and tokens into their messages; the outcome repeats none.
@@ -142,7 +132,7 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
         on_device, total = wanted.where == "device", wanted.total_bytes
         if wanted.asked_bytes is not None and held_bytes is not None:
             total = max(held_bytes + wanted.asked_bytes, limit_bytes + 1)
-        return OutOfMemory(
+        return trial.OutOfMemory(
             where=wanted.where,
             wanted_bytes=total if on_device else None,
             limit_bytes=limit_bytes if on_device else None,
@@ -151,7 +141,7 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> Outcome:
             detail=without_secrets(_detail(error), values=secrets),
             costs=None,
         )
-    return Crashed(
+    return trial.Crashed(
         cause=crash_cause(error, phase),
         rank=worker.ranks.rank,
         phase=phase,
@@ -165,13 +155,13 @@ def _detail(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line}"[:_DETAIL_CHARACTERS]
 
 
-def _with_costs(ending: Outcome, total_seconds: float, residual_bytes: int) -> Outcome:
+def _with_costs(ending: trial.Outcome, total_seconds: float, residual_bytes: int) -> trial.Outcome:
     match ending:
-        case Measured(costs=costs):
+        case trial.Measured(costs=costs):
             costs = replace(costs, total_seconds=total_seconds, residual_bytes=residual_bytes)
             return replace(ending, costs=costs)
-        case OutOfMemory() | Diverged() | Crashed():
-            costs = Costs(
+        case trial.OutOfMemory() | trial.Diverged() | trial.Crashed():
+            costs = trial.Costs(
                 build_seconds=0.0,
                 steps_seconds=0.0,
                 total_seconds=total_seconds,

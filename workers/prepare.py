@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.errors import DataError
 from search_spaces.facts import DataProfile, ModelFacts
 from search_spaces.spec.schema import SweepSpec
 from workers.data.dataset import load_dataset, profile
@@ -41,8 +42,13 @@ def check_data(spec: SweepSpec, facts: ModelFacts) -> DataProfile | None:
     """Reads the data, and describes it; None if the model makes its own batches.
 
     Raises:
-        DataError: If it cannot be read or turned into samples.
+        DataError: If it cannot be read or turned into samples, or the task does not train on it.
     """
+    if facts.task is not None and facts.vocab_size is None and spec.data.kind != "fixed":
+        raise DataError(
+            f"data is text, and task {facts.task} of {facts.name} trains on random batches: remove"
+            " data, or give a function as the model (docs/sweeps.md, Your model)"
+        )
     if facts.vocab_size is None:
         return None
     return profile(load_dataset(spec.data, spec.train, facts.vocab_size), spec.data)

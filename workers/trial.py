@@ -42,6 +42,7 @@ from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
 from workers.memory.meter import MemoryPeak
 from workers.models.deferred_init import Rounding
+from workers.models.function import is_function
 from workers.models.load import build
 from workers.parallel.compile import compile_seconds
 from workers.plain_torch.data_parallel import share_first_rank
@@ -268,7 +269,7 @@ def _build(
     request: TrialRequest, facts: ModelFacts, mesh: Mesh | None, device: torch.device
 ) -> tuple[AbstractTraining, BatchSource]:
     model = build(request.spec.model, request.spec.train, attention=request.plan.attention)
-    if model.batch_maker is not None and mesh is not None:
+    if is_function(request.spec.model) and mesh is not None:
         share_first_rank(model.module, mesh.group, device)
     if request.perturbed:
         rounding = Rounding(roundoff=ROUNDOFFS[request.plan.precision], seed=request.number)

@@ -45,7 +45,6 @@ def check(
     understanding = Understanding(
         data=check_data(spec, model),
         model=model,
-        task=spec.model.task,
         cluster=context.cluster,
         ranks=ranks,
     )

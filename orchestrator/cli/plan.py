@@ -105,8 +105,9 @@ def plan(
     from orchestrator.forecast.planner import Planner
     from orchestrator.forecast.request import device_of, planning_request
     from orchestrator.report.document import planning_document
-    from orchestrator.report.plan_document import render_plan_report
+    from orchestrator.report.plan_document import plan_document
     from orchestrator.report.plan_text import answer_sentence
+    from orchestrator.report.terminal import render_text
     from workers.prepare import prepare_driver
 
     device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
@@ -118,7 +119,7 @@ def plan(
     planner = Planner(request, trace, _calibration(records, device))
     report = planner.plan(began)
     if not as_json:
-        table_console().print(render_plan_report(report))
+        table_console().print(render_text(plan_document(report)))
     if named is not None:
         _explain(planner, report, named)
     if report.best is None:

@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api import find_study
+from orchestrator.cli import options
 from orchestrator.cli.console import command_line, print_error, table_console, ui_hint
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
-from orchestrator.cli.options import (
-    Json,
-    Minutes,
-    Overrides,
-    SpecPath,
-    Trials,
-    TrustedModules,
-    set_arguments,
-    trust_arguments,
-)
 from orchestrator.cli.result import Result, reserved_stdout
 from search_spaces.errors import UserError
 from search_spaces.spec.load import load_spec, study_name, with_budget
@@ -60,16 +51,16 @@ _Records = Annotated[
 
 
 def tune(
-    spec_path: SpecPath,
-    trials: Trials = None,
-    minutes: Minutes = None,
+    spec_path: options.SpecPath,
+    trials: options.Trials = None,
+    minutes: options.Minutes = None,
     plain: _Plain = False,
     events: _Events = False,
     validation: _Validation = None,
     records: _Records = None,
-    overrides: Overrides = None,
-    trusted: TrustedModules = None,
-    as_json: Json = False,
+    overrides: options.Overrides = None,
+    trusted: options.TrustedModules = None,
+    as_json: options.Json = False,
 ) -> Result:
     """Search, measure and rank plans; resumes where an earlier run of the study stopped."""
     if events and as_json:
@@ -95,7 +86,7 @@ def tune(
             state = run_sweep(spec, name, listeners, calibration)
     except KeyboardInterrupt as stopped:
         again = command_line(
-            "tune", spec_path, *set_arguments(overrides), *trust_arguments(trusted)
+            "tune", spec_path, *options.set_arguments(overrides), *options.trust_arguments(trusted)
         )
         print_error(f"Stopped. To resume: {again}")
         raise typer.Exit(exit_code_after(stopped)) from None

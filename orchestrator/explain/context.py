@@ -28,7 +28,6 @@ from search_spaces.rules.registry import refusal
 from search_spaces.trial import Refused
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_DERIVED = "accumulation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,16 +49,12 @@ class ForecastContext:
         """The context in which rules are checked."""
         return self.question.around(self.question.ranks[0])
 
-    def refusal(self, plan: Plan) -> Refused | None:
-        """Returns the first rule that forbids a plan; None if the plan is legal."""
-        return refusal(plan, self.around)
-
     def expected(self, plan: Plan) -> ForecastRow | None:
         """Returns the forecast of a plan, inside or outside the space; None if it is not legal."""
         rows = self.sized.table.rows_of(plan)
         if len(rows):
             return self.sized.row(int(rows[0]))
-        if self.refusal(plan) is not None:
+        if refusal(plan, self.around) is not None:
             return None
         return single_plan_table(self.question, plan, self.trace, self.calibration).row(0)
 
@@ -129,11 +124,6 @@ def knob_args(texts: Iterable[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals:
             raise UserError(f"--plan {word!r} must be KNOB=VALUE, such as micro_batch=32")
-        if name == _DERIVED:
-            raise UserError(
-                "--plan accumulation is not a knob: it follows from the global batch, micro_batch"
-                " and data"
-            )
         if name not in names:
             raise UserError(f"--plan {name!r} is not a knob; the knobs are {', '.join(names)}")
         value = _value(name, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,27 +131,3 @@ def _effect(
         peak_bytes=forecast.peak_bytes.value - other_forecast.peak_bytes.value,
         keeps_headroom=other_expected.keeps_headroom,
     )
-
-
-def phase_seconds(record: Record, other: Record) -> Iterator[tuple[str, float, float]]:
-    """Yields the phases of a step, with their measured seconds in both trials."""
-    outcome, other_outcome = record.outcome, other.outcome
-    if isinstance(outcome, Measured) and isinstance(other_outcome, Measured):
-        for name in ("data", "forward", "backward", "optimizer"):
-            yield name, getattr(outcome.phases, name), getattr(other_outcome.phases, name)
-
-
-def term_seconds(
-    plan: Plan, other: Plan, context: ForecastContext
-) -> Iterator[tuple[str, float, float]]:
-    """Yields the cost terms of a step, with their forecast seconds in both plans.
-
-    Yields nothing if one of the plans is not legal in this context.
-    """
-    expected = context.expected(plan)
-    other_expected = context.expected(other)
-    if expected is not None and other_expected is not None:
-        other_seconds = dict(other_expected.seconds)
-        for name, seconds in expected.seconds:
-            if seconds or other_seconds[name]:
-                yield name, seconds, other_seconds[name]

@@ -58,8 +58,7 @@ class Shortage:
 
     Attributes:
         usable_bytes: Memory limit minus headroom.
-        forecast: Forecast peak, the sum of `held_bytes`.
-        held_bytes: Forecast bytes by category.
+        forecast: Forecast peak.
         factor: Bytes that the trial requested over the forecast peak, at least 1. Forecasts of
             the changed plans are multiplied by it.
         tried: Number of legal plans that differ in one knob.
@@ -71,7 +70,6 @@ class Shortage:
     limit_bytes: int
     usable_bytes: float
     forecast: Estimate | None
-    held_bytes: tuple[tuple[str, float], ...]
     factor: float
     tried: int
     ran_out: int
@@ -101,11 +99,10 @@ def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> 
         limit_bytes=limit,
         usable_bytes=limit * (1 - context.state.spec.objective.headroom),
         forecast=peak,
-        held_bytes=() if expected is None else expected.held_bytes,
         factor=factor,
         tried=len(near),
         ran_out=len(near.keys() & dominated),
-        fixes=tuple(_best_per_value(fixes)),
+        fixes=_best_per_value(fixes),
     )
 
 
@@ -144,16 +141,12 @@ def _fits(peak: Estimate, limit: float) -> float:
     return float(probability_below(np.array([limit]), np.array([peak.value]), deviation)[0])
 
 
-def _best_per_value(fixes: list[OomFix]) -> list[OomFix]:
+def _best_per_value(fixes: list[OomFix]) -> tuple[OomFix, ...]:
     best = dict[tuple[str, object], OomFix]()
-    # prefer measured fixes, then fast ones
-    for fix in sorted(fixes, key=lambda fix: (fix.trial is None, -_rate(fix))):
+    order = sorted(fixes, key=lambda fix: -fix.samples_per_second.value)
+    for fix in sorted(order, key=lambda fix: fix.trial is None):  # measured ones are preferred
         best.setdefault((fix.change.knob, fix.change.other_value), fix)
-    return sorted(best.values(), key=lambda fix: -_rate(fix))
-
-
-def _rate(fix: OomFix) -> float:
-    return fix.samples_per_second.value
+    return tuple(fix for fix in order if fix in best.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.core.objective import quotient
-from orchestrator.core.reasons import StopReason
 from orchestrator.core.records import Record
 from orchestrator.explain.context import ForecastContext, complete_plan
 from orchestrator.explain.effects import Change, changes
@@ -19,6 +18,7 @@ from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
+from search_spaces.rules.registry import refusal
 from search_spaces.trial import Estimate, Measured, OutOfMemory, Refused
 
 Verdict = Literal[
@@ -34,38 +34,12 @@ Bound = Literal["host", "limit", "usable", "certainty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlreadyTried:
-    """A trial has run the plan."""
-
-    trial: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuledOut:
-    """A rule forbids the plan."""
-
-    refused: Refused
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ValueNotSearched:
     """The specification does not search a value of the plan, only others of this knob."""
 
     knob: str
     value: Any
     searched: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CombinationNotSearched:
-    """Each value is searched, but not together: values of a knob depend on other knobs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeedsNoLess:
-    """The plan needs no less memory than a trial that ran out of it."""
-
-    trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,41 +61,15 @@ class MayNotFit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastSpeed:
-    """Forecast speed over that of the best trial."""
-
-    ratio: Estimate
-    best: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepOver:
-    """The sweep ended before it reached the plan; `ended` is None if no end is recorded."""
-
-    trials: int
-    ended: StopReason | None
-
-
-UntriedReason = (
-    AlreadyTried
-    | RuledOut
-    | ValueNotSearched
-    | CombinationNotSearched
-    | NeedsNoLess
-    | MayNotFit
-    | ForecastSpeed
-    | SweepOver
-)
-Cause = tuple[Verdict, tuple[UntriedReason, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UntriedExplanation:
-    """A plan, and the reasons why it was not tried.
+    """A plan, and why it was not tried.
 
     Attributes:
         like: Trial of the plan that supplied the knobs not named. None if it was not tried.
-        reasons: The decisive one first.
+        rule: Name of the rule that forbids the plan, which `detail` is said by.
+        trial: The plan's own trial, or one that ran out of memory with no more need of it.
+        not_searched: Values of the plan that the specification does not search.
+        memory: Why the plan may not fit; None if it should.
         ratio: Forecast speed over that of the best plan.
     """
 
@@ -131,11 +79,13 @@ class UntriedExplanation:
     like: int | None
     changes: tuple[Change, ...]
     verdict: Verdict
-    rule: str
-    trial: int | None
-    reasons: tuple[UntriedReason, ...]
-    expected: ForecastRow | None
-    ratio: Estimate | None
+    rule: str = ""
+    detail: str = ""
+    trial: int | None = None
+    not_searched: tuple[ValueNotSearched, ...] = ()
+    memory: MayNotFit | None = None
+    expected: ForecastRow | None = None
+    ratio: Estimate | None = None
 
 
 def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> UntriedExplanation:
@@ -145,67 +95,57 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
         knobs: Values of some knobs; the others are those of the best plan, or else the baseline.
         context: The study and its forecasts.
     """
-    best = context.state.best
-    template = context.state.space.baseline if best is None else best.plan
-    searched = context.sized.table.values
+    state, searched = context.state, context.sized.table.values
+    template = state.space.baseline if state.best is None else state.best.plan
     domains = {knob.name: searched[knob.name] for knob in KNOBS}
-    batch = context.state.spec.train.global_batch
-    completed = complete_plan(knobs, template, domains, batch)
-    plan = None if isinstance(completed, Refused) else completed
-    verdict: Verdict = "ruled_out"
+    completed = complete_plan(knobs, template, domains, state.spec.train.global_batch)
+    tried = context.record_of(template)
+    like = None if tried is None else tried.number
     if isinstance(completed, Refused):
-        reasons: tuple[UntriedReason, ...] = (RuledOut(refused=completed),)
-    else:
-        verdict, reasons = _cause(completed, best, domains, knobs, context)
-    decisive, tried = reasons[0], context.record_of(template)
-    expected = None if plan is None else context.expected(plan)
+        return UntriedExplanation(
+            study=state.study, plan=None, lossy=(), like=like, changes=(), **_ruled_out(completed)
+        )
+    expected = context.expected(completed)
     return UntriedExplanation(
-        study=context.state.study,
-        plan=plan,
-        lossy=() if plan is None else lossy_knobs(plan, context.state.spec),
-        like=None if tried is None else tried.number,
-        changes=() if plan is None else changes(template, plan),
-        verdict=verdict,
-        rule=decisive.refused.rule if isinstance(decisive, RuledOut) else "",
-        trial=decisive.trial if isinstance(decisive, AlreadyTried | NeedsNoLess) else None,
-        reasons=reasons,
+        study=state.study,
+        plan=completed,
+        lossy=lossy_knobs(completed, state.spec),
+        like=like,
+        changes=changes(template, completed),
         expected=expected,
-        ratio=_speed_ratio(expected, best),
+        **_cause(completed, expected, domains, knobs, context),
     )
+
+
+def _ruled_out(refused: Refused) -> dict[str, Any]:
+    return {"verdict": "ruled_out", "rule": refused.rule, "detail": refused.detail}
 
 
 def _cause(
     plan: Plan,
-    best: Record | None,
+    expected: ForecastRow | None,
     domains: Mapping[str, Values],
     named: Collection[str],
     context: ForecastContext,
-) -> Cause:
+) -> dict[str, Any]:
+    """Returns the verdict and what it follows from, as fields of the explanation."""
+    ratio = _speed_ratio(expected, context.state.best)
     if (tried := context.record_of(plan)) is not None:
-        return "tried", (AlreadyTried(trial=tried.number),)
+        return {"verdict": "tried", "trial": tried.number, "ratio": ratio}
     outside = tuple(_values_outside(plan, domains, named))
-    if (refused := context.refusal(plan)) is not None:
-        return "ruled_out", (RuledOut(refused=refused), *outside)
+    if (refused := refusal(plan, context.around)) is not None:
+        return _ruled_out(refused) | {"not_searched": outside}
+    assert expected is not None  # it is legal
     if not len(context.sized.table.rows_of(plan)):
-        return "not_in_the_space", outside or (CombinationNotSearched(),)
+        return {"verdict": "not_in_the_space", "not_searched": outside, "ratio": ratio}
     if (oom := _dominator(plan, context)) is not None:
-        return "dominated", (NeedsNoLess(trial=oom.number), _end(context))
-    return _forecast_cause(plan, best, context)
-
-
-def _forecast_cause(plan: Plan, best: Record | None, context: ForecastContext) -> Cause:
-    """Returns the cause for a plan that the search could have proposed."""
-    expected = context.expected(plan)
-    assert expected is not None  # it is in the space
-    memory, ratio, end = _memory(expected, context), _speed_ratio(expected, best), _end(context)
-    speed: tuple[UntriedReason, ...] = ()
-    if best is not None and ratio is not None:
-        speed = (ForecastSpeed(ratio=ratio, best=best.number),)
-    if memory is not None:
-        return "forecast_not_to_fit", (memory, *speed, end)
-    if ratio is not None and ratio.value < 1:
-        return "forecast_to_be_slower", (*speed, end)
-    return "not_reached", (end, *speed)
+        return {"verdict": "dominated", "trial": oom.number, "ratio": ratio}
+    verdict: Verdict = "not_reached"  # of a plan that the search could have proposed
+    if (memory := _memory(expected, context)) is not None:
+        verdict = "forecast_not_to_fit"
+    elif ratio is not None and ratio.value < 1:
+        verdict = "forecast_to_be_slower"
+    return {"verdict": verdict, "memory": memory, "ratio": ratio}
 
 
 def _values_outside(
@@ -253,10 +193,3 @@ def _speed_ratio(expected: ForecastRow | None, best: Record | None) -> Estimate 
     if expected is None or best is None or not isinstance(best.outcome, Measured):
         return None
     return quotient(expected.forecast.samples_per_second, best.outcome.samples_per_second)
-
-
-def _end(context: ForecastContext) -> SweepOver:
-    ended = context.state.ended
-    return SweepOver(
-        trials=len(context.state.records), ended=None if ended is None else ended.reason
-    )

@@ -15,8 +15,6 @@ from orchestrator.explain.effects import (
     KnobEffect,
     changes,
     knob_effects,
-    phase_seconds,
-    term_seconds,
 )
 from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
@@ -56,13 +54,10 @@ class Competitor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestExplanation:
-    """The best plan of a study, and its competitors. Memory is that of the fullest rank."""
+    """The best plan of a study, and its competitors."""
 
     study: str
     trial: Record
-    peak_bytes: int
-    limit_bytes: int
-    usable_bytes: float  # the limit minus the headroom
     competitors: tuple[Competitor, ...]
     note: str = ""  # reason if nothing could be forecast
 
@@ -71,19 +66,8 @@ def explain_best(
     state: SweepState, best: Record, context: ForecastContext | None, note: str = ""
 ) -> BestExplanation:
     """Compares the best plan to its competitors; without a context, by measurements alone."""
-    outcome = best.outcome
-    assert isinstance(outcome, Measured)
-    memory = outcome.memory
-    headroom = state.spec.objective.headroom
-    return BestExplanation(
-        study=state.study,
-        trial=best,
-        peak_bytes=memory.peak_bytes,
-        limit_bytes=memory.limit_bytes,
-        usable_bytes=memory.limit_bytes * (1 - headroom),
-        competitors=tuple(_competitors(state, best, context)),
-        note=note,
-    )
+    competitors = tuple(_competitors(state, best, context))
+    return BestExplanation(study=state.study, trial=best, competitors=competitors, note=note)
 
 
 def _competitors(
@@ -112,13 +96,16 @@ def _competitor(
     ratio, peak = speedup(best, tried), None
     if tried is not None and isinstance(tried.outcome, Measured):
         peak = float(tried.outcome.memory.peak_bytes)
+    terms: Seconds = ()
     measured = ratio is not None
-    if context is not None and not measured:
-        expected_best = context.expected(best.plan)
-        expected = context.expected(plan)
-        if expected_best is not None and expected is not None:
-            forecast = expected.forecast
-            ratio = quotient(expected_best.forecast.samples_per_second, forecast.samples_per_second)
+    best_row = None if context is None else context.expected(best.plan)
+    row = None if context is None else context.expected(plan)
+    if best_row is not None and row is not None:
+        seconds = zip(best_row.seconds, row.seconds, strict=True)
+        terms = tuple((name, own, other) for (name, own), (_, other) in seconds if own or other)
+        if not measured:
+            forecast = row.forecast
+            ratio = quotient(best_row.forecast.samples_per_second, forecast.samples_per_second)
             peak = peak or forecast.peak_bytes.value
     return Competitor(
         role=role,
@@ -132,6 +119,15 @@ def _competitor(
         peak_bytes=peak,
         changes=changes(best.plan, plan),
         knob_effects=() if context is None else knob_effects(best, plan, context),
-        phases=() if tried is None else tuple(phase_seconds(best, tried)),
-        terms=() if context is None else tuple(term_seconds(best.plan, plan, context)),
+        phases=_phases(best, tried),
+        terms=terms,
     )
+
+
+def _phases(best: Record, tried: Record | None) -> Seconds:
+    outcomes = best.outcome, tried.outcome if tried else None
+    own, other = (one.phases if isinstance(one, Measured) else None for one in outcomes)
+    if own is None or other is None:
+        return ()
+    names = ("data", "forward", "backward", "optimizer")
+    return tuple((name, getattr(own, name), getattr(other, name)) for name in names)

@@ -120,6 +120,7 @@ def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportM
         caveats=bundle.caveats,
         inputs=inputs.inputs,
         rule=source.model.target_rule,
+        unused_weights=source.model.has_unused_weights,
     )
 
 

@@ -108,8 +108,7 @@ def model_refusals(plan: Plan, model: ModelFacts, device: str) -> Iterator[str]:
     """Yields the reasons why Trainer cannot train a plan with this model or on this device."""
     if model.vocab_size is None:
         yield (
-            f"{model.name} is a function with its own batches, and Trainer trains models of"
-            " transformers"
+            f"{model.name} makes its own batches, and the script for Trainer has Plimsoll's data"
         )
     if device == "cpu" and plan.engine == "torch":
         yield from accelerate.cpu_refusals(plan)

@@ -323,7 +323,7 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
         yield _finding("accumulation", f"{plan.accumulation} or fewer, packed", passes, True)
     else:
         yield _equal("accumulation", plan.accumulation, passes)
-    yield _equal("recomputed blocks", manifest.recomputed_blocks, *_count(observed.recomputed))
+    yield _recomputed(manifest, observed.recomputed)
     yield _equal("compiled", plan.compile, observed.compiled > 0)
     yield _equal("compute dtype", _DTYPES[plan.precision], observed.compute)
     if manifest.base is not None:
@@ -333,6 +333,14 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
     on_host = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
     optimizer = "DeepSpeedCPUAdam" if on_host else _OPTIMIZERS[plan.optimizer][0]
     yield _equal("optimizer", optimizer, observed.optimizer)
+
+
+def _recomputed(manifest: ExportManifest, classes: Sequence[tuple[str, int]]) -> Finding:
+    planned, (count, words) = manifest.recomputed_blocks, _count(classes)
+    # blocks that no gradient reaches are not run again, as the last one of CLIP in LLaVA
+    if manifest.unused_weights and 0 < count < planned:
+        return _finding("recomputed blocks", f"up to {planned}", words, True)
+    return _equal("recomputed blocks", planned, count, words)
 
 
 def _update(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:

@@ -168,7 +168,6 @@ class Planner:
             understood=Understanding(
                 data=request.data,
                 model=request.model,
-                task=request.spec.model.task,
                 cluster=request.around(ranks).cluster,
                 ranks=ranks,
             ),

@@ -6,7 +6,6 @@ which draws `scatter` and `bar` but no traces that need WebGL.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -116,11 +115,6 @@ def stacked_bars(
         "shapes": shapes,
     }
     return {"data": data, "layout": layout}
-
-
-def logarithmic(low: float, high: float) -> dict[str, object]:
-    """Makes a logarithmic axis with full tick labels, where plotly would shorten 20 to 2."""
-    return {"type": "log", "range": (math.log10(low), math.log10(high)), "tickformat": ",~g"}
 
 
 def memory_lines(line_bytes: float, limit_bytes: float) -> list[Trace]:

@@ -14,7 +14,7 @@ from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BestExplanation
 from orchestrator.forecast.planner import PlanningReport
 from orchestrator.forecast.table import ForecastRow
-from orchestrator.report.explain_text import Explanation, standing_sentences, untried_words
+from orchestrator.report.explain_text import Explanation, standing_sentences, untried_reasons
 from orchestrator.report.labels import failure_words, lossy_words, outcome_words, plan_words
 from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sweep_text import best_sentence
@@ -37,7 +37,7 @@ def explanation_document(explanation: Explanation, state: SweepState) -> dict[st
             reasons = list(standing_sentences(explanation, state))
             return {"explains": "trial", **content, "reasons": reasons}
         case UntriedExplanation():
-            reasons = [untried_words(reason) for reason in explanation.reasons]
+            reasons = list(untried_reasons(explanation, state))
             return {"explains": "untried", **content, "reasons": reasons}
 
 
@@ -82,7 +82,7 @@ def _forecast_row(row: ForecastRow) -> dict[str, Any]:
 
 def report_document(state: SweepState) -> dict[str, Any]:
     """Converts the report of a sweep: the best plan, its equals, all trials and validations."""
-    best, ended = state.best, state.ended
+    best, ended, failed = state.best, state.ended, state.failed_validations
     return {
         "study": state.study,
         "understood": understood_document(state.understanding),
@@ -99,7 +99,9 @@ def report_document(state: SweepState) -> dict[str, Any]:
         "other_fingerprints": _other_fingerprints(state),
         "trials": [_trial(record, state.spec) for record in state.records],
         "validations": [
-            _trial(record, state.spec) | _failure(record, state) for record in state.validations
+            _trial(record, state.spec)
+            | {"failure": failure_words(failed[record.number]) if record.number in failed else None}
+            for record in state.validations
         ],
     }
 
@@ -142,8 +144,3 @@ def _trial(record: Record, spec: SweepSpec) -> dict[str, Any]:
             "fits_probability": forecast.fits,
         },
     }
-
-
-def _failure(validation: Record, state: SweepState) -> dict[str, str | None]:
-    failure = state.failed_validations.get(validation.number)
-    return {"failure": None if failure is None else failure_words(failure)}

@@ -6,39 +6,27 @@ from collections.abc import Callable, Iterator, Sequence
 
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import OomFix, Shortage, TrialExplanation
-from orchestrator.explain.untried import (
-    AlreadyTried,
-    CombinationNotSearched,
-    ForecastSpeed,
-    MayNotFit,
-    NeedsNoLess,
-    RuledOut,
-    SweepOver,
-    UntriedExplanation,
-    UntriedReason,
-    ValueNotSearched,
-)
+from orchestrator.explain.untried import MayNotFit, UntriedExplanation
 from orchestrator.explain.winner import BestExplanation, Competitor, Seconds
-from orchestrator.report.format import gib, number, plural, ratio_words, spread, value_words
-from orchestrator.report.labels import (
-    lossy_suffix,
-    outcome_words,
-    plan_words,
-    validation_words,
-    violation_words,
+from orchestrator.report import labels
+from orchestrator.report.format import (
+    gib,
+    number,
+    plural,
+    ratio_words,
+    significant,
+    spread,
+    value_words,
 )
 from orchestrator.report.plan_text import (
-    category_words,
     forecast_sentence,
     percent,
-    significant,
     term_words,
 )
 from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sections import Code, Document, Section, Table
 from orchestrator.report.sweep_tables import change_words, effects_table
 from orchestrator.report.sweep_text import best_sentence, lossy_sentence
-from search_spaces.plan import Plan
 from search_spaces.trial import Crashed, Estimate, Outcome, OutOfMemory
 
 Explanation = BestExplanation | TrialExplanation | UntriedExplanation
@@ -46,25 +34,15 @@ _MOST_PARTS = 3  # terms or phases of a step, per direction
 _SMALLEST = 0.01  # share of a step from which on a change is listed
 
 
-def free_memory_sentence(explanation: BestExplanation) -> str:
-    """Reports the memory that the best plan leaves free."""
-    peak, limit = explanation.peak_bytes, explanation.limit_bytes
-    free, unused = limit - peak, explanation.usable_bytes - peak
-    return (
-        f"its peak of {gib(peak)} GiB leaves {gib(free)} of {gib(limit)} GiB per rank free,"
-        f" {100 * free / limit:.0f} %, which is {gib(unused)} GiB more than the headroom"
-    )
-
-
 def competitor_sentence(competitor: Competitor) -> str:
     """Compares the speed of the best plan with one competitor."""
     if competitor.ratio is None:
         outcome = competitor.outcome
-        ended = "it was not run" if outcome is None else outcome_words(outcome)
+        ended = "it was not run" if outcome is None else labels.outcome_words(outcome)
         return f"no speed comparison: {ended}"
     source = "measured" if competitor.measured else "forecast"
     if not competitor.measured and competitor.outcome is not None:
-        source += f"; its trial: {outcome_words(competitor.outcome)}"
+        source += f"; its trial: {labels.outcome_words(competitor.outcome)}"
     equal = "; statistically equal" if competitor.equal else ""
     return f"the best plan has {ratio_words(competitor.ratio)} its speed ({source}){equal}"
 
@@ -120,14 +98,14 @@ def standing_sentences(explanation: TrialExplanation, state: SweepState) -> Iter
     trial, best = explanation.trial, explanation.best
     for validation in state.validations:
         if validation.number == trial.number:
-            yield f"its validation {validation_words(validation, state)}"
+            yield f"its validation {labels.validation_words(validation, state)}"
     match explanation.standing:
         case "best":
             yield "it is the best plan"
         case "not_measured":
             yield from _unmeasured(trial.outcome)
         case "infeasible":
-            yield from map(violation_words, state.objective.violations(trial))
+            yield from map(labels.violation_words, state.objective.violations(trial))
         case "tied" if best is not None:
             validated = state.validated is not None and state.validated.number == best.number
             preferred = "was validated" if validated else "measured fastest"
@@ -190,42 +168,41 @@ def fixes_sentence(shortage: Shortage) -> str:
     )
 
 
-def untried_words(reason: UntriedReason) -> str:
-    """Describes a reason why a plan was not tried."""
-    match reason:
-        case AlreadyTried(trial=trial):
-            return f"it was tried, as trial {trial}"
-        case RuledOut(refused=refused):
-            return f"{refused.detail} (rule: {refused.rule.replace('_', ' ')})"
-        case ValueNotSearched(knob=knob, value=value, searched=searched):
-            others = ", ".join(map(_value, searched))
-            return f"space.{knob} does not include {_value(value)}, only {others}"
-        case CombinationNotSearched():
-            return (
+def untried_reasons(untried: UntriedExplanation, state: SweepState) -> Iterator[str]:
+    """Yields the reasons why a plan was not tried; the end of the sweep comes last."""
+    match untried.verdict:
+        case "tried":
+            yield f"it was tried, as trial {untried.trial}"
+            return
+        case "ruled_out":
+            yield f"{untried.detail} (rule: {untried.rule.replace('_', ' ')})"
+        case "dominated":
+            yield f"trial {untried.trial} ran out of memory, and this plan needs no less memory"
+        case "not_in_the_space" if not untried.not_searched:
+            yield (
                 "each of its values is searched, but not this combination: the values of a knob"
                 " depend on other knobs (docs/knobs.md); to search them, list them in space"
             )
-        case NeedsNoLess(trial=trial):
-            return f"trial {trial} ran out of memory, and this plan needs no less memory"
-        case MayNotFit():
-            return _memory_words(reason)
-        case ForecastSpeed(ratio=ratio, best=best):
-            unsure = "" if ratio.high < 1 or ratio.value >= 1 else ", so it may be as fast"
-            return f"its forecast speed is {ratio_words(ratio)} that of trial {best}{unsure}"
-        case SweepOver():
-            return _end_words(reason)
+    for one in untried.not_searched:
+        others = ", ".join(map(value_words, one.searched))
+        yield f"space.{one.knob} does not include {value_words(one.value)}, only {others}"
+    if untried.memory is not None:
+        yield _memory_words(untried.memory)
+    if untried.verdict in ("ruled_out", "not_in_the_space"):
+        return
+    if (ratio := untried.ratio) is not None and state.best is not None:
+        unsure = "" if ratio.high < 1 or ratio.value >= 1 else ", so it may be as fast"
+        best = state.best.number
+        yield f"its forecast speed is {ratio_words(ratio)} that of trial {best}{unsure}"
+    yield _end_words(state)
 
 
-def _end_words(reason: SweepOver) -> str:
-    trials = plural(reason.trials, "trial")
-    if reason.ended is None:
+def _end_words(state: SweepState) -> str:
+    trials = plural(len(state.records), "trial")
+    if state.ended is None:
         return f"no end of the sweep is recorded; so far it has {trials}"
-    ended = stop_words(reason.ended)
+    ended = stop_words(state.ended.reason)
     return f"the sweep ended before this plan was reached, after {trials}: {ended}"
-
-
-def _value(value: object) -> str:
-    return value_words(value) or "none"
 
 
 def _memory_words(reason: MayNotFit) -> str:
@@ -252,16 +229,16 @@ def explanation_text(explanation: Explanation, state: SweepState) -> Document:
     notes = [f"there are no forecasts: {note}"] if note else []
     match explanation:
         case BestExplanation():
-            headline, sections = best_sentence(state), _best_sections(explanation)
+            headline, sections = best_sentence(state), _best_sections(explanation, state)
             notes.append(lossy_sentence(state))
         case TrialExplanation(trial=trial):
-            words = _lossy_plan(trial.plan, explanation.lossy)
-            headline = f"trial {trial.number}, {words}: {outcome_words(trial.outcome)}"
+            words = labels.labelled_plan(trial.plan, state.spec)
+            headline = f"trial {trial.number}, {words}: {labels.outcome_words(trial.outcome)}"
             sections = _trial_sections(explanation, state)
         case UntriedExplanation(plan=plan):
-            words = "no such plan" if plan is None else _lossy_plan(plan, explanation.lossy)
+            words = "no such plan" if plan is None else labels.labelled_plan(plan, state.spec)
             headline = f"{words}: {explanation.verdict.replace('_', ' ')}"
-            sections = iter((Section(blocks=tuple(_untried_sentences(explanation))),))
+            sections = iter((Section(blocks=tuple(_untried_sentences(explanation, state))),))
     return Document(
         title=f"plimsoll explain {explanation.study}",
         headline=headline,
@@ -270,19 +247,15 @@ def explanation_text(explanation: Explanation, state: SweepState) -> Document:
     )
 
 
-def _lossy_plan(plan: Plan, lossy: Sequence[str]) -> str:
-    return plan_words(plan) + lossy_suffix(plan, lossy)
-
-
-def _best_sections(explanation: BestExplanation) -> Iterator[Section]:
-    yield Section(blocks=(free_memory_sentence(explanation),))
+def _best_sections(explanation: BestExplanation, state: SweepState) -> Iterator[Section]:
     for one in explanation.competitors:
         if one.role == "baseline":
             trial = "not run" if one.trial is None else f"trial {one.trial}"
+            plan = labels.labelled_plan(one.plan, state.spec)
             note = "effect: the best plan over the plan that differs in this knob alone"
             effects = (effects_table(one.knob_effects), f"{note}; knobs interact")
             yield Section(
-                title=f"Against the baseline: {_lossy_plan(one.plan, one.lossy)} ({trial})",
+                title=f"Against the baseline: {plan} ({trial})",
                 blocks=(
                     competitor_sentence(one),
                     *(effects if one.knob_effects else ()),
@@ -303,7 +276,7 @@ def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
                 "-" if one.ratio is None else ratio_words(one.ratio),
                 "equal" if one.equal else "",
                 "-" if one.peak_bytes is None else gib(one.peak_bytes),
-                change_words(one.changes) + lossy_suffix(one.plan, one.lossy),
+                change_words(one.changes) + labels.lossy_suffix(one.plan, one.lossy),
             )
             for one in runners_up
         ),
@@ -313,33 +286,14 @@ def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
 def _trial_sections(explanation: TrialExplanation, state: SweepState) -> Iterator[Section]:
     yield Section(blocks=tuple(trial_sentences(explanation, state)))
     if (shortage := explanation.shortage) is not None:
-        held = [_categories_table(shortage)] if shortage.held_bytes else []
-        yield Section(title="Memory", blocks=(*shortage_sentences(shortage), *held))
-        fixes = [_fixes_table(shortage)] if shortage.fixes else []
-        title = "Single-knob changes that would fit"
-        yield Section(title=title, blocks=(fixes_sentence(shortage), *fixes))
+        yield Section(title="Memory", blocks=tuple(shortage_sentences(shortage)))
+        titles = ("change to", "#forecast samples/s", "#measured", "#peak GiB", "#fits")
+        table = Table(titles=titles, rows=tuple(map(fix_words, shortage.fixes)))
+        blocks: list[str | Table] = [fixes_sentence(shortage)] + [table] * bool(shortage.fixes)
+        yield Section(title="Single-knob changes that would fit", blocks=tuple(blocks))
     outcome = explanation.trial.outcome
     if isinstance(outcome, Crashed) and outcome.trace:
         yield Section(title="Traceback", blocks=(Code(text=outcome.trace.rstrip()),))
-
-
-def _categories_table(shortage: Shortage) -> Table:
-    held = sorted(shortage.held_bytes, key=lambda each: -each[1])
-    return Table(
-        titles=("forecast by category", "#GiB", "#share of limit"),
-        rows=tuple(
-            (category_words(name), gib(size), percent(size / shortage.limit_bytes))
-            for name, size in held
-            if size
-        ),
-    )
-
-
-def _fixes_table(shortage: Shortage) -> Table:
-    return Table(
-        titles=("change to", "#forecast samples/s", "#measured", "#peak GiB", "#fits"),
-        rows=tuple(map(fix_words, shortage.fixes)),
-    )
 
 
 def fix_words(fix: OomFix) -> tuple[str, str, str, str, str]:
@@ -353,10 +307,10 @@ def fix_words(fix: OomFix) -> tuple[str, str, str, str, str]:
     )
 
 
-def _untried_sentences(untried: UntriedExplanation) -> Iterator[str]:
+def _untried_sentences(untried: UntriedExplanation, state: SweepState) -> Iterator[str]:
     if untried.changes:
         like = "the best plan" if untried.like is None else f"trial {untried.like}"
         yield f"{like} has {change_words(untried.changes)}"
-    yield from map(untried_words, untried.reasons)
+    yield from untried_reasons(untried, state)
     if untried.expected is not None:
         yield f"forecast: {forecast_sentence(untried.expected.forecast)}"

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
-from search_spaces.hardware.device import Device, DriveAccess
+from search_spaces.hardware.device import Device
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Ceiling, Estimate
 
 _SIGNIFICANT_DIGITS = 4
-_ACCESS_WORDS: Mapping[DriveAccess, str] = MappingProxyType(
-    {"direct_io": "direct I/O", "page_cache": "the page cache"}
-)
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def rate(samples_per_second: float) -> str:
-    """Formats a forecast rate with three significant digits, as many as it supports."""
-    return f"{samples_per_second:,.{max(decimals_of(samples_per_second) - 1, 0)}f}"
+def significant(value: float) -> str:
+    """Formats a number with three significant digits, as precise as a forecast: 55.1, 8,230."""
+    if not value:
+        return "0"
+    return number(float(f"{value:.3g}")) if value >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
 def decimals_of(value: float) -> int:
@@ -146,7 +144,8 @@ def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
         _, ranks, size, seconds = max(runs, key=lambda point: point[2])
         name = collective.replace("_", "-")
         yield name, _rate(size / seconds), f"{size / 2**20:.0f} MiB, {ranks} ranks"
-    access = _ACCESS_WORDS[device.drive_access] if device.drive_access else ""
+    words = {"direct_io": "direct I/O", "page_cache": "the page cache", None: ""}
+    access = words[device.drive_access]
     yield "drive read", _rate(device.nvme_read_bytes_per_second), access
     yield "drive write", _rate(device.nvme_write_bytes_per_second), access
     yield "launch", f"{device.launch_seconds * 1e6:.1f} µs", "of one trivial operator"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from orchestrator.core.fingerprints import alike, differing
 from orchestrator.core.losses import LossCheck, LossTolerance, loss_check
@@ -12,7 +11,7 @@ from orchestrator.core.reasons import Promising, TrialReason
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.core.validation import ValidationFailure
-from orchestrator.report.format import gib, plural, rate, spread
+from orchestrator.report.format import gib, plural, significant, spread
 from orchestrator.report.reasons import difference_words, outcome_sentence
 from search_spaces.facts import LossDependence, share_words
 from search_spaces.knobs.knob import Knob
@@ -21,24 +20,15 @@ from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
 from search_spaces.spec.schema import SweepSpec
 from search_spaces.spec.sections import Metric
-from search_spaces.trial import Measured, Outcome, OutOfMemory, PlanForecast, Refused
+from search_spaces.trial import Measured, Outcome, OutOfMemory, PlanForecast
 
 METRIC_WORDS: Mapping[Metric, str] = {
     "samples_per_second": "samples/s",
     "samples_per_price": "samples per unit of price",
     "headroom": "share of memory left free",
 }
-KIND_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "measured": "measured",
-        "out_of_memory": "out of memory",
-        "timed_out": "timed out",
-        "crashed": "crashed",
-        "refused": "refused",
-        "diverged": "diverged",
-        "cancelled": "cancelled",
-    }
-)
+_KINDS = "measured out_of_memory timed_out crashed refused diverged cancelled"
+KIND_WORDS: Mapping[str, str] = {kind: kind.replace("_", " ") for kind in _KINDS.split()}
 _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "micro_batch": lambda plan: f"micro-batch {plan.micro_batch}",
     "precision": lambda plan: plan.precision,
@@ -60,31 +50,18 @@ def outcome_words(outcome: Outcome) -> str:
     return words
 
 
-def brief_outcome(outcome: Outcome) -> str:
-    """Describes an outcome in fewer words, for narrow tables."""
-    match outcome:
-        case OutOfMemory(where=where):
-            excess = outcome.excess
-            wanted = "" if excess is None else f", wanted {100 * (1 + excess):.0f} %"
-            return f"out of {'' if where == 'device' else f'{where} '}memory{wanted}"
-        case Refused(rule=rule):
-            return f"refused: {rule}"
-        case _:
-            return outcome_words(outcome)
-
-
-def record_words(record: Record, *, brief: bool = False) -> str:
+def record_words(record: Record) -> str:
     """Describes how a trial ended, with its forecast in brackets.
 
     A measurement shows the forecast speed, `41.20 samples/s ± 1.5 % (forecast 39.8)`; a trial
     that ran out of memory shows the forecast peak.
     """
-    words = brief_outcome(record.outcome) if brief else outcome_words(record.outcome)
+    words = outcome_words(record.outcome)
     if record.forecast is None:
         return words
     match record.outcome:
         case Measured():
-            return f"{words} (forecast {rate(record.forecast.samples_per_second.value)})"
+            return f"{words} (forecast {significant(record.forecast.samples_per_second.value)})"
         case OutOfMemory(where="device"):
             return f"{words} (forecast {_peak_words(record.forecast)})"
         case _:
@@ -99,7 +76,7 @@ def forecast_words(forecast: PlanForecast, reason: TrialReason) -> str:
     """
     promising = isinstance(reason, Promising)
     peak = f"{gib(forecast.peak_bytes.value)} GiB" if promising else _peak_words(forecast)
-    return f"{rate(forecast.samples_per_second.value)} samples/s, {peak}"
+    return f"{significant(forecast.samples_per_second.value)} samples/s, {peak}"
 
 
 def _peak_words(forecast: PlanForecast) -> str:
@@ -141,27 +118,18 @@ def fixed_words(space: Space) -> str:
 
 def lossy_words(plan: Plan, spec: SweepSpec) -> str:
     """Names the lossy settings of a plan, `bf16`; empty if it trains the numerics of the spec."""
-    return lossy_values(plan, lossy_knobs(plan, spec))
-
-
-def lossy_values(plan: Plan, lossy: Sequence[str]) -> str:
-    """Names the values that a plan has for its lossy knobs."""
-    return " ".join(_LOSSY_WORDS[name](plan) for name in lossy)
+    return " ".join(_LOSSY_WORDS[name](plan) for name in lossy_knobs(plan, spec))
 
 
 def lossy_suffix(plan: Plan, lossy: Sequence[str]) -> str:
     """Formats the values of a plan's lossy knobs as a suffix for its name."""
-    return lossy_label(lossy_values(plan, lossy))
-
-
-def lossy_label(lossy: str) -> str:
-    """Formats the result of `lossy_words` as a suffix for the name of a plan."""
-    return f" (lossy: {lossy})" if lossy else ""
+    values = " ".join(_LOSSY_WORDS[name](plan) for name in lossy)
+    return f" (lossy: {values})" if lossy else ""
 
 
 def labelled_plan(plan: Plan, spec: SweepSpec, *, omit: Collection[str] = ()) -> str:
     """Returns the short name of a plan, with a label if it is lossy."""
-    return plan_words(plan, omit=omit) + lossy_label(lossy_words(plan, spec))
+    return plan_words(plan, omit=omit) + lossy_suffix(plan, lossy_knobs(plan, spec))
 
 
 def may_be_lossy(space: Space, spec: SweepSpec) -> bool:

@@ -14,15 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.core.events import (
-    Event,
-    GroupStarted,
-    Noted,
-    SweepEnded,
-    SweepStarted,
-    TrialEnded,
-    TrialStarted,
-)
+from orchestrator.core import events
 from orchestrator.core.objective import memory_of, outcome_counts, speedup
 from orchestrator.core.reasons import ChecksMachine
 from orchestrator.core.records import Record
@@ -59,7 +51,7 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "cancelled": "bright_black",
     }
 )
-_WIDE = 120  # columns; from here on outcomes are described in full
+_WIDE = 120  # columns; from here on outcomes have their peak too
 _OTHER_ROWS = 16
 _MOST_OUTCOMES = 12
 _NOTES = 2
@@ -205,7 +197,7 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
 
 def _outcome(record: Record, state: SweepState, wide: bool) -> Text:
     outcome = record.outcome
-    text = Text(record_words(record, brief=not wide), COLOURS[outcome.kind])
+    text = Text(record_words(record), COLOURS[outcome.kind])
     if not isinstance(outcome, Measured):
         return text
     memory, forecast = outcome.memory, ""
@@ -237,9 +229,9 @@ class LiveView(AbstractCallback):
             vertical_overflow="crop",
         )
 
-    def on_event(self, event: Event, state: SweepState) -> None:
+    def on_event(self, event: events.Event, state: SweepState) -> None:
         """Stores the state for the next refresh."""
-        if isinstance(event, SweepStarted) and event.understanding is not None:
+        if isinstance(event, events.SweepStarted) and event.understanding is not None:
             self._console.print(labelled_rows(understood_rows(event.understanding)))
         self._state = state  # the dashboard shows the state alone
         if not self._live.is_started:
@@ -263,7 +255,7 @@ class PlainView(AbstractCallback):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def on_event(self, event: Event, state: SweepState) -> None:
+    def on_event(self, event: events.Event, state: SweepState) -> None:
         """Writes the lines of an event."""
         stamp = _clock(event.at - state.started_at)
         for line in lines(event, state):
@@ -279,34 +271,34 @@ class PlainView(AbstractCallback):
         """Does nothing: every line has been flushed."""
 
 
-def lines(event: Event, state: SweepState) -> Iterator[str]:
+def lines(event: events.Event, state: SweepState) -> Iterator[str]:
     """Describes an event in one line or a few."""
     match event:
-        case SweepStarted():
+        case events.SweepStarted():
             yield from _started(event)
-        case GroupStarted(world_size=ranks, fingerprint=fingerprint):
+        case events.GroupStarted(world_size=ranks, fingerprint=fingerprint):
             yield (
                 f"{plural(ranks, 'worker')} ready on {plural(fingerprint.hosts, 'host')}:"
                 f" {fingerprint.device} {fingerprint.device_name}"
             )
-        case TrialStarted(validation=True, number=number, plan=plan):
+        case events.TrialStarted(validation=True, number=number, plan=plan):
             words = labelled_plan(plan, state.spec)
             yield f"validation of trial {number} starts in a fresh worker group: {words}"
-        case TrialStarted(number=number, plan=plan, reason=reason, forecast=forecast):
+        case events.TrialStarted(number=number, plan=plan, reason=reason, forecast=forecast):
             expected = f"; forecast {forecast_words(forecast, reason)}" if forecast else ""
             words = labelled_plan(plan, state.spec)
             yield f"trial {number} starts: {words} ({reason_words(reason)}{expected})"
-        case TrialEnded(record=record) if record.validation:
+        case events.TrialEnded(record=record) if record.validation:
             yield _validation_ended(record, state)
-        case TrialEnded(record=record):
+        case events.TrialEnded(record=record):
             yield _ended(record, state, event.at)
-        case Noted(note=note):
+        case events.Noted(note=note):
             yield f"note: {note_words(note)}"
-        case SweepEnded(reason=reason):
+        case events.SweepEnded(reason=reason):
             yield f"sweep ended: {stop_words(reason)}; {_tally(state)}"
 
 
-def _started(event: SweepStarted) -> Iterator[str]:
+def _started(event: events.SweepStarted) -> Iterator[str]:
     ruled_out = sum(count for _, count in event.space.ruled_out)
     yield (
         f"study {event.study}: {plural(len(event.space.candidates), 'plan')} to choose from,"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
@@ -9,12 +10,11 @@ from rich.console import RenderableType
 from orchestrator.forecast.breakdown import Breakdown
 from orchestrator.forecast.planner import PlanningReport
 from orchestrator.forecast.table import ForecastRow
+from orchestrator.report import plan_text
 from orchestrator.report.charts import (
     BEST_COLOUR,
     Figure,
-    Trace,
     hover_text,
-    logarithmic,
     memory_lines,
     points,
     speed_chart,
@@ -24,18 +24,6 @@ from orchestrator.report.charts import (
 from orchestrator.report.format import gib, mfu_sentence, mfu_words
 from orchestrator.report.html import render_page
 from orchestrator.report.plan_tables import counts_table, plans_table, terms_table
-from orchestrator.report.plan_text import (
-    answer_sentence,
-    category_words,
-    common_words,
-    devices,
-    expected_words,
-    forecast_sentence,
-    percent,
-    planning_note_words,
-    ruled_out_sentences,
-    term_words,
-)
 from orchestrator.report.sections import Document, Section
 from orchestrator.report.terminal import render_text
 from orchestrator.report.understood import understood_rows
@@ -56,11 +44,6 @@ _MEMORY_CAPTION = (
 )
 
 
-def render_plan_report(report: PlanningReport) -> RenderableType:
-    """Renders a planning report for terminals."""
-    return render_text(plan_document(report))
-
-
 def render_plan_page(report: PlanningReport) -> str:
     """Renders the HTML of the page, which includes all its scripts and styles."""
     return render_page(plan_document(report), plan_charts(report))
@@ -69,14 +52,14 @@ def render_plan_page(report: PlanningReport) -> str:
 def plan_document(report: PlanningReport) -> Document:
     """Reports a plan: the best one, those close to it, device counts and what was ruled out."""
     return Document(
-        title=f"{report.model} on {devices(report, report.recommendation.ranks)}",
-        headline=answer_sentence(report),
+        title=f"{report.model} on {plan_text.devices(report, report.recommendation.ranks)}",
+        headline=plan_text.answer_sentence(report),
         facts=(
             f"{report.parameters:,} parameters, {report.tokens:,} tokens per sample,"
             f" {report.global_batch:,} samples per step",
         ),
         understood=understood_rows(report.understood),
-        notes=tuple(map(planning_note_words, report.notes)),
+        notes=tuple(map(plan_text.planning_note_words, report.notes)),
         sections=tuple(_sections(report)),
         footer=f"{report.forecast_plans:,} plans forecast in {report.seconds:.1f} s;"
         f" calibration: {report.provenance}",
@@ -104,26 +87,26 @@ def _sections(report: PlanningReport) -> Iterator[Section]:
         yield Section(title=title, blocks=(plans_table(report.front), *_common(report.front)))
     if counts := counts_table(report):
         yield Section(title="Device counts", blocks=(counts,))
-    coverage = tuple(ruled_out_sentences(report.recommendation))
+    coverage = tuple(plan_text.ruled_out_sentences(report.recommendation))
     yield Section(title="Coverage of the space", blocks=coverage)
 
 
 def _common(rows: Sequence[ForecastRow]) -> Iterator[str]:
-    if words := common_words([row.plan for row in rows]):
+    if words := plan_text.common_words([row.plan for row in rows]):
         yield f"all plans: {words}"
 
 
 def render_breakdown(breakdown: Breakdown) -> RenderableType:
     """Renders the forecast of one plan term by term."""
-    row = breakdown.expected
+    row, forecast = breakdown.expected, plan_text.forecast_sentence(breakdown.expected.forecast)
     stage = f" on the {row.stage} pipeline stage" if row.stage else ""
-    shares = [f"recomputation is {percent(row.recomputed)} of the compute"]
+    shares = [f"recomputation is {plan_text.percent(row.recomputed)} of the compute"]
     time = (terms_table(breakdown.time, seconds=True), *(shares if row.recomputed else ()))
     memory = (terms_table(breakdown.memory, seconds=False),)
     return render_text(
         Document(
-            title=expected_words(row),
-            headline=f"{forecast_sentence(row.forecast)}{stage}; MFU {mfu_words(row.mfu)}",
+            title=plan_text.expected_words(row),
+            headline=f"{forecast}{stage}; MFU {mfu_words(row.mfu)}",
             sections=(
                 Section(title="Time per step", blocks=time),
                 Section(title="Memory at the peak", blocks=memory),
@@ -143,10 +126,11 @@ def plan_charts(report: PlanningReport) -> Mapping[str, Figure]:
     if rows:
         labels = [f"plan {number}" for number in range(1, len(rows) + 1)]  # as in the table
         held = [{name: size / GIB for name, size in row.held_bytes} for row in rows]
-        memory, lines = _parts(held, CATEGORIES, category_words), _lines(report)
+        memory = _parts(held, CATEGORIES, plan_text.category_words)
+        lines = memory_lines(report.line_bytes, report.limit_bytes)
         title = "peak memory per device, GiB"
         charts["memory"] = stacked_bars(title, labels, memory, "GiB", lines)
-        time = _parts([dict(row.seconds) for row in rows], TERMS, term_words)
+        time = _parts([dict(row.seconds) for row in rows], TERMS, plan_text.term_words)
         charts["time"] = stacked_bars("seconds per step", labels, time, "s")
     return charts
 
@@ -159,10 +143,6 @@ def _parts(
         for name in names
         if any(bar[name] > _SMALLEST * sum(bar.values()) for bar in bars)
     }
-
-
-def _lines(report: PlanningReport) -> list[Trace]:
-    return memory_lines(report.line_bytes, report.limit_bytes)
 
 
 def _speed_memory(report: PlanningReport) -> Figure:
@@ -197,8 +177,11 @@ def _speed_memory(report: PlanningReport) -> Figure:
         traces.append(star)
     farthest = min(max(peaks), _FARTHEST * max(report.limit_bytes, min(peaks)))
     farthest = max(farthest, 1.2 * report.limit_bytes)
-    axis = logarithmic(0.9 * min(*peaks, report.line_bytes) / GIB, farthest / GIB)
-    return speed_chart(traces, "peak memory per device, GiB", 460, _lines(report), **axis)
+    ends = (0.9 * min(*peaks, report.line_bytes) / GIB, farthest / GIB)
+    # full tick labels, where plotly would shorten 20 to 2
+    axis = {"type": "log", "range": tuple(map(math.log10, ends)), "tickformat": ",~g"}
+    lines = memory_lines(report.line_bytes, report.limit_bytes)
+    return speed_chart(traces, "peak memory per device, GiB", 460, lines, **axis)
 
 
 def _place(row: ForecastRow) -> tuple[float, float]:
@@ -206,4 +189,4 @@ def _place(row: ForecastRow) -> tuple[float, float]:
 
 
 def _hover(row: ForecastRow) -> str:
-    return hover_text(expected_words(row), forecast_sentence(row.forecast))
+    return hover_text(plan_text.expected_words(row), plan_text.forecast_sentence(row.forecast))

@@ -7,23 +7,14 @@ from collections.abc import Collection, Sequence
 from orchestrator.forecast.breakdown import Quantity, Term
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow
-from orchestrator.report.format import gib, mfu_words, si_scaled
-from orchestrator.report.plan_text import (
-    QUANTITY_WORDS,
-    category_words,
-    common_knobs,
-    expected_words,
-    interval,
-    percent,
-    significant,
-    term_words,
-)
+from orchestrator.report import plan_text
+from orchestrator.report.format import gib, mfu_words, si_scaled, significant
 from orchestrator.report.sections import Table
 
 
 def plans_table(rows: Sequence[ForecastRow]) -> Table:
     """Lists plans with their forecasts, in the order of `rows`; leaves out the knobs they share."""
-    omit = common_knobs([row.plan for row in rows])
+    omit = plan_text.common_knobs([row.plan for row in rows])
     offloads = any(row.forecast.host_bytes for row in rows)
     host = ("#host GiB",) if offloads else ()
     return Table(
@@ -42,20 +33,20 @@ def _plan_cells(
     more = f" (and {equivalent:,} equivalent)" if equivalent else ""
     return (
         str(number),
-        expected_words(row, omit=omit) + more,
+        plan_text.expected_words(row, omit=omit) + more,
         _speed(row),
         f"{row.tokens_per_second_per_device:,.0f}",
         mfu_words(row.mfu),
         gib(row.forecast.peak_bytes.value),
         *([gib(row.forecast.host_bytes)] if offloads else []),
-        percent(row.forecast.fits),
-        term_words(row.forecast.limited_by),
+        plan_text.percent(row.forecast.fits),
+        plan_text.term_words(row.forecast.limited_by),
     )
 
 
 def _speed(row: ForecastRow) -> str:
     rate = row.forecast.samples_per_second
-    return f"{significant(rate.value)} ({interval(rate)})"
+    return f"{significant(rate.value)} ({plan_text.interval(rate)})"
 
 
 def counts_table(report: PlanningReport) -> Table | None:
@@ -81,17 +72,17 @@ def _count_cells(size: ScaleResult, smallest: ForecastRow | None, prices: int) -
         f"{size.ranks:,}",
         _speed(best),
         f"{best.tokens_per_second_per_device:,.0f}",
-        percent(scaling),
+        plan_text.percent(scaling),
         gib(best.forecast.peak_bytes.value),
         *([] if price is None else [f"{price:,.2f}"]),
-        expected_words(best),
+        plan_text.expected_words(best),
     )
 
 
 def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
     """Lists the terms of a step's time or the categories of its memory, with their breakdown."""
     total = sum(term.amount for term in terms)
-    words = term_words if seconds else category_words
+    words = plan_text.term_words if seconds else plan_text.category_words
 
     def amount(value: float) -> str:
         return significant(1e3 * value) if seconds else gib(value)
@@ -100,7 +91,7 @@ def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
         (
             words(term.name),
             amount(term.amount),
-            percent(term.amount / total),
+            plan_text.percent(term.amount / total),
             "-" if abs(term.scale - 1) < 0.005 else f"x {term.scale:.2f}",
             "; ".join(quantity_words(quantity) for quantity in term.of),
         )
@@ -115,11 +106,11 @@ def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
 
 def quantity_words(quantity: Quantity) -> str:
     """Formats a quantity with its name and unit: `work per device 3.2 PFLOP`."""
-    name = QUANTITY_WORDS.get(quantity.name, quantity.name.replace("_", " "))
+    name = plan_text.QUANTITY_WORDS.get(quantity.name, quantity.name.replace("_", " "))
     name = name.format(precision=quantity.precision)
     value, unit = quantity.value, quantity.unit
     if unit == "share":
-        return f"{name} {percent(value)}"
+        return f"{name} {plan_text.percent(value)}"
     if unit == "B":
         return f"{name} {gib(value)} GiB"
     if unit == "s":

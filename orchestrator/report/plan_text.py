@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from orchestrator.forecast import planning_notes as notes
 from orchestrator.forecast.breakdown import QuantityName
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
-from orchestrator.forecast.planning_notes import (
-    AssumedHostMemory,
-    EstimatedDevice,
-    MemoryLimit,
-    PlanningNote,
-    UnsupportedPrecision,
-    VaryingLengths,
-)
 from orchestrator.forecast.table import ForecastRow
-from orchestrator.report.format import gib, number
+from orchestrator.report.format import gib, significant
 from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_suffix, plan_words
 from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.knobs.registry import KNOBS
@@ -49,29 +42,15 @@ CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
 QUANTITY_WORDS: Mapping[QuantityName, str] = MappingProxyType(
     {
         "bandwidth": "peak",
-        "block_backward": "block, backward",
-        "block_parameters": "parameters per block",
         "bubble_ratio": "(stages - 1) / micro-batches",
-        "collective_input": "input of collectives",
-        "first_stage_blocks": "blocks in the first stage",
-        "gradient_size": "each gradient",
-        "head_backward": "head, backward",
         "hidden_states": "hidden states per micro-batch",
-        "launched_operators": "operators launched",
         "micro_batches": "micro-batches",
-        "optimizer_state_size": "each state",
         "overlapped": "overlapped with compute",
         "peak_share": "share of the {precision} peak",
         "rank_buffers": "per rank",
-        "recomputed_blocks": "blocks recomputed",
-        "saved_for_head": "saved for the head",
-        "saved_per_block": "saved per block",
         "sharding": "sharded over",
         "state_size": "state",
-        "tensor_ranks": "ranks",
         "unfused_traffic": "memory traffic without fusion",
-        "updated_parameters": "parameters updated",
-        "weight_size": "each weight",
         "work": "work per device",
     }
 )
@@ -85,13 +64,6 @@ def term_words(name: str) -> str:
 def category_words(name: str) -> str:
     """Names a category of memory."""
     return CATEGORY_WORDS.get(name, name.replace("_", " "))
-
-
-def significant(value: float) -> str:
-    """Formats a number with three significant digits, as precise as a forecast: 55.1, 8,230."""
-    if not value:
-        return "0"
-    return number(float(f"{value:.3g}")) if value >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
 def interval(estimate: Estimate) -> str:
@@ -182,33 +154,33 @@ def ruled_out_sentences(result: ScaleResult) -> Iterator[str]:
         yield f"ruled out: {ruled}"
 
 
-def planning_note_words(note: PlanningNote) -> str:
+def planning_note_words(note: notes.PlanningNote) -> str:
     """Describes a caveat of a report."""
     match note:
-        case UnsupportedPrecision(device=device, precision=precision, faster=faster):
+        case notes.UnsupportedPrecision(device=device, precision=precision, faster=faster):
             return (
                 f"{device} has no {precision} units, so {precision} is forecast at the speed of"
                 f" fp32; train.precision: {faster} would be faster"
             )
-        case EstimatedDevice(device=device):
+        case notes.EstimatedDevice(device=device):
             return (
                 f"{device} is not in the catalogue: its peaks and bandwidth are estimated from its"
                 " SMs and clocks, and speeds are uncertain by a factor of two; plimsoll doctor"
                 " --probe measures it"
             )
-        case MemoryLimit(device=device, specified_bytes=specified, device_bytes=has):
+        case notes.MemoryLimit(device=device, specified_bytes=specified, device_bytes=has):
             if specified > has:
                 return (
                     f"cluster.memory_gib is {gib(specified)}, but each {device} has {gib(has)} GiB,"
                     " which is the limit"
                 )
             return f"cluster.memory_gib limits each {device} to {gib(specified)} of {gib(has)} GiB"
-        case AssumedHostMemory(device=device, node_bytes=node_bytes):
+        case notes.AssumedHostMemory(device=device, node_bytes=node_bytes):
             return (
                 f"a node with {device} is taken to have {gib(node_bytes)} GiB of host memory;"
                 " --host-memory or cluster.host_memory_gib says how much it has"
             )
-        case VaryingLengths(longest_tokens=longest, mean_tokens=mean):
+        case notes.VaryingLengths(longest_tokens=longest, mean_tokens=mean):
             return (
                 f"samples have up to {longest:,} tokens, {mean:,.0f} on average: peaks are for the"
                 " longest sample, step times for rows as full as each batching makes them"

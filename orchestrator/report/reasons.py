@@ -5,44 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from orchestrator.core import notes, reasons
 from orchestrator.core.fingerprints import Difference
-from orchestrator.core.notes import (
-    FingerprintsDiffer,
-    ForecastsEnded,
-    GroupReplaced,
-    Message,
-    Note,
-    PlanBlamed,
-    TrialsTransferred,
-    TrialWaits,
-)
-from orchestrator.core.reasons import (
-    AllTried,
-    BudgetSpent,
-    ChecksMachine,
-    ClusterSilent,
-    DeadlineMissed,
-    FreshWorkers,
-    IsBaseline,
-    MachineFailed,
-    MemoryNotReleased,
-    NoImprovement,
-    NotWorthIt,
-    OtherEnvironment,
-    OtherNodes,
-    OtherRanks,
-    Promising,
-    Remeasures,
-    ReplacementReason,
-    Retry,
-    SameFailure,
-    Sampled,
-    StopReason,
-    TrialReason,
-    Validates,
-    WorkersCrashed,
-    WorkersGone,
-)
 from orchestrator.report.format import plural, relative_spread
 from search_spaces.spec.sections import Metric
 from search_spaces.trial import (
@@ -87,26 +51,26 @@ _MACHINE_FAILURES: Mapping[CrashKind, str] = MappingProxyType(
 _NAMED_KNOBS = 2  # of those that a proposal changes
 
 
-def reason_words(reason: TrialReason) -> str:
+def reason_words(reason: reasons.TrialReason) -> str:
     """Describes why a plan is tried."""
     match reason:
-        case IsBaseline():
+        case reasons.IsBaseline():
             return "baseline"
-        case Sampled(sampler=sampler):
+        case reasons.Sampled(sampler=sampler):
             return f"proposed by {sampler}"
-        case Retry():
+        case reasons.Retry():
             return _retry(reason)
-        case Validates(trial=trial):
+        case reasons.Validates(trial=trial):
             return f"validation of trial {trial}"
-        case Remeasures(trial=trial):
+        case reasons.Remeasures(trial=trial):
             return f"measures trial {trial} again"
-        case ChecksMachine(trial=trial, suspect=suspect):
+        case reasons.ChecksMachine(trial=trial, suspect=suspect):
             return f"repeats trial {trial} to see if the machine or trial {suspect}'s plan failed"
-        case Promising():
+        case reasons.Promising():
             return "; ".join(_promise(reason))
 
 
-def _retry(reason: Retry) -> str:
+def _retry(reason: reasons.Retry) -> str:
     trial, cause = reason.trial, reason.cause
     match cause:
         case DriverDied(times=times):
@@ -120,7 +84,7 @@ def _retry(reason: Retry) -> str:
             return f"retry of trial {trial}: {interruption_words(cause)}"
 
 
-def _promise(reason: Promising) -> Iterator[str]:
+def _promise(reason: reasons.Promising) -> Iterator[str]:
     likely = f"{reason.fits:.0%} likely to fit"
     if reason.reaches is not None:
         likely += f", {reason.reaches:.0%} likely to reach the required speed"
@@ -178,80 +142,76 @@ def capacity_words(available: Sequence[tuple[int, int]]) -> str:
     return ", ".join(words) or "none"
 
 
-def stop_words(reason: StopReason) -> str:
+def stop_words(reason: reasons.StopReason) -> str:
     """Describes why a search ended."""
     match reason:
-        case BudgetSpent(limit=limit, amount=amount):
+        case reasons.BudgetSpent(limit=limit, amount=amount):
             return f"the budget of {amount:g} {_LIMITS[limit]} is used up"
-        case NotWorthIt(trial_seconds=seconds, saved_seconds=saved, training_hours=hours):
+        case reasons.NotWorthIt(trial_seconds=seconds, saved_seconds=saved, training_hours=hours):
             return (
                 f"the best next trial takes {seconds:.0f} s and is expected to save {saved:.1f} s"
                 f" of a {hours:g} h training run"
             )
-        case AllTried(plans=plans):
+        case reasons.AllTried(plans=plans):
             return f"all {plans} plans have been tried"
-        case NoImprovement(trials=trials):
+        case reasons.NoImprovement(trials=trials):
             return f"the last {trials} trials found no better plan"
-        case SameFailure():
-            return _same_failure(reason)
-        case MachineFailed(cause=cause, error=error):
+        case reasons.SameFailure(trials=trials, error=error):
+            return f"all {trials} trials so far failed with the same error: {error}"
+        case reasons.MachineFailed(cause=cause, error=error):
             return f"{_MACHINE_FAILURES[cause]}: {error}"
-        case ClusterSilent():
+        case reasons.ClusterSilent():
             return "the cluster does not answer"
         case NoRoom() | Stopped():
             return interruption_words(reason)
 
 
-def _same_failure(failure: SameFailure) -> str:
-    return f"all {failure.trials} trials so far failed with the same error: {failure.error}"
-
-
-def replacement_words(reason: ReplacementReason) -> str:
+def replacement_words(reason: reasons.ReplacementReason) -> str:
     """Describes why the workers of a group are replaced."""
     match reason:
-        case DeadlineMissed():
+        case reasons.DeadlineMissed():
             return "a trial missed its deadline"
-        case WorkersCrashed(cause=cause):
+        case reasons.WorkersCrashed(cause=cause):
             return f"a trial crashed ({cause.replace('_', ' ')})"
-        case MemoryNotReleased(residual_bytes=size):
+        case reasons.MemoryNotReleased(residual_bytes=size):
             return f"{size / 2**20:.0f} MiB were not released after a trial"
-        case OtherRanks(needed=needed, present=present):
+        case reasons.OtherRanks(needed=needed, present=present):
             return f"the next plan needs {plural(needed, 'rank')}, the group has {present}"
-        case OtherEnvironment(environment=environment):
+        case reasons.OtherEnvironment(environment=environment):
             settings = " ".join(f"{name}={value}" for name, value in environment)
             return (
                 f"the next plan needs processes started with {settings or 'no allocator settings'}"
             )
-        case OtherNodes():
+        case reasons.OtherNodes():
             return "the next plan runs on other nodes"
-        case FreshWorkers():
+        case reasons.FreshWorkers():
             return "a validation runs in fresh workers"
-        case WorkersGone():
+        case reasons.WorkersGone():
             return "its workers are gone"
 
 
-def note_words(note: Note) -> str:
+def note_words(note: notes.Note) -> str:
     """Describes an event that the user should know of."""
     match note:
-        case Message(text=text):
+        case notes.Message(text=text):
             return text
-        case GroupReplaced(reason=reason):
+        case notes.GroupReplaced(reason=reason):
             return f"the worker group is replaced: {replacement_words(reason)}"
-        case PlanBlamed(trial=trial, loss=loss):
+        case notes.PlanBlamed(trial=trial, loss=loss):
             return (
                 f"{interruption_words(loss)} during trial {trial}, as in earlier trials: the plan"
                 " counts as failed"
             )
-        case TrialWaits(trial=trial, room=room):
+        case notes.TrialWaits(trial=trial, room=room):
             return (
                 f"trial {trial} waits for room for {_ranks(room)}, up to {room.minutes:g} minutes;"
                 f" available: {capacity_words(room.available)}"
             )
-        case ForecastsEnded(error=error):
+        case notes.ForecastsEnded(error=error):
             return f"trials have no forecast: {error}"
-        case TrialsTransferred():
+        case notes.TrialsTransferred():
             return _transfer(note)
-        case FingerprintsDiffer(trials=trials, differences=differences):
+        case notes.FingerprintsDiffer(trials=trials, differences=differences):
             earlier = plural(trials, "earlier trial")
             return (
                 f"{earlier} ran otherwise ({difference_words(differences)}):"
@@ -270,7 +230,7 @@ def _fact_words(fact: str | None) -> str:
     return "missing" if fact is None else fact or "unset"
 
 
-def _transfer(note: TrialsTransferred) -> str:
+def _transfer(note: notes.TrialsTransferred) -> str:
     if not note.trials:
         return f"no trials transferred from study {note.study}: it ran on another device"
     changes = [difference_words([one]) for one in note.differences]

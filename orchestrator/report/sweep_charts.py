@@ -1,9 +1,8 @@
-"""Charts of a sweep: trials, progress, memory and step time."""
+"""Charts of a sweep: trials, memory and step time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 
 from orchestrator.core.objective import is_measured, memory_of, throughput
 from orchestrator.core.pareto import pareto_front
@@ -45,14 +44,15 @@ Place = tuple[float, float]
 
 def sweep_charts(state: SweepState, context: ForecastContext | None) -> Mapping[str, Figure]:
     """Makes the charts that have data, by name."""
-    charts: dict[str, Figure] = {"progress": _progress_chart(state)}
+    charts: dict[str, Figure] = {}
     if any(isinstance(record.outcome, Measured | OutOfMemory) for record in state.records):
         charts["trials"] = _trials_chart(state, context)
     compared = [state.best, _baseline(state), *state.ties]
     records = list({record.number: record for record in compared if record is not None}.values())
     if records := records[:_MOST_PLANS]:
-        charts["memory"] = _memory_chart(state, records)
-        charts["time"] = _time_chart(records)
+        labels = [f"trial {record.number}" for record in records]
+        charts["memory"] = _memory_chart(state, records, labels)
+        charts["time"] = _time_chart(records, labels)
     return {name: figure for name, figure in charts.items() if figure["data"]}
 
 
@@ -119,37 +119,17 @@ def _memory_lines(state: SweepState) -> list[Trace]:
     return memory_lines(limit * (1 - state.spec.objective.headroom), limit) if limit else []
 
 
-def _progress_chart(state: SweepState) -> Figure:
-    """Plots speed over the minutes of the search, with the incumbent."""
-    start = min((record.started_at for record in state.records), default=0.0)
-    ended = sorted(state.records, key=lambda record: record.ended_at)
-    minutes = [round((record.ended_at - start) / 60, 3) for record in ended]
-    feasible = map(state.objective.feasible, ended)
-    rates = [
-        throughput(record) if fits else 0.0 for record, fits in zip(ended, feasible, strict=True)
-    ]
-    best = [place for place in zip(minutes, accumulate(rates, max), strict=True) if place[1]]
-    places = zip(ended, zip(minutes, map(throughput, ended), strict=True), strict=True)
-    traces = [staircase("best so far", best)] if best else []
-    traces += _by_outcome(list(places))
-    return speed_chart(traces, "minutes since the start of the first trial", 360)
-
-
-def _labels(records: Sequence[Record]) -> list[str]:
-    return [f"trial {record.number}" for record in records]
-
-
-def _memory_chart(state: SweepState, records: Sequence[Record]) -> Figure:
+def _memory_chart(state: SweepState, records: Sequence[Record], labels: Sequence[str]) -> Figure:
     """Plots the peak of the fullest rank by category, with usable memory and the limit."""
     bars = [dict(anatomy_rows(memory_of(record))) for record in records]
     names = dict.fromkeys(name for bar in bars for name in bar)
     parts = {name: [bar.get(name, 0) / GIB for bar in bars] for name in names}
     title = "peak memory of the fullest rank, GiB"
-    return stacked_bars(title, _labels(records), parts, "GiB", _memory_lines(state))
+    return stacked_bars(title, labels, parts, "GiB", _memory_lines(state))
 
 
-def _time_chart(records: Sequence[Record]) -> Figure:
+def _time_chart(records: Sequence[Record], labels: Sequence[str]) -> Figure:
     """Plots the measured time of a step by phase."""
     phases = [one.outcome.phases for one in records if isinstance(one.outcome, Measured)]
     parts = {name: [getattr(seconds, name) for seconds in phases] for name in _PHASES}
-    return stacked_bars("measured seconds per optimizer step", _labels(records), parts, "s")
+    return stacked_bars("measured seconds per optimizer step", labels, parts, "s")

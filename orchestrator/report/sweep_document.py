@@ -10,30 +10,13 @@ from orchestrator.core.objective import outcome_counts
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
 from orchestrator.explain.effects import single_changes
+from orchestrator.report import sweep_tables, sweep_text
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.html import render_page
 from orchestrator.report.labels import counts_words, fixed_words
 from orchestrator.report.reasons import stop_words
 from orchestrator.report.sections import Code, Document, Section
 from orchestrator.report.sweep_charts import sweep_charts
-from orchestrator.report.sweep_tables import (
-    anatomy_table,
-    best_table,
-    effects_table,
-    front_table,
-    outcomes_table,
-    rules_table,
-    trials_table,
-)
-from orchestrator.report.sweep_text import (
-    best_sentence,
-    compile_sentence,
-    equals_sentence,
-    evidence_sentences,
-    forecast_sentence,
-    lossy_sentence,
-    speedup_sentence,
-)
 from orchestrator.report.terminal import render_text
 from orchestrator.report.understood import understood_rows
 from search_spaces.spec.load import spec_to_yaml
@@ -66,16 +49,16 @@ def sweep_document(
     ui_command: str = "",
 ) -> Document:
     """Reports a sweep: the best plans, their speed-up, the outcomes and the rules that applied."""
-    answer = best_sentence(state)
+    answer = sweep_text.best_sentence(state)
     if state.best is not None:
-        answer += f"; {speedup_sentence(state)}"
+        answer += f"; {sweep_text.speedup_sentence(state)}"
     note = f"there are no forecasts: {note}" if note else ""
     return Document(
         title=f"plimsoll {state.study}: {state.spec.model.name}",
         headline=answer,
         facts=tuple(_facts(state)),
         understood=understood_rows(state.understanding) if state.understanding else (),
-        notes=tuple(filter(None, (note, lossy_sentence(state)))),
+        notes=tuple(filter(None, (note, sweep_text.lossy_sentence(state)))),
         sections=(*_answer(state, context), *_trials(state), *_reproduction(state, ui_command)),
     )
 
@@ -97,17 +80,13 @@ def _facts(state: SweepState) -> Iterator[str]:
     if state.ended is not None:
         elapsed = duration(state.ended.at - state.started_at)
         yield f"ended after {elapsed}: {stop_words(state.ended.reason)}"
-    elif state.records:
-        first = min(record.started_at for record in state.records)
-        last = max(record.ended_at for record in state.records)
-        yield f"from first to last trial: {duration(last - first)}"
 
 
 def _answer(state: SweepState, context: ForecastContext | None) -> Iterator[Section]:
     best = state.best
     if best is not None:
-        yield Section(title="Evidence", blocks=tuple(evidence_sentences(state)))
-        yield Section(title="Best plans", blocks=(best_table(state), *_legend(state)))
+        yield Section(title="Evidence", blocks=tuple(sweep_text.evidence_sentences(state)))
+        yield Section(title="Best plans", blocks=(sweep_tables.best_table(state), *_legend(state)))
     yield Section(
         title="Every trial: speed against memory",
         chart="trials",
@@ -116,18 +95,18 @@ def _answer(state: SweepState, context: ForecastContext | None) -> Iterator[Sect
     )
     if best is None:
         return
-    if (front := front_table(state)) is not None:
+    if (front := sweep_tables.front_table(state)) is not None:
         title = "Pareto front: no plan is better than these in every metric"
         yield Section(title=title, blocks=(front,))
     if effects := single_changes(best, state.records, context):
         title = "Effect of each knob: the best plan over plans that differ in it alone"
-        yield Section(title=title, blocks=(effects_table(effects),))
+        yield Section(title=title, blocks=(sweep_tables.effects_table(effects),))
     yield Section(
         title="Peak memory of the best plan",
         chart="memory",
         caption="Measured peak of the fullest rank by category, with usable memory (solid line) and"
         " the memory limit (dotted).",
-        blocks=(anatomy_table(best),),
+        blocks=(sweep_tables.anatomy_table(best),),
     )
 
 
@@ -141,21 +120,21 @@ def _legend(state: SweepState) -> Iterator[str]:
         yield f"usable memory: {share} of the limit"
     if common := fixed_words(state.space):
         yield f"all plans: {common}"
-    judgements = (equals_sentence(state), compile_sentence(state), forecast_sentence(state))
+    judgements = (
+        sweep_text.equals_sentence(state),
+        sweep_text.compile_sentence(state),
+        sweep_text.forecast_sentence(state),
+    )
     yield from filter(None, judgements)
 
 
 def _trials(state: SweepState) -> Iterator[Section]:
     phases = "Measured time of the first rank by phase."
     yield Section(title="Time per step", chart="time", caption=phases)
-    progress = "Each trial at the time it ended, and the best feasible plan so far."
-    yield Section(title="Search progress", chart="progress", caption=progress)
     if state.records:
-        yield Section(title="Trial outcomes", blocks=(outcomes_table(state),))
+        yield Section(title="Trial outcomes", blocks=(sweep_tables.outcomes_table(state),))
         title = "Every trial and why it was tried"
-        yield Section(title=title, blocks=(trials_table(state),), folded=True)
-    if state.space.ruled_out:
-        yield Section(title="Combinations ruled out", blocks=(rules_table(state),))
+        yield Section(title=title, blocks=(sweep_tables.trials_table(state),), folded=True)
 
 
 def _reproduction(state: SweepState, ui_command: str) -> Iterator[Section]:

@@ -14,24 +14,15 @@ from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.effects import Change, KnobEffect
+from orchestrator.report import labels
 from orchestrator.report.format import (
     gib,
     mfu_words,
     number,
-    rate,
     ratio_words,
+    significant,
     spread,
     value_words,
-)
-from orchestrator.report.labels import (
-    KIND_WORDS,
-    fixed_knobs,
-    labelled_plan,
-    lossy_words,
-    outcome_words,
-    plan_words,
-    record_words,
-    violation_words,
 )
 from orchestrator.report.reasons import reason_words
 from orchestrator.report.sections import Table
@@ -118,8 +109,7 @@ def baseline_record(state: SweepState) -> Record | None:
 def memory_excess(record: Record, headroom: float) -> float | None:
     """Returns the excess over usable memory as a share of it, or None if it is unknown.
 
-    Usable memory is the limit without the headroom. The excess is negative for a plan within it,
-    and 0.25 for one that wanted a quarter too much.
+    Usable memory is the limit without the headroom. A plan within it has a negative excess.
     """
     match record.outcome:
         case Measured(memory=memory):
@@ -150,7 +140,8 @@ def best_table(state: SweepState) -> Table:
     equal = {record.number for record in state.ties} if len(state.ties) > 1 else set[int]()
     forecast = "\n(forecast)" if any(record.forecast for record in state.records) else ""
     speed, peak = f"#samples/s{forecast}", f"#peak GiB{forecast}"
-    host = (f"#host GiB{forecast}",) if any(map(_host_bytes, state.records)) else ()
+    offloads = any(one.forecast and one.forecast.host_bytes for one in state.records)
+    host = (f"#host GiB{forecast}",) if offloads else ()
     titles = ("#trial", "plan", speed, "#tokens/s", "#MFU", "#step s", peak, *host)
     rows = [
         (
@@ -161,7 +152,7 @@ def best_table(state: SweepState) -> Table:
         for record in listed
     ]
     if baseline is None:
-        words = plan_words(state.space.baseline, omit=fixed_knobs(state.space))
+        words = labels.plan_words(state.space.baseline, omit=labels.fixed_knobs(state.space))
         rows.append(("-", f"{words} (baseline, not run)", *("-" * (len(titles) - 2))))
     bold = {at for at, record in enumerate(listed) if best and record.number == best.number}
     return Table(titles=titles, rows=tuple(rows), bold=bold)
@@ -182,7 +173,7 @@ def front_table(state: SweepState) -> Table | None:
     rows = []
     for record in front[:_FRONT]:
         price = state.objective.value(record, "samples_per_price")
-        words = plan_words(record.plan, omit=fixed_knobs(state.space))
+        words = labels.plan_words(record.plan, omit=labels.fixed_knobs(state.space))
         assert isinstance(record.outcome, Measured)
         speed = spread(record.outcome.samples_per_second)
         free = f"{100 * (1 - record.outcome.memory.share):.0f} %"
@@ -196,16 +187,16 @@ def front_table(state: SweepState) -> Table | None:
 
 
 def _labelled(record: Record, state: SweepState) -> str:
-    labels = ", ".join(filter(None, _labels(record, state)))
-    words = plan_words(record.plan, omit=fixed_knobs(state.space))
-    return f"{words} ({labels})" if labels else words
+    notes = ", ".join(filter(None, _labels(record, state)))
+    words = labels.plan_words(record.plan, omit=labels.fixed_knobs(state.space))
+    return f"{words} ({notes})" if notes else words
 
 
 def _labels(record: Record, state: SweepState) -> Iterator[str]:
     yield "baseline" if record.plan == state.space.baseline else ""
     if record.number in {validation.number for validation in state.validations}:
         yield "validation failed" if record.number in state.failed_validations else "validated"
-    if lossy := lossy_words(record.plan, state.spec):
+    if lossy := labels.lossy_words(record.plan, state.spec):
         yield f"lossy: {lossy}"
     yield shortcoming(record, state)
     if isinstance(record.outcome, Measured) and record.outcome.conditions.throttled:
@@ -216,7 +207,7 @@ def shortcoming(record: Record, state: SweepState) -> str:
     """Says why a record is not feasible; empty if it is."""
     outcome = record.outcome
     if not isinstance(outcome, Measured):
-        return KIND_WORDS[outcome.kind]
+        return labels.KIND_WORDS[outcome.kind]
     if not within_headroom(outcome.memory, state.spec.objective.headroom):
         return "over usable memory"
     if thrashes(outcome.memory):
@@ -229,7 +220,7 @@ def _figures(record: Record) -> tuple[str, ...]:
     if not isinstance(outcome, Measured):
         return tuple("-" * 6)
     memory = outcome.memory
-    speed = "" if forecast is None else f"\n({rate(forecast.samples_per_second.value)})"
+    speed = "" if forecast is None else f"\n({significant(forecast.samples_per_second.value)})"
     peak = "" if forecast is None else f"\n({gib(forecast.peak_bytes.value)})"
     return (
         f"{spread(outcome.samples_per_second)}{speed}",
@@ -237,12 +228,8 @@ def _figures(record: Record) -> tuple[str, ...]:
         mfu_words(outcome.mfu),
         number(outcome.step_seconds.value),
         f"{gib(memory.peak_bytes)} {100 * memory.share:3.0f} %{peak}",
-        f"({gib(host)})" if (host := _host_bytes(record)) else "-",
+        f"({gib(forecast.host_bytes)})" if forecast and forecast.host_bytes else "-",
     )
-
-
-def _host_bytes(record: Record) -> float:
-    return record.forecast.host_bytes if record.forecast else 0.0
 
 
 def anatomy_table(record: Record) -> Table:
@@ -288,29 +275,23 @@ def outcomes_table(state: SweepState) -> Table:
 
 
 def _first(record: Record, state: SweepState) -> str:
-    words = outcome_words(record.outcome)
+    words = labels.outcome_words(record.outcome)
     if isinstance(record.outcome, Measured):
         violation = next(state.objective.violations(record), None)
-        words = "" if violation is None else violation_words(violation)
+        words = "" if violation is None else labels.violation_words(violation)
     return f"trial {record.number}: {words}" if words else ""
-
-
-def rules_table(state: SweepState) -> Table:
-    """Counts the combinations that each rule forbids."""
-    counts = ((rule.replace("_", " "), f"{count:,}") for rule, count in state.space.ruled_out)
-    return Table(titles=("rule", "#combinations"), rows=tuple(counts))
 
 
 def trials_table(state: SweepState) -> Table:
     """Lists every trial and why it was tried."""
-    omit = fixed_knobs(state.space)
+    omit = labels.fixed_knobs(state.space)
     return Table(
         titles=("#trial", "plan", "outcome", "reason to try it"),
         rows=tuple(
             (
                 str(record.number),
-                labelled_plan(record.plan, state.spec, omit=omit),
-                record_words(record),
+                labels.labelled_plan(record.plan, state.spec, omit=omit),
+                labels.record_words(record),
                 reason_words(record.reason),
             )
             for record in (*state.records, *state.validations)
@@ -338,7 +319,11 @@ def _effect_cells(effect: KnobEffect) -> tuple[str, str, str]:
     if effect.ratio is None:
         if effect.trial is None:
             return "-", "-", "no valid plan differs in this knob alone"
-        return "-", "-", f"trial {effect.trial}: {KIND_WORDS[effect.outcome_kind or 'measured']}"
+        return (
+            "-",
+            "-",
+            f"trial {effect.trial}: {labels.KIND_WORDS[effect.outcome_kind or 'measured']}",
+        )
     more = effect.peak_bytes or 0.0
     source = "forecast" if effect.trial is None else f"trial {effect.trial}"
     source += ", may not fit" if effect.keeps_headroom is False else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from orchestrator.core.objective import (
@@ -21,6 +21,7 @@ from orchestrator.core.objective import (
 from orchestrator.core.records import Record, forecast_errors
 from orchestrator.core.repeats import infeasible_plans
 from orchestrator.core.state import SweepState
+from orchestrator.report import labels
 from orchestrator.report.format import (
     duration,
     gib,
@@ -29,17 +30,6 @@ from orchestrator.report.format import (
     ratio_words,
     spread,
     times_words,
-)
-from orchestrator.report.labels import (
-    METRIC_WORDS,
-    counts_words,
-    failure_words,
-    fingerprint_sentence,
-    lossy_words,
-    outcome_words,
-    plan_words,
-    validation_sentences,
-    violation_words,
 )
 from orchestrator.report.reasons import stop_words
 from orchestrator.report.sweep_tables import (
@@ -64,7 +54,7 @@ def best_sentence(state: SweepState) -> str:
     assert isinstance(top.outcome, Measured)
     memory = top.outcome.memory
     return (
-        f"trial {top.number} is best{_metric_words(state)} ({plan_words(top.plan)}):"
+        f"trial {top.number} is best{_metric_words(state)} ({labels.plan_words(top.plan)}):"
         f" {spread(top.outcome.samples_per_second)} samples/s, peak"
         f" {gib(memory.peak_bytes)} GiB, {100 * memory.share:.0f} % of the limit"
     )
@@ -76,7 +66,7 @@ def _metric_words(state: SweepState) -> str:
     reached = None if top is None else state.objective.value(top)
     match metric:
         case "samples_per_price" if reached is not None:
-            return f" by price, at {spread(reached)} {METRIC_WORDS[metric]}"
+            return f" by price, at {spread(reached)} {labels.METRIC_WORDS[metric]}"
         case "headroom":
             return " by free memory"
         case _:
@@ -94,7 +84,7 @@ def _nothing_feasible(state: SweepState) -> str:
         return failed
     closest = closest_record(state.records, headroom)
     if closest is None:
-        counts = counts_words(outcome_counts(state.records))
+        counts = labels.counts_words(outcome_counts(state.records))
         return f"no plan is feasible, and no trial reported how much memory it wanted ({counts})"
     if shortfall := shortfall_sentence(state):
         return f"no plan is feasible; {shortfall}"
@@ -103,12 +93,13 @@ def _nothing_feasible(state: SweepState) -> str:
     if violation is not None and violation.metric == "allocator_retries":
         return (
             f"no plan is feasible; the closest is trial {closest.number}"
-            f" ({plan_words(closest.plan)}), but {violation_words(violation)}"
+            f" ({labels.plan_words(closest.plan)}), but {labels.violation_words(violation)}"
         )
     return (
         f"no plan is feasible; the closest is trial {closest.number}, {100 * excess:.0f} % over"
-        f" usable memory ({plan_words(closest.plan)}): {outcome_words(closest.outcome)}; lower"
-        " objective.headroom, raise cluster.memory_gib or use a smaller model"
+        f" usable memory ({labels.plan_words(closest.plan)}):"
+        f" {labels.outcome_words(closest.outcome)}; lower objective.headroom, raise"
+        " cluster.memory_gib or use a smaller model"
     )
 
 
@@ -117,7 +108,7 @@ def failed_validations_sentence(state: SweepState) -> str:
     if state.best is not None or best(state.records, state.objective) is None:
         return ""
     reasons = "; ".join(
-        f"the validation of trial {number} failed: {failure_words(reason)}"
+        f"the validation of trial {number} failed: {labels.failure_words(reason)}"
         for number, reason in state.failed_validations.items()
     )
     return f"no plan within the memory headroom passed validation ({reasons})"
@@ -130,18 +121,20 @@ def shortfall_sentence(state: SweepState) -> str:
     violation = None if closest is None else next(objective.violations(closest), None)
     if closest is None or violation is None:
         return ""
-    plan, words = plan_words(closest.plan), violation_words(violation)
+    plan, words = labels.plan_words(closest.plan), labels.violation_words(violation)
     return f"the closest is trial {closest.number} ({plan}), but {words}"
 
 
 def speedup_sentence(state: SweepState) -> str:
     """Compares the speed of the best plan with the baseline, or says why that is unknown."""
-    name = f"the baseline ({plan_words(state.space.baseline)})"
+    name = f"the baseline ({labels.plan_words(state.space.baseline)})"
     top, baseline = state.best, baseline_record(state)
     if baseline is None:
         return f"speed-up unknown: {name} was not run"
     if not isinstance(baseline.outcome, Measured):
-        return f"speed-up unknown: {name} was not measured: {outcome_words(baseline.outcome)}"
+        return (
+            f"speed-up unknown: {name} was not measured: {labels.outcome_words(baseline.outcome)}"
+        )
     if top is not None and top.plan == state.space.baseline:
         return f"no trial beats {name}"
     gain = speedup(top, baseline)
@@ -166,7 +159,7 @@ def regret_sentence(state: SweepState) -> str:
             "regret bound: none yet, too little is known of what the"
             f" {ended.untried:,} untried plans could reach"
         )
-    amount = _percent(1 - 1 / ratio if metric == "headroom" else ratio - 1)
+    amount = f"{100 * (1 - 1 / ratio if metric == 'headroom' else ratio - 1):.1f} %"
     if ratio - 1 < measurable_difference(state.best, metric):
         amount = "measurements can tell"
     return (
@@ -197,10 +190,6 @@ def measurable_difference(record: Record, metric: Metric) -> float:
         )
     rate = record.outcome.samples_per_second
     return max(rate.high / rate.value - 1, _LEAST_DIFFERENCE)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def equals_sentence(state: SweepState) -> str:
@@ -257,33 +246,20 @@ def repeats_sentence(state: SweepState) -> str:
     return f"{words}; trials of the same plan differ by {100 * speeds.deviation:.1f} %"
 
 
-def drift_sentence(state: SweepState) -> str:
-    """Says how much slower or faster the baseline became over the sweep; empty if unknown."""
-    baseline = state.space.baseline
-    trials = [
-        record
-        for record in state.records
-        if record.plan == baseline and isinstance(record.outcome, Measured)
-    ]
-    if len(trials) < 2 or not throughput(trials[0]):
-        return ""
-    change = throughput(trials[-1]) / throughput(trials[0]) - 1
-    elapsed = duration(trials[-1].started_at - trials[0].started_at)
-    return f"the baseline measured again after {elapsed}: {100 * change:+.1f} %"
-
-
 def lossy_sentence(state: SweepState) -> str:
     """Says how the best plan is lossy and names the best lossless one; empty if it is lossless."""
     top = state.best
-    if top is None or not (lossy := lossy_words(top.plan, state.spec)):
+    if top is None or not (lossy := labels.lossy_words(top.plan, state.spec)):
         return ""
-    records = [record for record in state.by_plan if not lossy_words(record.plan, state.spec)]
+    records = [
+        record for record in state.by_plan if not labels.lossy_words(record.plan, state.spec)
+    ]
     lossless = best(records, state.objective)
     train = state.spec.train
     words = f"lossy: it trains with {lossy}; train specifies {train.optimizer} in {train.precision}"
     if lossless is None or not isinstance(lossless.outcome, Measured):
         return f"{words}; no lossless plan is feasible"
-    rate, plan = spread(lossless.outcome.samples_per_second), plan_words(lossless.plan)
+    rate, plan = spread(lossless.outcome.samples_per_second), labels.plan_words(lossless.plan)
     return f"{words}; the best lossless plan is trial {lossless.number} ({plan}): {rate} samples/s"
 
 
@@ -304,32 +280,16 @@ def compile_sentence(state: SweepState) -> str:
 
 
 def forecast_sentence(state: SweepState) -> str:
-    """Reports the median forecast error, with and without calibration on the study's trials.
-
-    It covers the measured trials that had a forecast, and is empty if there are none.
-    """
-    wrong = [
-        error
-        for record in state.records
-        if (error := forecast_errors(record.forecast, record.outcome))
-    ]
-    if not wrong:
+    """Reports the median error of forecasts of measured trials; empty if there were none."""
+    pairs = ((record.forecast, record.outcome) for record in state.records)
+    errors = [error for pair in pairs if (error := forecast_errors(*pair))]
+    if not errors:
         return ""
-    speed = _medians([one.speed for one in wrong], [one.uncalibrated_speed for one in wrong])
-    memory = _medians([one.memory for one in wrong], [one.uncalibrated_memory for one in wrong])
-    words = f"the median forecast error of {plural(len(wrong), 'trial')} is {speed} in speed"
-    words += f" and {memory} in peak memory" if memory else ""
-    return f"{words}; in brackets: without calibration on this study's trials"
-
-
-def _medians(calibrated: Iterable[float | None], uncalibrated: Iterable[float | None]) -> str:
-    after, before = (
-        [abs(error) for error in values if error is not None]
-        for values in (calibrated, uncalibrated)
-    )
-    if not after:
-        return ""
-    return f"{100 * statistics.median(after):.0f} % ({100 * statistics.median(before):.0f} %)"
+    speed = statistics.median(abs(error.speed) for error in errors)
+    peaks = [abs(error.memory) for error in errors if error.memory is not None]
+    memory = f" and {100 * statistics.median(peaks):.0f} % in peak memory" if peaks else ""
+    trials = plural(len(errors), "trial")
+    return f"the median forecast error of {trials} is {100 * speed:.0f} % in speed{memory}"
 
 
 def contention_sentence(state: SweepState) -> str:
@@ -340,14 +300,12 @@ def contention_sentence(state: SweepState) -> str:
     shared = {one.number: one for one in state.records if _ran_concurrently(one, state.records)}
     if not shared:
         return ""
-    pairs = [(one, shared[one.number]) for one in state.validations if one.number in shared]
-    ratios = [
-        (validation.number, quotient(alone.samples_per_second, beside.samples_per_second))
-        for validation, trial in pairs
-        if isinstance(alone := validation.outcome, Measured)
-        and isinstance(beside := trial.outcome, Measured)
-    ]
-    number, ratio = ratios[-1] if ratios else (0, None)
+    number, ratio = 0, None
+    for validation in state.validations:
+        beside = shared[validation.number].outcome if validation.number in shared else None
+        if isinstance(beside, Measured) and isinstance(validation.outcome, Measured):
+            alone = validation.outcome.samples_per_second
+            number, ratio = validation.number, quotient(alone, beside.samples_per_second)
     if ratio is None:
         return (
             "trials ran side by side; contention between them is unknown, because no plan of such"
@@ -359,8 +317,6 @@ def contention_sentence(state: SweepState) -> str:
             f"trials slowed each other down: {evidence}; set cluster.groups: 1 to measure one at a"
             " time, or cluster.share_nodes: false to keep them on separate nodes"
         )
-    if ratio.high < 1:
-        return f"trials did not slow each other down: {evidence}; the machines have changed"
     return f"trials did not slow each other down beyond their intervals: {evidence}"
 
 
@@ -382,11 +338,10 @@ def evidence_sentences(state: SweepState) -> Iterator[str]:
     assert isinstance(outcome, Measured)
     sentences = (
         repeats_sentence(state),
-        *validation_sentences(state),
+        *labels.validation_sentences(state),
         mfu_sentence(outcome.mfu, outcome.ceiling, outcome.paper_mfu),
-        drift_sentence(state),
         contention_sentence(state),
-        fingerprint_sentence(state),
+        labels.fingerprint_sentence(state),
         regret_sentence(state),
     )
     yield from filter(None, sentences)

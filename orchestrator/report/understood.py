@@ -38,7 +38,7 @@ _COUNTS: Mapping[Count, str] = MappingProxyType(
 _PLACES = {LossForm.MAPPING: ', under "loss" of a mapping', LossForm.TUPLE: ", of a tuple"}
 Rows = Iterator[tuple[str, str]]  # label and words; a further row of the same part has no label
 _CHATS = MappingProxyType({"template": ", by the tokenizer's chat template", "joined": ", joined"})
-_LOSSES: Mapping[Task, str] = MappingProxyType(
+_LOSSES: Mapping[Task | None, str] = MappingProxyType(
     {
         "causal-lm": "mean over labels that count, shifted by one",
         "masked-lm": "mean over masked tokens",
@@ -58,7 +58,8 @@ def data_rows(understanding: Understanding) -> Rows:
     """Yields form, fields, samples and lengths of the data, and what of it is left out."""
     data = understanding.data
     if data is None:
-        yield "data", f"{understanding.model.name} makes its own batches"
+        own = f"{understanding.model.name} makes its own batches"
+        yield "data", "random values of the model's shapes" if understanding.model.task else own
         return
     lengths = (
         f"tokens: shortest {data.histogram[0].shortest:,}, median {data.median:,},"
@@ -88,7 +89,7 @@ def _form_words(reading: DataReading) -> str:
 def model_rows(understanding: Understanding) -> Rows:
     """Yields class, head and parameters of the model."""
     model = understanding.model
-    head = "" if model.vocab_size is None else f" for {understanding.task}"
+    head = f" for {model.task}" if model.task else ""
     frozen = model.parameters - model.trainable_parameters
     counts = f"{count_words(model.trainable_parameters)} parameters trained"
     counts += f", {count_words(frozen)} frozen" if frozen else ""
@@ -105,7 +106,7 @@ def loss_rows(understanding: Understanding) -> Rows:
     """Yields where the loss is, over what it is a mean, and what of the step changes it."""
     model, step = understanding.model, understanding.model.step
     if step is None:
-        yield "loss", _LOSSES[understanding.task] if model.vocab_size else _ASSUMED
+        yield "loss", _LOSSES.get(model.task, _ASSUMED)
         return
     if step.not_probed:
         yield "loss", f"not probed, since {step.not_probed}; taken as {_ASSUMED}"
@@ -124,7 +125,9 @@ def _mean_words(step: StepFindings) -> str:
     rules = [*map(_rule_words, step.mean_over)]
     match step.fit:
         case Fit.FOUND | Fit.AMBIGUOUS:
-            return ", or ".join(rules) + (": the samples do not tell" if len(rules) > 1 else "")
+            more = f", or {plural(len(rules) - 2, 'other mean')}" if len(rules) > 2 else ""
+            unsure = ": the samples do not tell" if len(rules) > 1 else ""
+            return ", or ".join(rules[:2]) + more + unsure
         case Fit.HIDDEN:
             return "mean with weights that no entry of the batch gives: return them as targets"
         case Fit.PADDING:

@@ -17,15 +17,7 @@ from orchestrator.core.objective import (
 )
 from orchestrator.core.records import Record, forecast_errors
 from orchestrator.core.state import SweepState
-from orchestrator.report.labels import (
-    check_of,
-    fixed_knobs,
-    lossy_words,
-    outcome_words,
-    plan_words,
-    strategy,
-    validation_words,
-)
+from orchestrator.report import labels
 from orchestrator.report.reasons import reason_words
 from orchestrator.report.sweep_text import best_sentence
 from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
@@ -49,14 +41,14 @@ def trial_params(record: Record, state: SweepState) -> dict[str, str]:
     Knobs at their default in all plans of the study are left out, except those in the columns of
     MLflow's page.
     """
-    plan, fixed, spec = record.plan, fixed_knobs(state.space), state.spec
+    plan, fixed, spec = record.plan, labels.fixed_knobs(state.space), state.spec
     knobs = {
         _RENAMED.get(name, name): _readable(value)
         for name, value in plan.as_dict().items()
         if name in SHOWN_PARAMS or name not in fixed or value != DEFAULTS.get(name)
     }
     return {
-        "strategy": strategy(plan),
+        "strategy": labels.strategy(plan),
         **knobs,
         "world_size": str(plan.world_size),
         "global_batch": str(plan.global_batch),
@@ -71,14 +63,14 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
         "plimsoll.study": study,
         "plimsoll.trial": str(record.number),
         "outcome": outcome.kind,
-        "detail": outcome_words(outcome),
+        "detail": labels.outcome_words(outcome),
         "reason": reason_words(record.reason),
         "engine": plan.engine,
         "zero_stage": str(plan.zero_stage),
         "plan": plan.key,
         "feasible": str(Objective.of(spec).feasible(record)).lower(),
     }
-    if lossy := lossy_words(plan, spec):
+    if lossy := labels.lossy_words(plan, spec):
         tags["lossy"] = lossy
     if isinstance(outcome, Measured) and outcome.attention_backends:
         tags["attention_backends"] = ", ".join(outcome.attention_backends)
@@ -89,7 +81,7 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
 
 def trial_name(record: Record, state: SweepState) -> str:
     """Returns the name of the run: the plan, without knobs that all plans share."""
-    words = plan_words(record.plan, omit=fixed_knobs(state.space))
+    words = labels.plan_words(record.plan, omit=labels.fixed_knobs(state.space))
     return f"{'validation: ' if record.validation else ''}{words}"
 
 
@@ -253,7 +245,7 @@ def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
         "kind": "validation",
         "validation_of": str(record.number),
         "validation_holds": str(record.number not in state.failed_validations).lower(),
-        "detail": validation_words(record, state),
+        "detail": labels.validation_words(record, state),
     }
 
 
@@ -262,7 +254,7 @@ def validation_metrics(record: Record, state: SweepState) -> Mapping[str, float]
     outcome = record.outcome
     if not isinstance(outcome, Measured) or (validation := outcome.validation) is None:
         return {}
-    check = check_of(record, state)
+    check = labels.check_of(record, state)
     metrics = {
         "worst_steps": float(validation.worst_steps),
         "evaluation_seconds": validation.evaluation_seconds,
@@ -279,7 +271,7 @@ def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, s
     limit = "all available" if memory_limit_bytes is None else f"{memory_limit_bytes / GIB:g}"
     return {
         "model": spec.model.name,
-        "task": spec.model.task,
+        "task": spec.model.task or "that of the model's class",
         "data": ", ".join(spec.data.files)[:MAX_TAG] or spec.data.kind,
         "global_batch": str(spec.train.global_batch),
         "sequence_length": str(spec.train.sequence_length),
@@ -322,7 +314,7 @@ def sweep_tags(state: SweepState) -> dict[str, str]:
         "validated": "no" if validation is None else f"trial {validation.number}",
     }
     # empty instead of left out, to replace the tag of an earlier driver of the study
-    lossy = "" if best_record is None else lossy_words(best_record.plan, state.spec)
+    lossy = "" if best_record is None else labels.lossy_words(best_record.plan, state.spec)
     return tags | {"lossy": lossy}
 
 

@@ -170,7 +170,7 @@ def _recomputed(table: PlanTable, depth: int) -> Numbers:
 def _buffers(
     table: PlanTable, model: ModelFacts, ddp: Flags, averaged: Flags, deepspeed: Flags
 ) -> Numbers:
-    """Returns the bytes of prefetches, and of buckets besides the gradients, at most all of them."""
+    """Returns bytes of prefetches, and of buckets beside the gradients, at most all of them."""
     bucket = table.column("bucket_mib").astype(float) * MIB
     all_gradients = 4.0 * model.trainable_parameters
     separate = ~table.column("gradient_as_bucket_view").astype(bool)

@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.knobs import search_defaults
-from search_spaces.knobs.knob import (
-    OFFLOADS,
-    ZERO,
-    Knob,
-    is_checkpointed,
-    is_offloaded,
-    is_on_nvme,
-    is_sharded,
-)
+from search_spaces.knobs import knob, search_defaults
 
 _CHECKPOINTED: Mapping[str, Any] = {
-    "is_active": is_checkpointed,
+    "is_active": knob.is_checkpointed,
     "active": "with checkpoint_ratio above 0",
     "depends_on": ("checkpoint_ratio",),
 }
 _ON_NVME: Mapping[str, Any] = {
-    **{"engines": "deepspeed", "is_active": is_on_nvme, "active": "if anything is on NVMe"},
-    **{"depends_on": OFFLOADS, "forecast": False},
+    **{"engines": "deepspeed", "is_active": knob.is_on_nvme, "active": "if anything is on NVMe"},
+    **{"depends_on": knob.OFFLOADS, "forecast": False},
 }
 MEMORY = (
-    Knob(
+    knob.Knob(
         name="micro_batch",
         trades="better device utilization against the activations of more samples at once",
         does="feeds that many samples to each forward pass, and accumulates gradients over the"
@@ -37,14 +28,14 @@ MEMORY = (
         lossy_values="all but `train.micro_batch`, if it is set",
         memory=1,
     ),
-    Knob(
+    knob.Knob(
         name="checkpoint_ratio",
         trades="less memory for activations against computing those blocks twice",
         does="recomputes that share of the blocks in backward, spread evenly over the stack",
         default=search_defaults.checkpoint_ratios,
         memory=-1,
     ),
-    Knob(
+    knob.Knob(
         name="checkpoint_mode",
         trades="selective saves less memory and costs less time: it keeps the expensive outputs"
         " (matmuls, and attention computed by one kernel) and recomputes the rest",
@@ -52,7 +43,7 @@ MEMORY = (
         default=search_defaults.checkpoint_modes,
         **_CHECKPOINTED,
     ),
-    Knob(
+    knob.Knob(
         name="checkpoint_offload",
         trades="less device memory for the saved tensors of recomputed blocks, against copies to"
         " the host and back",
@@ -60,50 +51,50 @@ MEMORY = (
         " memory until backward needs them",
         **_CHECKPOINTED,
     ),
-    Knob(
+    knob.Knob(
         name="offload_optimizer",
         trades="less device memory for optimizer states, against updates on the CPU or reads from"
         " NVMe",
         does="`torch`: FSDP2's CPU offload policy, which moves weights too; `deepspeed`:"
         " ZeRO-Offload with DeepSpeed's CPU Adam, and swapping to `cluster.nvme_folder`",
         default=search_defaults.optimizer_offloads,
-        is_active=is_sharded,
+        is_active=knob.is_sharded,
         active="if zero_stage shards states (torch: 2 or 3, deepspeed: 1 to 3)",
-        depends_on=(*ZERO, "data", "tensor", "pipeline"),
+        depends_on=(*knob.ZERO, "data", "tensor", "pipeline"),
     ),
-    Knob(
+    knob.Knob(
         name="offload_parameters",
         trades="less device memory for weights, against copies before each use",
         does="`torch`: the same policy as for the optimizer; `deepspeed`: ZeRO-3 fetches weights"
         " from host memory or NVMe",
         default=search_defaults.parameter_offloads,
-        is_active=is_sharded,
+        is_active=knob.is_sharded,
         active="if zero_stage shards states (torch: 2 or 3, deepspeed: 1 to 3)",
-        depends_on=(*ZERO, "offload_optimizer"),
+        depends_on=(*knob.ZERO, "offload_optimizer"),
     ),
-    Knob(
+    knob.Knob(
         name="pin_memory",
         trades="faster copies, but host memory that cannot be swapped out",
         does="keeps offloaded state in page-locked memory",
         default=search_defaults.pinnings,
-        is_active=is_offloaded,
+        is_active=knob.is_offloaded,
         active="if anything is offloaded",
-        depends_on=OFFLOADS,
+        depends_on=knob.OFFLOADS,
         label="pinned",
     ),
-    Knob(
+    knob.Knob(
         name="aio_block_kib",
         trades="larger requests against more requests in parallel",
         does="sets `aio.block_size`",
         **_ON_NVME,
     ),
-    Knob(
+    knob.Knob(
         name="aio_queue_depth",
         trades="a busy drive against memory for requests in flight",
         does="sets `aio.queue_depth`",
         **_ON_NVME,
     ),
-    Knob(
+    knob.Knob(
         name="aio_threads",
         trades="drive bandwidth against CPU cores",
         does="sets DeepSpeed's aio threads per rank",

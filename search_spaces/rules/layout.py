@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.facts import SAME_LOSS, SAME_OUTPUTS, Fit, ModelFacts, StepFindings, share_words
+from search_spaces import facts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.schedules import SCHEDULES
@@ -152,7 +152,7 @@ def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     ranks if state passes from one forward pass to the next.
     """
     model, space, smallest = context.model, context.spec.space, context.model.smallest_micro_batch
-    own, depends = context.spec.train.micro_batch, model.batch_difference > SAME_LOSS
+    own, depends = context.spec.train.micro_batch, model.batch_difference > facts.SAME_LOSS
     if own is None and not depends and smallest == 1:
         return None
     found = f"the loss of {model.architecture} depends on the micro-batch"
@@ -179,12 +179,12 @@ def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     return f"{found}, and {plan.batching} micro-batches have other samples than {batching} ones"
 
 
-def _difference_words(model: ModelFacts) -> str:
-    share, step = share_words(model.batch_difference), model.step or StepFindings()
+def _difference_words(model: facts.ModelFacts) -> str:
+    share, step = facts.share_words(model.batch_difference), model.step or facts.StepFindings()
     if step.carries_state and step.nearest is None:
         state = ", ".join(step.changed_state[:3]) or "what is in no buffer"
         return f"changes with the pass before, which changes {state}"
-    if step.fit is Fit.HIDDEN:
+    if step.fit is facts.Fit.HIDDEN:
         return (
             "is a mean with weights that no entry of the batch gives (return their sum as"
             f" `targets`): that of a batch differs from the mean of its parts by {share}"
@@ -192,7 +192,7 @@ def _difference_words(model: ModelFacts) -> str:
     if step.nearest is None:
         return f"for two samples differs from the mean of theirs by {share}"
     over = repr(step.nearest.key) if step.nearest.key else "samples"
-    alone = " but among samples of one shape" if step.fit is Fit.PADDING else ""
+    alone = " but among samples of one shape" if step.fit is facts.Fit.PADDING else ""
     return (
         f"is no mean over samples, labels or an entry of the batch{alone}: the nearest, over"
         f" {over}, misses it by {share}"
@@ -203,13 +203,13 @@ def padding_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     """Padding must not change the outputs for a sample."""
     model, data = context.model, context.spec.data
     longer = context.spec.train.sequence_length > model.padding_from
-    if model.padding_difference <= SAME_OUTPUTS or data.kind == "fixed" or not longer:
+    if model.padding_difference <= facts.SAME_OUTPUTS or data.kind == "fixed" or not longer:
         return None
     if plan.micro_batch == 1 and not plan.sequence_parallel and plan.pad_multiple == 1:
         return None
     return (
         f"outputs of {model.architecture} for a sample change beside a longer one (by up to"
-        f" {share_words(model.padding_difference)}), so that padded micro-batches would train"
+        f" {facts.share_words(model.padding_difference)}), so that padded micro-batches would train"
         " another loss; use micro_batch 1 and pad_multiple 1, or samples of one length"
     )
 

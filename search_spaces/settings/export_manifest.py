@@ -101,6 +101,7 @@ class ExportManifest:
     inputs: tuple[Input, ...] = ()
     rule: TargetRule | None = None
     base: Base | None = None
+    unused_weights: bool = False  # some get no gradient, so that their blocks are not recomputed
 
     def __post_init__(self) -> None:
         names = (*(name for name, _ in self.files), *(each.name for each in self.inputs))

@@ -25,7 +25,16 @@ from search_spaces.spec.sections import (
 )
 from search_spaces.spec.space_section import SpaceSpec
 
-Task = Literal["causal-lm", "masked-lm", "sequence-classification", "seq2seq"]
+TextTask = Literal["causal-lm", "masked-lm", "seq2seq", "sequence-classification"]
+Task = Literal[  # of all but the first four, batches are random values of a model's shapes
+    TextTask,
+    "image-classification",
+    "audio-classification",
+    "ctc",
+    "speech-seq2seq",
+    "image-text-to-text",
+    "zero-shot-image-classification",
+]
 Sampler = Literal["plimsoll", "tpe", "gp", "random"]
 
 GIB = 2**30
@@ -39,9 +48,10 @@ class ModelSpec(Section):
         description="a shipped preset (see `plimsoll models`), a folder with config.json, a Hub id,"
         " or package.module:function returning (module, batch maker)",
     )
-    task: Task = Field(
-        default="causal-lm",
-        description="causal-lm, masked-lm, sequence-classification or seq2seq",
+    task: Task | None = Field(
+        default=None,
+        description="if unset, what the class in config.json is for. The first four train on"
+        " `data`, the others on random batches of the model's shapes",
     )
     config: dict[str, Any] = Field(
         default_factory=dict,

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from search_spaces.errors import DataError
-from search_spaces.facts import TargetRule
+from search_spaces.facts import SAMPLES, TargetRule
 from search_spaces.plan import Attention, Batching, Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.schema import SweepSpec, TextTask
 from workers.data.collate import Layout, MicroBatch, collate, target_count
 from workers.data.dataset import Dataset, load_dataset
 from workers.data.user_batches import (
     ONE,
-    SAMPLES,
     assumed_rule,
     batch_tensors,
     module_inputs,
@@ -201,13 +200,14 @@ class DatasetSource:
 
     dataset: Dataset
     spec: SweepSpec
+    task: TextTask
 
     def step(self, plan: Plan, rank: int, step: int) -> StepBatches:
         """Returns the micro-batches of `rank` in optimizer step `step` (0 and up, or WORST_STEP).
 
         The global batch of a step has the same samples under every plan.
         """
-        train, task = self.spec.train, self.spec.model.task
+        train = self.spec.train
         all_lengths = self.dataset.lengths
         multiple = math.lcm(plan.pad_multiple, plan.tensor if plan.sequence_parallel else 1)
         if step == WORST_STEP:
@@ -222,7 +222,7 @@ class DatasetSource:
                 collate(group, [self.dataset.sample(number) for number in group], layout)
                 for group in deal_samples(numbers, lengths, plan)[rank]
             ),
-            targets=sum(target_count(task, length) for length in lengths),
+            targets=sum(target_count(self.task, length) for length in lengths),
             tokens=sum(lengths),
             excess=excess,
         )
@@ -231,7 +231,7 @@ class DatasetSource:
         self, batching: Batching, multiple: int = 1, attention: Attention = "sdpa"
     ) -> Layout:
         return Layout(
-            task=self.spec.model.task,
+            task=self.task,
             batching=batching,
             sequence_length=self.spec.train.sequence_length,
             vocab_size=self.dataset.vocab_size,
@@ -323,9 +323,10 @@ def batch_source(model: BuiltModel, spec: SweepSpec, rule: TargetRule | None = N
     """
     if model.batch_maker is not None:
         return batch_source_of(model.module, model.batch_maker, rule)
-    if model.vocab_size is None:
+    if model.vocab_size is None or model.task is None:
         raise DataError(f"{spec.model.name} has no vocabulary to draw tokens from")
-    return DatasetSource(dataset=load_dataset(spec.data, spec.train, model.vocab_size), spec=spec)
+    dataset = load_dataset(spec.data, spec.train, model.vocab_size)
+    return DatasetSource(dataset=dataset, spec=spec, task=model.task)
 
 
 def batch_source_of(

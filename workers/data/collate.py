@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.sequence_packing import pack, width
 from search_spaces.plan import Attention, Batching
-from search_spaces.spec.schema import Task
+from search_spaces.spec.schema import TextTask
 from workers.plain_torch.loss import on_device
 
 
@@ -120,7 +120,7 @@ class Layout:
     Rows are padded to a multiple of `multiple` tokens: fewer widths, and ranks split them evenly.
     """
 
-    task: Task
+    task: TextTask
     batching: Batching
     sequence_length: int
     vocab_size: int
@@ -186,7 +186,7 @@ def sample_starts(position_ids: torch.Tensor) -> torch.Tensor:
     return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
 
 
-def target_count(task: Task, length: int) -> int:
+def target_count(task: TextTask, length: int) -> int:
     """Returns the number of labels that a sample of `length` tokens adds to the loss."""
     match task:
         case "causal-lm":

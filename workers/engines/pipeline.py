@@ -39,8 +39,7 @@ from workers.engines.optimizer_step import make_update
 from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.stopwatch import Stopwatch
 from workers.engines.torch_base import AbstractTorchTraining
-from workers.models.built import BuiltModel
-from workers.models.function import PROBE_SAMPLES
+from workers.models.built import PROBE_SAMPLES, BuiltModel
 from workers.models.stack import Stack, find_stack
 from workers.models.stack_trace import HiddenShape, shapes_of
 from workers.models.tensor_plan import tensor_plan

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from search_spaces.spec.schema import Task
+from search_spaces.spec.schema import TextTask
 from workers.models.deferred_init import InitialValues
 
 SampleNumbers = tuple[int, ...]
+PROBE_SAMPLES = (0, 1)  # sample numbers of the batch that probes a model
 BatchMaker = Callable[[SampleNumbers], Mapping[str, Any]]  # see `workers.data.user_batches`
 
 
@@ -27,12 +28,12 @@ class BuiltModel:
     memory and values after the split. The module of a user's function has both already.
     `blocks` are the repeated layers in order, which sharding and recomputation wrap.
     `batch_maker` turns sample numbers into keyword arguments of `module`; it is None if
-    Plimsoll's own data feeds the model.
+    Plimsoll's own data feeds the model, for `task`.
     """
 
     module: nn.Module
     blocks: tuple[nn.Module, ...]
-    task: Task
+    task: TextTask | None
     vocab_size: int | None
     batch_maker: BatchMaker | None
     initial: InitialValues = field(default_factory=InitialValues)

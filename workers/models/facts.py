@@ -25,7 +25,7 @@ from workers.models.trust import check_trusted, is_hub_id, module_specs
 from workers.models.user_code import importable_from_cwd
 
 DESCRIBE_SECONDS = 120.0  # imports, a build on the meta device, and probes of small ones
-PROBE_SECONDS = 90.0  # two builds of a user's function, and the passes of `step_probe`
+PROBE_SECONDS = 90.0  # two builds of a model, and the passes of `step_probe`
 _REFUSED = b"refused: "
 
 
@@ -129,7 +129,7 @@ def _described_apart(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
                 check_trusted(module)
     request = {"model": spec.model_dump(mode="json"), "train": train.model_dump(mode="json")}
     facts = _adapter().validate_json(run_apart(describe_to_json, request, DESCRIBE_SECONDS))
-    if ":" not in spec.name:
+    if facts.vocab_size is not None:
         return facts
     try:
         answer = run_apart(probe_to_json, request, PROBE_SECONDS)
@@ -150,7 +150,7 @@ def describe_to_json(request: Any) -> bytes:
 
 
 def probe_to_json(request: Any) -> bytes:
-    """Describes and probes a user's function likewise, in half of the memory that is free."""
+    """Describes and probes a model likewise, in half of the memory that is free."""
     from workers.models.function_probe import with_function_findings
     from workers.models.load import describe
 

@@ -21,7 +21,7 @@ from search_spaces.spec.schema import ModelSpec
 from search_spaces.spec.sections import LoraSpec, TrainSpec
 from workers.data.user_batches import inputs_of
 from workers.models.block_calls import training_facts
-from workers.models.built import BatchMaker, BuiltModel, SampleNumbers, seeded
+from workers.models.built import PROBE_SAMPLES, BatchMaker, BuiltModel, SampleNumbers, seeded
 from workers.models.fake_memory import FakeMemory
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
@@ -35,7 +35,6 @@ from workers.models.user_code import (
     user_code_errors,
 )
 
-PROBE_SAMPLES = (0, 1)  # sample numbers of the batch that probes a model
 SHAPE_SAMPLES = 32  # samples whose shapes are compared
 MOST_STEPS = 1000  # more than a trial and its validation take, unless objective.max_steps is raised
 _UNKNOWN = "the function cannot be called without memory, and model.tensor_plan is not set"
@@ -125,7 +124,7 @@ def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
     return BuiltModel(
         module=module,
         blocks=find_blocks(module),
-        task=spec.task,
+        task=None,
         vocab_size=None,
         batch_maker=batch_maker,
         tensor_plan=tuple(spec.tensor_plan.items()),

@@ -1,4 +1,4 @@
-"""Probe of a user's function: its batches, and a step of training.
+"""Probe of a model that makes its own batches: they, and a step of training.
 
 Called where plans are chosen, in a process of its own: it builds the model on the CPU. If it is
 too large for that, a small model of its transformers class is probed, or none.
@@ -15,39 +15,46 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from search_spaces.facts import ModelFacts, StepFindings, with_findings
-from search_spaces.spec.schema import ModelSpec
+from search_spaces.facts import SAMPLES, ModelFacts, StepFindings, with_findings
+from search_spaces.spec.schema import ModelSpec, Task
 from search_spaces.spec.sections import TrainSpec
 from workers.data.batches import FunctionSource, batch_source_of
-from workers.models.built import SampleNumbers, seeded
-from workers.models.function import MOST_STEPS, build_function, call_function, is_function
+from workers.models.built import PROBE_SAMPLES, SampleNumbers, seeded
+from workers.models.function import MOST_STEPS, build_function, call_function
+from workers.models.load import build, build_whole
+from workers.models.shapes import random_batches
 from workers.models.small_model import VOCABULARY, small_fields_of, small_model, tolerated
 from workers.models.step_probe import probe_step, with_weights_of
 from workers.models.user_code import UserCodeError, importable_from_cwd, user_code_errors
 
 _MOST_PARAMETERS = 2**28  # of a model that is built twice
-_PAIR: SampleNumbers = (0, 1)
+_SMALL_LENGTH = 96  # tokens or frames of a small model's samples
 
 
 def with_function_findings(facts: ModelFacts, spec: ModelSpec, train: TrainSpec) -> ModelFacts:
-    """Returns the facts with what the probe of a user's function finds; unchanged for others.
+    """Returns the facts of a model that makes its own batches, with findings; others unchanged.
 
     Raises:
         ModelError: If forward returns no loss, or one for each sample; says what to return.
     """
-    if not is_function(spec):
+    if facts.vocab_size is not None:
         return facts
     is_large = facts.parameters > _MOST_PARAMETERS
-    data, step = _findings(spec.model_dump_json(), train.model_dump_json(), is_large)
+    specified = spec.model_dump_json(), train.model_dump_json()
+    data, step = _findings(*specified, facts.task, is_large)
     return with_findings(replace(facts, data_difference=data), step)
 
 
 @lru_cache(maxsize=32)
-def _findings(spec_json: str, train_json: str, is_large: bool) -> tuple[float, StepFindings]:
+def _findings(
+    spec_json: str, train_json: str, task: Task | None, is_large: bool
+) -> tuple[float, StepFindings]:
     spec = ModelSpec.model_validate_json(spec_json)
     train, data = TrainSpec.model_validate_json(train_json), 0.0
     try:
         with user_code_errors(spec.name), importable_from_cwd(), seeded(train.seed):
+            if task is not None:
+                return data, _of_shapes(spec, train, task, is_large=is_large)
             if is_large:
                 with torch.device("meta"):
                     module, batch_maker = call_function(spec)
@@ -64,7 +71,7 @@ def _findings(spec_json: str, train_json: str, is_large: bool) -> tuple[float, S
             data = _data_difference(source, other_rank)
             if data:  # losses of batches that are not the same say nothing
                 return data, StepFindings(not_probed="its batches differ when made again")
-            rule = source.rule_of(source.entries(_PAIR))
+            rule = source.rule_of(source.entries(PROBE_SAMPLES))
             step = probe_step(built.module, source.entries, rule)
             return data, _of_twin(built.module, source, step) if step.not_probed else step
     except UserCodeError as error:
@@ -83,9 +90,33 @@ def _of_twin(module: nn.Module, source: FunctionSource, findings: StepFindings) 
     if hasattr(getattr(base, "config", None), "to_json_string"):
         with tolerated(type(base).__name__):
             small = small_model(type(base), small_fields_of(base, "causal-lm"), "eager")
-            rule = source.rule_of(source.entries(_PAIR))
+            rule = source.rule_of(source.entries(PROBE_SAMPLES))
             twin = probe_step(small, lambda n: _wrapped(source.entries(n)), rule, gradients=False)
     return replace(twin, tied=findings.tied, dtypes=findings.dtypes)
+
+
+def _of_shapes(spec: ModelSpec, train: TrainSpec, task: Task, *, is_large: bool) -> StepFindings:
+    """Returns the findings of a model of transformers on random batches of a small one's shapes.
+
+    One that cannot be made small is probed itself, unless it is large.
+    """
+    module = build(spec, train, attention="eager").module
+    step = StepFindings(not_probed=f"{type(module).__name__} cannot be made small")
+    with tolerated(type(module).__name__):
+        fields = small_fields_of(module, task)
+        step = _on_shapes(spec, task, small_model(type(module), fields, "eager"), _SMALL_LENGTH)
+    if step.not_probed and not is_large:
+        whole = build_whole(spec, train, attention="eager").module
+        step = _on_shapes(spec, task, whole, train.sequence_length)
+    return with_weights_of(module, step)
+
+
+def _on_shapes(spec: ModelSpec, task: Task, module: nn.Module, length: int) -> StepFindings:
+    maker = random_batches(spec, task, module, sequence_length=length, seed=0)
+    assert maker is not None
+    source = batch_source_of(module, maker)
+    rule = SAMPLES if task == "ctc" else source.rule_of(source.entries(PROBE_SAMPLES))
+    return probe_step(module, source.entries, rule)
 
 
 def _wrapped(entries: Mapping[str, Any]) -> Any:
@@ -101,11 +132,11 @@ def _data_difference(source: FunctionSource, other_rank: FunctionSource) -> floa
 
     A batch is made again after others, in another order, and by another rank's batch maker.
     """
-    first, reversed_order = _tensors(source, _PAIR), _tensors(source, _PAIR[::-1])
-    again = _tensors(source, _PAIR)
+    first, reversed_order = _tensors(source, PROBE_SAMPLES), _tensors(source, PROBE_SAMPLES[::-1])
+    again = _tensors(source, PROBE_SAMPLES)
     return max(
         _difference(first, again),
-        _difference(first, _tensors(other_rank, _PAIR)),
+        _difference(first, _tensors(other_rank, PROBE_SAMPLES)),
         _difference([*map(_sorted, first)], [*map(_sorted, reversed_order)]),
     )
 

@@ -8,12 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-)
 from transformers.initialization import no_tie_weights
 from transformers.utils.import_utils import (
     is_flash_attn_2_available,
@@ -25,7 +19,8 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import ModelSpec, Task
 from search_spaces.spec.sections import LoraSpec, TrainSpec
-from workers.models.built import BuiltModel, seeded
+from workers.models.block_calls import training_facts
+from workers.models.built import PROBE_SAMPLES, BuiltModel, seeded
 from workers.models.capabilities import (
     bypasses_hooks,
     learned_positions,
@@ -43,8 +38,10 @@ from workers.models.experts import active_parameters
 from workers.models.init_recorder import NotReplayableError, Recipe, recording
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.loss_probes import follows_label_count, probe_loss
+from workers.models.shapes import random_batches
 from workers.models.stack import find_blocks
 from workers.models.step_probe import with_weights_of
+from workers.models.task import HEADS, TEXT_TASKS, task_of
 from workers.models.tensor_plan import parallel_facts
 
 _FLASH_MISSING = {
@@ -54,12 +51,6 @@ _FLASH_MISSING = {
     " https://github.com/Dao-AILab/flash-attention",
 }
 _FLASH_CAPABILITY = {2: (8, 0), 3: (9, 0)}  # Ampere, Hopper
-_HEADS: dict[Task, Any] = {
-    "causal-lm": AutoModelForCausalLM,
-    "masked-lm": AutoModelForMaskedLM,
-    "seq2seq": AutoModelForSeq2SeqLM,
-    "sequence-classification": AutoModelForSequenceClassification,
-}
 PAD_TOKEN_ID = 0  # as `workers.data` pads
 
 
@@ -113,7 +104,8 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
             beyond its last learned position.
     """
     lora = _adapters(spec, train)
-    facts, positions = _facts(spec.model_dump_json(), lora.model_dump_json() if lora else None)
+    lora_json = lora.model_dump_json() if lora else None
+    facts, positions = _facts(spec.model_dump_json(), lora_json, train.sequence_length)
     if positions is not None and train.sequence_length > positions:
         raise ModelError(
             f"train.sequence_length is {train.sequence_length}, but {spec.name} has learned"
@@ -130,8 +122,9 @@ def divides_by_label_count(spec: ModelSpec) -> bool:
     Raises:
         ModelError: If the model cannot be found or built.
     """
-    module = _build_on_meta(spec, _configure(spec), "eager")
-    return follows_label_count(module, spec.task)
+    task, config = _configure(spec)
+    module = _build_on_meta(spec, task, config, "eager")
+    return task in TEXT_TASKS and follows_label_count(module, task)
 
 
 def build_transformers_model(
@@ -146,20 +139,22 @@ def build_transformers_model(
         ModelError: If the model cannot be found or built. The build on the meta device shows
             this, so that running out of memory is not taken for a fault of the model.
     """
-    config, lora = _configure(spec), _adapters(spec, train)
+    (task, config), lora = _configure(spec), _adapters(spec, train)
     with seeded(train.seed):
         try:
-            module, recipes = _record(spec, config, attention, lora)
+            module, recipes = _record(spec, task, config, attention, lora)
         except NotReplayableError:
-            module, recipes = _from_config(spec, _configure(spec), attention), {}
+            module, recipes = _from_config(spec, *_configure(spec), attention), {}
             if lora is not None:
                 add_adapters(spec.name, module, lora)
+    length, seed = train.sequence_length, train.seed
+    maker = random_batches(spec, task, module, sequence_length=length, seed=seed)
     return BuiltModel(
         module=module,
         blocks=find_blocks(module),
-        task=spec.task,
-        vocab_size=config.get_text_config().vocab_size,
-        batch_maker=None,
+        task=None if task not in TEXT_TASKS else task,
+        vocab_size=None if maker else config.get_text_config().vocab_size,
+        batch_maker=maker,
         initial=InitialValues(seed=train.seed, recipes=recipes),
         tensor_plan=tuple(spec.tensor_plan.items()),
     )
@@ -170,42 +165,57 @@ def _adapters(spec: ModelSpec, train: TrainSpec) -> LoraSpec | None:
 
 
 @lru_cache(maxsize=32)
-def _facts(spec_json: str, lora_json: str | None) -> tuple[ModelFacts, int | None]:
+def _facts(
+    spec_json: str, lora_json: str | None, sequence_length: int
+) -> tuple[ModelFacts, int | None]:
     spec = ModelSpec.model_validate_json(spec_json)
-    config = _configure(spec)
-    module = _build_on_meta(spec, config, "eager")
+    task, config = _configure(spec)
+    module = _build_on_meta(spec, task, config, "eager")
     lora = LoraSpec.model_validate_json(lora_json) if lora_json else None
     if lora is not None:
         with torch.device("meta"):
             add_adapters(spec.name, module, lora)
     attentions = attentions_of(module)
-    learned = learned_positions(module)
-    probed = probe_loss(module, spec.task, attentions)
-    if not probed.shifts_labels:
-        raise ModelError(
-            f"{type(module).__name__} does not shift labels: its loss at a token is of that token"
-            " itself, so that as a causal-lm it would learn to copy its input"
-        )
+    maker = random_batches(spec, task, module, sequence_length=sequence_length, seed=0)
     facts = ModelFacts(
         name=spec.name,
         architecture=type(module).__name__,
+        task=task,
         parameters=sum(weight.numel() for weight in module.parameters()),
         trainable=trainable_parameters(module) if lora else None,
         base=lora.base if lora else None,
         active=active_parameters(module),
         blocks=len(find_blocks(module)),
         attentions=attentions,
-        packing=separating_attentions(module, attentions) if spec.task == "causal-lm" else (),
+        packing=separating_attentions(module, attentions) if task == "causal-lm" else (),
+    )
+    if maker is not None:
+        inputs = lru_cache(lambda: maker(PROBE_SAMPLES))
+        parallel = parallel_facts(module, spec.tensor_plan, inputs)
+        return replace(facts, **parallel, **training_facts(module, inputs)), None
+    facts = _with_text(facts, task, module)
+    return replace(facts, **parallel_facts(module, spec.tensor_plan)), learned_positions(module)
+
+
+def _with_text(facts: ModelFacts, task: Task, module: Any) -> ModelFacts:
+    """Returns the facts with what probes of a small model find."""
+    probed = probe_loss(module, task, facts.attentions)
+    if not probed.shifts_labels:
+        raise ModelError(
+            f"{type(module).__name__} does not shift labels: its loss at a token is of that token"
+            " itself, so that as a causal-lm it would learn to copy its input"
+        )
+    config = module.config
+    return replace(
+        facts,
         vocab_size=config.get_text_config().vocab_size,
         padding_difference=probed.padding or 0.0,
         padding_from=_length_of_first_rope(config),
         batch_difference=probed.batch or 0.0,
-        bypasses_hooks=bypasses_hooks(module, spec.task),
+        bypasses_hooks=bypasses_hooks(module, task),
         attention_differences=probed.attentions,
         step=probed.step and with_weights_of(module, probed.step),
-        **parallel_facts(module, spec.tensor_plan),
     )
-    return facts, learned
 
 
 def _length_of_first_rope(config: Any) -> int:
@@ -216,38 +226,21 @@ def _length_of_first_rope(config: Any) -> int:
     return int(own or config.max_position_embeddings)
 
 
-def _configure(spec: ModelSpec) -> Any:
+def _configure(spec: ModelSpec) -> tuple[Task, Any]:
     raw = raw_config(spec)
     if spec.trust_remote_code:
         check_remote_code(spec, raw)
     config = make_config(spec.name, config_class(spec, raw), raw, spec.config)
-    if spec.task == "sequence-classification":
+    task = task_of(spec, config)
+    if task == "sequence-classification":
         # decoders classify at the last token that is not padding, so this must be the data's
         config.pad_token_id = PAD_TOKEN_ID
         config.get_text_config().pad_token_id = PAD_TOKEN_ID
-    _refuse_other_task(spec, config)
-    return config
-
-
-def _refuse_other_task(spec: ModelSpec, config: Any) -> None:
-    if hasattr(config, "auto_map"):
-        return  # the model's own code raises its own error
-    tasks = [task for task, head in _HEADS.items() if type(config) in head._model_mapping]
-    if spec.task not in tasks:
-        raise ModelError(
-            f"{spec.name} ({config.model_type}) has no head for task {spec.task};"
-            f" it has one for {' and '.join(tasks) or 'none of the tasks'}"
-        )
-    is_encoder = getattr(config, "is_decoder", None) is False and "masked-lm" in tasks
-    if spec.task == "causal-lm" and is_encoder:
-        raise ModelError(
-            f"{spec.name} ({config.model_type}) is an encoder: its tokens attend to later tokens."
-            " Set model.task: masked-lm, or model.config.is_decoder: true"
-        )
+    return task, config
 
 
 def _record(
-    spec: ModelSpec, config: Any, attention: Attention, lora: LoraSpec | None
+    spec: ModelSpec, task: Task, config: Any, attention: Attention, lora: LoraSpec | None
 ) -> tuple[nn.Module, dict[str, Recipe]]:
     """Builds the model on the meta device, and records how its code initialises the weights.
 
@@ -257,7 +250,7 @@ def _record(
     """
     with recording() as recorder:
         with no_tie_weights():
-            module = _build_on_meta(spec, config, attention)
+            module = _build_on_meta(spec, task, config, attention)
         module.initialize_weights()
     recipes = recorder.recipes(module)
     module.tie_weights(recompute_mapping=False)
@@ -276,16 +269,16 @@ def _record_adapters(spec: ModelSpec, module: nn.Module, lora: LoraSpec) -> dict
     }
 
 
-def _build_on_meta(spec: ModelSpec, config: Any, attention: Attention) -> Any:
+def _build_on_meta(spec: ModelSpec, task: Task, config: Any, attention: Attention) -> Any:
     try:
         with torch.device("meta"):
-            return _from_config(spec, config, attention)
+            return _from_config(spec, task, config, attention)
     except BAD_VALUES as error:
         raise ModelError(f"{spec.name} cannot be built: {one_sentence(error)}") from error
 
 
-def _from_config(spec: ModelSpec, config: Any, attention: Attention) -> Any:
-    head = _HEADS[spec.task]
+def _from_config(spec: ModelSpec, task: Task, config: Any, attention: Attention) -> Any:
+    head = HEADS[task]
     runs_own = spec.trust_remote_code and head.__name__ in getattr(config, "auto_map", {})
     return head.from_config(
         config,

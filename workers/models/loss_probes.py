@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from search_spaces.facts import Count, Fit, StepFindings, TargetRule
+from search_spaces.facts import SAMPLES, Count, Fit, StepFindings, TargetRule
 from search_spaces.plan import Attention
 from search_spaces.spec.schema import Task
-from workers.data.user_batches import SAMPLES
 from workers.models.built import SampleNumbers, seeded
 from workers.models.small_model import (
     VOCABULARY,

@@ -35,6 +35,14 @@ _SMALL_FIELDS = {
     "num_decoder_layers": 2,
     "encoder_layers": 2,
     "decoder_layers": 2,
+    "decoder_start_token_id": 0,
+    "depth": 2,
+    "out_hidden_size": 32,
+    "projection_dim": 32,
+    "projection_size": 32,
+    "max_source_positions": 32,
+    "image_token_id": VOCABULARY - 1,
+    "image_token_index": VOCABULARY - 1,
 }
 _HEADS_OF_HALVES = tuple(  # of an encoder and a decoder
     f"{prefix}{half}_attention_heads" for prefix in ("", "num_") for half in ("encoder", "decoder")
@@ -73,6 +81,10 @@ def small_fields(fields: dict[str, Any], config_class: Any) -> dict[str, Any]:
     _shrink_heads(shrunk, names)
     _shrink_layers(shrunk, names)
     _shrink_rotations(shrunk)
+    _shrink_senses(shrunk)
+    for name, part in config_class.sub_configs.items():
+        if isinstance(shrunk.get(name), dict):
+            shrunk[name] = small_fields(shrunk[name], _class_of(part, shrunk[name]))
     return shrunk
 
 
@@ -111,7 +123,29 @@ def _shrink_rotations(fields: dict[str, Any]) -> None:
         return
     pairs = int(_HEAD_SIZE * (rope.get("partial_rotary_factor") or 1.0)) // 2
     cut = {name: rope[name][:pairs] for name in ("short_factor", "long_factor") if name in rope}
+    if "mrope_section" in rope:  # pairs for time, height and width
+        cut["mrope_section"] = [1, 1, 2]
     fields["rope_parameters"] = rope | cut
+
+
+def _shrink_senses(fields: dict[str, Any]) -> None:
+    """Makes images and sounds, and what sees and hears them, small."""
+    patch, image = fields.get("patch_size"), fields.get("image_size")
+    if isinstance(patch, int) and isinstance(image, int):
+        fields["image_size"] = min(8 * patch, image)
+    if isinstance(fields.get("num_heads"), int):
+        fields["num_heads"] = 4
+    if widths := fields.get("conv_dim"):
+        fields["conv_dim"] = [32] * len(widths)
+    for name in ("mask_time_prob", "mask_feature_prob"):  # draws for a batch, not for each sample
+        if fields.get(name):
+            fields[name] = 0.0
+
+
+def _class_of(part: Any, fields: dict[str, Any]) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    return part if hasattr(part, "model_type") else CONFIG_MAPPING[fields["model_type"]]
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ def block_launches(
     """Measures a narrow block of the model's class, which the host limits on any GPU.
 
     Args:
-        model: The model. A block of Llama stands in for those of a function.
+        model: The model. A block of Llama stands in for one that makes its own batches.
         train: Its precision counts.
         device: Where it is measured.
         seconds: Time of each measurement.
@@ -111,11 +111,13 @@ class _BlockCall:
 
 
 def _small_block(spec: ModelSpec, train: TrainSpec, device: torch.device) -> _BlockCall:
-    if function.is_function(spec):
-        spec = STAND_IN
-    module = build(spec, train, attention="eager").module
+    is_function = function.is_function(spec)
+    built = build(STAND_IN if is_function else spec, train, attention="eager")
+    if (task := built.task) is None:
+        return _small_block(STAND_IN, train, device)
+    module = built.module
     attention = "sdpa" if getattr(module, "_supports_sdpa", False) else "eager"
-    model = small_model(type(module), small_fields_of(module, spec.task), attention)
+    model = small_model(type(module), small_fields_of(module, task), attention)
     model = model.to(device).train()
     block = find_blocks(model)[0]
     calls: list[_BlockCall] = []
@@ -130,7 +132,7 @@ def _small_block(spec: ModelSpec, train: TrainSpec, device: torch.device) -> _Bl
         calls.append(_BlockCall(block=block, arguments=arguments, keywords=keywords))
 
     hook = block.register_forward_pre_hook(take, with_kwargs=True)
-    inputs = task_inputs(spec.task, random_tokens(1, _TOKENS), [_TOKENS])
+    inputs = task_inputs(task, random_tokens(1, _TOKENS), [_TOKENS])
     with torch.no_grad():
         model(**{name: value.to(device) for name, value in inputs.items()})
     hook.remove()

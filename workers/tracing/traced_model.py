@@ -165,7 +165,9 @@ def in_fake_memory(
 
 def _build(spec: SweepSpec, attention: Attention, mode: FakeMemory) -> BuiltModel:
     if not is_function(spec.model):
-        return build(spec.model, spec.train, attention=attention)
+        model = build(spec.model, spec.train, attention=attention)
+        mode.keeps_integers = model.batch_maker is not None
+        return model
 
     def build_error(error: BaseException) -> ModelError:
         return ModelError(

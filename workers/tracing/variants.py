@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -114,9 +114,22 @@ def _pass(runs: Sequence[PassCosts], grid: Grid) -> Pass:
 
 def _corresponding_calls(runs: Sequence[tuple[Call, ...]]) -> list[tuple[Call, ...]]:
     forms = [[call.form for call in run] for run in runs]
+    if any(len(form) != len(forms[0]) for form in forms):
+        runs = [_alike_together(run) for run in runs]
+        forms = [[call.form for call in run] for run in runs]
     if any(form != forms[0] for form in forms[1:]):
         raise RunsDifferError(f"{' and '.join(str(len(form)) for form in forms)} matrix products")
     return list(zip(*runs, strict=True))
+
+
+def _alike_together(run: Sequence[Call]) -> tuple[Call, ...]:
+    """Joins equal calls, as of an attention for each image of a micro-batch."""
+    joined: dict[Any, Any] = {}
+    for call in run:
+        key, first = (call.form, call.sizes[1:]), fields(call)[0].name  # heads, or products
+        count = call.sizes[0] + (joined[key].sizes[0] if key in joined else 0)
+        joined[key] = replace(call, **{first: count})  # type: ignore[arg-type]
+    return tuple(joined.values())
 
 
 def pass_plan(micro_batch: int, tensor: int = 1, *, split: Split = "none") -> Plan:

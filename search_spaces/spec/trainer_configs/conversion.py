@@ -17,15 +17,8 @@ from search_spaces.plan import knob_problem
 from search_spaces.spec.error_messages import schema_faults, stray_booleans
 from search_spaces.spec.files import is_file
 from search_spaces.spec.schema import SweepSpec
+from search_spaces.spec.trainer_configs import tables
 from search_spaces.spec.trainer_configs.document import read_document
-from search_spaces.spec.trainer_configs.tables import (
-    AUTO,
-    NO_PRESET,
-    Trainer,
-    parts_left_out,
-    reason_against,
-    take,
-)
 
 _WIDTH = 96
 _NAME, _BATCH, _RANKS = "model.name", "train.global_batch", "cluster.workers"
@@ -111,7 +104,7 @@ def convert(source: str) -> Conversion:
         del entries.values[key]
         entries.omit(entries.origins[key], reason)
     if _NAME in entries.values:
-        entries.omitted.pop(NO_PRESET, None)
+        entries.omitted.pop(tables.NO_PRESET, None)
     blanks = {key: hint for key, hint in _BLANKS.items() if key not in entries.values}
     omitted = tuple(
         _one_line(f"{reason}: {', '.join(dict.fromkeys(keys))}")
@@ -145,23 +138,23 @@ def _joined(values: Mapping[str, Any], folder: Path, entries: _Entries) -> dict[
     return joined
 
 
-def _read(trainer: Trainer, values: Mapping[str, Any], entries: _Entries) -> None:
+def _read(trainer: tables.Trainer, values: Mapping[str, Any], entries: _Entries) -> None:
     """Fills the entries: what the file says, then the trainer's defaults."""
     usual = _Entries()
     usual.add(trainer.always, "")
     order = {key: number for number, key in enumerate(trainer.takes)}
     for into, source in ((usual, trainer.defaults), (entries, values)):
         for key in sorted(source, key=lambda key: order.get(key, len(order))):
-            taken = take(trainer, key, source[key])
+            taken = tables.take(trainer, key, source[key])
             if isinstance(taken, str):
                 into.omit(key, taken)
             elif not taken:
                 into.omit(key, "of no effect")
             elif into is entries or key not in values:
                 into.add(taken, key)
-                for name in parts_left_out(source[key]):
-                    into.omit(f"{key}[].{name}", reason_against(name))
-    if any("bf16" in key for key in entries.omitted.get(AUTO, ())):
+                for name in tables.parts_left_out(source[key]):
+                    into.omit(f"{key}[].{name}", tables.reason_against(name))
+    if any("bf16" in key for key in entries.omitted.get(tables.AUTO, ())):
         usual.values.pop("train.precision")
     silent = {key: value for key, value in usual.values.items() if key not in entries.values}
     entries.add(silent, f"default of {trainer.name}")

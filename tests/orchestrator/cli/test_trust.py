@@ -55,7 +55,7 @@ def _study_with_code(here: Path, *, facts: ModelFacts | None) -> None:
     if facts is not None:
         spec = load_spec(saved)
         understanding = Understanding(
-            data=None, model=facts, task="causal-lm", cluster=planned_cluster(spec, 1), ranks=1
+            data=None, model=facts, cluster=planned_cluster(spec, 1), ranks=1
         )
         Study(spec, "demo", make_space(spec)).keep_understanding(understanding)
     saved.write_text(yaml.safe_dump(tree))

@@ -36,7 +36,7 @@ def test_knobs_are_read(typed: list[str], asked: dict[str, Any]) -> None:
     [
         (["micro_batch"], "'micro_batch' must be KNOB=VALUE"),
         (["micro_bach=8"], "'micro_bach' is not a knob; the knobs are engine"),
-        (["accumulation=2"], "accumulation is not a knob: it follows"),
+        (["accumulation=2"], "'accumulation' is not a knob; the knobs are"),
         (["micro_batch=0"], "micro_batch=0: must be a whole number from 1"),
         (["micro_batch=" + "9" * 5000], "must be a whole number"),
         (["zero_stage=4"], "zero_stage=4: must be one of 0, 1, 2, 3"),

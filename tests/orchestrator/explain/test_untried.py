@@ -12,14 +12,12 @@ from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import BudgetSpent
 from orchestrator.explain.context import ForecastContext
 from orchestrator.explain.untried import (
-    MayNotFit,
-    NeedsNoLess,
     UntriedExplanation,
     ValueNotSearched,
     explain_untried,
 )
 from orchestrator.forecast.table import forecast_table
-from orchestrator.report.explain_text import untried_words
+from orchestrator.report.explain_text import untried_reasons
 from search_spaces.plan import Plan
 from search_spaces.spec.schema import GIB
 from search_spaces.trial import Outcome
@@ -46,6 +44,10 @@ def told(asked: dict[str, Any], ground: ForecastContext) -> UntriedExplanation:
     return explain_untried(asked, ground)
 
 
+def reasons(found: UntriedExplanation, ground: ForecastContext) -> list[str]:
+    return list(untried_reasons(found, ground.state))
+
+
 def test_what_was_tried_names_its_trial() -> None:
     found = told({"zero_stage": 2}, grounded())
 
@@ -69,7 +71,7 @@ def test_what_a_rule_forbids_names_it(asked: dict[str, Any], rule: str, words: s
     found = told(asked, grounded())
 
     assert (found.verdict, found.rule) == ("ruled_out", rule)
-    said = untried_words(found.reasons[0])
+    said = reasons(found, grounded())[0]
     assert words in said
     assert f"(rule: {rule.replace('_', ' ')})" in said
 
@@ -78,23 +80,24 @@ def test_what_is_not_searched_names_the_key() -> None:
     found = told({"checkpoint_ratio": 0.25, "batching": "padded"}, grounded())
 
     assert found.verdict == "not_in_the_space"
-    (reason,) = found.reasons
-    assert reason == ValueNotSearched(knob="checkpoint_ratio", value=0.25, searched=(0.0, 0.5, 1.0))
-    assert untried_words(reason) == (
+    (value,) = found.not_searched
+    assert value == ValueNotSearched(knob="checkpoint_ratio", value=0.25, searched=(0.0, 0.5, 1.0))
+    assert reasons(found, grounded()) == [
         "space.checkpoint_ratio does not include 0.25, only 0.0, 0.5, 1.0"
-    )
+    ]
     assert found.expected is not None  # it could be: a forecast says what it would give
     # data follows from tensor, and is not what has to be named
     split = told({"tensor": 2}, grounded())
-    assert split.reasons == (ValueNotSearched(knob="tensor", value=2, searched=(1,)),)
+    assert split.not_searched == (ValueNotSearched(knob="tensor", value=2, searched=(1,)),)
 
 
 def test_what_needs_no_less_than_a_plan_that_ran_out() -> None:
     lost = (a_plan(micro_batch=2), out_of_memory(90))
-    found = told({"micro_batch": 4}, grounded((*TRIED, lost)))
+    ground = grounded((*TRIED, lost))
+    found = told({"micro_batch": 4}, ground)
 
     assert (found.verdict, found.trial) == ("dominated", 2)
-    assert found.reasons[0] == NeedsNoLess(trial=2)
+    assert "trial 2 ran out of memory" in reasons(found, ground)[0]
 
 
 def test_what_is_not_expected_to_fit() -> None:
@@ -107,14 +110,11 @@ def test_what_is_not_expected_to_fit() -> None:
     near = told({"micro_batch": 4}, grounded(limit_gib=1.06 * gib))
 
     assert {one.verdict for one in (above, line)} == {"forecast_not_to_fit"}
-    bounds = [
-        reason.bound if isinstance(reason := one.reasons[0], MayNotFit) else None
-        for one in (above, line, near)
-    ]
+    bounds = [one.memory.bound if one.memory else None for one in (above, line, near)]
     assert bounds[:2] == ["limit", "usable"]
     assert (bounds[2] == "certainty") == (near.verdict == "forecast_not_to_fit")
-    assert "above the limit" in untried_words(above.reasons[0])
-    assert "the limit minus the headroom" in untried_words(line.reasons[0])
+    assert "above the limit" in reasons(above, grounded())[0]
+    assert "the limit minus the headroom" in reasons(line, grounded())[0]
 
 
 def test_slower_by_forecast_and_not_reached() -> None:
@@ -133,11 +133,13 @@ def test_slower_by_forecast_and_not_reached() -> None:
     assert slower.ratio is not None
     assert slower.ratio.value == pytest.approx(0.5)
     assert slower.ratio.low < 0.5 < slower.ratio.high
-    assert untried_words(slower.reasons[1]) == (
+    speed, end = reasons(slower, grounded(ahead, ended=END))
+    assert "its forecast speed is 0.50 x" in speed
+    assert end == (
         "the sweep ended before this plan was reached, after 2 trials: the budget of 3 trials is"
         " used up"
     )
     assert missed.verdict == "not_reached"
     assert missed.ratio is not None
     assert missed.ratio.value == pytest.approx(2.0)
-    assert missed.reasons[0] == slower.reasons[1]
+    assert reasons(missed, grounded(behind, ended=END))[-1] == end

@@ -89,6 +89,14 @@ def test_each_optimizer_has_its_own_rates(
     assert other is None or wrong(check_run(exported, a_run(exported, **wrongly))) == [rate]
 
 
+def test_blocks_that_no_gradient_reaches_need_not_be_recomputed() -> None:
+    idle = replace(EXPORTED, unused_weights=True)
+    run = a_run(EXPORTED, recomputed=(("Block", 1),))
+
+    assert wrong(check_run(EXPORTED, run)) == ["recomputed blocks"]
+    assert not wrong(check_run(idle, run))
+
+
 def test_shards_are_of_blocks_and_of_as_many_replicas() -> None:
     exported = an_export(knobs={"zero_stage": 3})
     sharded = {"wrapper": "fsdp2", "zero_stage": 3, "wrapped": (("Block", 4), ("Model", 1))}

@@ -34,7 +34,7 @@ def after(alone: float, *, apart: bool = False, validated: bool = True) -> Sweep
             50.0,
             "slowed each other down: alone, trial 1's plan ran at 1.25 x (1.22 to 1.28) its speed",
         ),
-        (30.0, "did not slow each other down: alone"),
+        (30.0, "did not slow each other down beyond their intervals: alone"),
     ],
 )
 def test_a_validation_tells_what_others_did_to_its_trial(alone: float, words: str) -> None:

@@ -40,7 +40,7 @@ def test_words_are_those_of_terms_and_categories() -> None:
     [
         (Quantity(name="work", value=3.2e15, unit="FLOP"), "work per device 3.2 PFLOP"),
         (Quantity(name="updated_parameters", value=2.181e8, unit="parameters"),
-         "parameters updated 218.1 M parameters"),
+         "updated parameters 218.1 M parameters"),
         (Quantity(name="peak_share", value=0.58, unit="share", precision="bf16"),
          "share of the bf16 peak 58 %"),
         (Quantity(name="overlapped", value=0.25, unit="s"), "overlapped with compute 250 ms"),

@@ -1,4 +1,4 @@
-"""Words about plans that were measured again, and about the machine's drift."""
+"""Words about plans that were measured again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from orchestrator.core.reasons import Remeasures
 from orchestrator.core.state import SweepState
 from orchestrator.report.sweep_document import report_page
 from orchestrator.report.sweep_text import (
-    drift_sentence,
     equals_sentence,
     evidence_sentences,
     repeats_sentence,
@@ -70,7 +69,6 @@ def test_the_page_and_mlflow_have_the_evidence_of_the_terminal() -> None:
     evidence = list(evidence_sentences(state))
 
     assert repeats_sentence(state) in evidence
-    assert drift_sentence(state) in evidence
     page = html.unescape(report_page(state))
     told = answer_markdown(state)
     for sentence in evidence:

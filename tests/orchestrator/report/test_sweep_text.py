@@ -64,7 +64,7 @@ def test_a_report_of_everything_fits_80_columns() -> None:
 
 
 def test_forecasts_stand_below_what_was_measured_and_are_judged() -> None:
-    """Errors of a fifth, a quarter and nothing in speed; uncalibrated ones are far larger."""
+    """Errors are a fifth, a quarter and nothing in speed."""
     state = make_state([make_measured(40.0, 0.6), make_measured(20.0, 0.6), make_measured(30.0)])
     expected = [make_expectation(32.0, 0.9), make_expectation(25.0, 0.54), make_expectation(30.0)]
     records = tuple(
@@ -78,12 +78,8 @@ def test_forecasts_stand_below_what_was_measured_and_are_judged() -> None:
     table = lines[next(index for index, line in enumerate(lines) if "Best plans" in line) :]
     below = next(index for index, line in enumerate(table) if "40.0 ± 0.6" in line) + 1
     assert table[below].split()[-2:] == ["(32.0)", "(0.450)"]
-    # speed: 20, 25, 0 %, uncalibrated 60, 150, 100 %;
-    # memory: 50, 10, 17 %, uncalibrated 125, 35, 25 %
-    assert (
-        "the median forecast error of 3 trials is 20 % (100 %) in speed and 17 % (35 %) in peak"
-        " memory; in brackets: without calibration on this study's trials"
-    ) in text
+    # speed: 20, 25, 0 %; memory: 50, 10, 17 %
+    assert "median forecast error of 3 trials is 20 % in speed and 17 % in peak memory" in text
     assert "forecast" not in words(state)  # where there was none, there is no such column
 
 
@@ -118,7 +114,7 @@ def test_what_compiling_took_is_told_apart_from_the_speed() -> None:
     assert "torch.compile" not in words(make_state([make_measured(20.0)]))
 
 
-def test_rules_resumed_trials_and_throttling_are_told() -> None:
+def test_resumed_trials_and_throttling_are_told() -> None:
     spec = make_spec(space={"micro_batch": [1, 3, 4], "data": [1, 2], "zero_stage": [0, 3]})
     space = make_space(spec)
     outcome = make_measured(30.0, conditions=make_conditions(("power cap",)))
@@ -129,8 +125,6 @@ def test_rules_resumed_trials_and_throttling_are_told() -> None:
 
     assert "2 trials, 1 from earlier runs" in text
     assert "ended after" in text
-    assert "global batch is kept" in text
-    assert "sharding needs ranks" in text
     assert "throttled: power cap" in text
 
 

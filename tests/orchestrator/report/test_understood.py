@@ -38,6 +38,10 @@ LABELS = TargetRule(count=Count.LABELS, key="labels")
 LENGTHS = "tokens: shortest 2, median 3, longest 7"
 
 
+def counted(count: Count) -> TargetRule:
+    return TargetRule(count=count, key="mask")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -80,9 +84,14 @@ def test_data_says_how_it_was_read(changes: dict[str, Any], words: list[str]) ->
 def test_what_is_not_read_from_files_is_said_too() -> None:
     generated = understood_rows(understood(replace(DATA, reading=None)))
     own = understood_rows(
-        understood(None, vocab_size=None, name="net:build", trainable=4_000_000, base="bf16")
+        understood(
+            None, vocab_size=None, task=None, name="net:build", trainable=4_000_000, base="bf16"
+        )
     )
 
+    images = understood(None, vocab_size=None, task="image-classification")
+
+    assert understood_rows(images)[0] == ("data", "random values of the model's shapes")
     assert generated[0][1] == f"random tokens, since data.files is not set; {LENGTHS}"
     assert own[:3] == (
         ("data", "net:build makes its own batches"),
@@ -106,6 +115,13 @@ def test_what_is_not_read_from_files_is_said_too() -> None:
         (
             {"fit": Fit.AMBIGUOUS, "mean_over": (LABELS, TargetRule(count=Count.SAMPLES))},
             ["mean over labels that are not -100, or mean over samples: the samples do not tell"],
+        ),
+        (
+            {"fit": Fit.AMBIGUOUS, "mean_over": (LABELS, *map(counted, Count))[:5]},
+            [
+                "mean over labels that are not -100, or mean over what the batch says under mask,"
+                " or 3 other means: the samples do not tell"
+            ],
         ),
         (
             {"nearest": LABELS, "carries_state": True, "changed_state": tuple("abcd")},
@@ -133,8 +149,7 @@ def test_the_loss_is_said_as_it_was_found(step: dict[str, Any], words: list[str]
 def understood(data: DataProfile | None, **facts: Any) -> Understanding:
     return Understanding(
         data=data,
-        model=a_model(**{"vocab_size": 50257} | facts),
-        task="causal-lm",
+        model=a_model(**{"vocab_size": 50257, "task": "causal-lm"} | facts),
         cluster=a_cluster(memory_limit_bytes=4 << 30),
         ranks=2,
     )

@@ -70,9 +70,7 @@ class _MarkedFile(AbstractCallback):
 def _sweep(spec: SweepSpec, lock: DriverLock) -> None:
     study = Study(spec, NAME, make_space(spec), lock=lock)
     study.keep_understanding(
-        Understanding(
-            data=None, model=LLAMA, task="causal-lm", cluster=planned_cluster(spec, 2), ranks=2
-        )
+        Understanding(data=None, model=LLAMA, cluster=planned_cluster(spec, 2), ranks=2)
     )
     study.keep_provenance(Provenance(at=0.0, user=str(os.getpid()), is_job=False, code=None))
     log = _MarkedFile(EventFile(events_file(spec, NAME), sys.stderr.write))

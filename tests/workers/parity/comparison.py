@@ -33,7 +33,6 @@ from tests.workers.parity.plain_loop import (
     reference_losses,
 )
 from tests.workers.parity.ranks import steps, tensors, trial
-from workers.models.function import is_function
 from workers.models.function_probe import with_function_findings
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
@@ -89,7 +88,7 @@ class Expected:
     def __init__(self, spec: SweepSpec) -> None:
         """Takes the two steps, whose gradients decide what is clipped."""
         self.facts = with_function_findings(prepare(spec), spec.model, spec.train)
-        self.task = "function" if is_function(spec.model) else spec.model.task
+        self.task = self.facts.task or "function"
         self.steps = reference(spec, FIRST_STEPS if self.task != "function" else FUNCTION_STEPS)
         self.spec = clipped(spec, self.steps.clip)
 

@@ -199,7 +199,7 @@ def _loop(spec: SweepSpec) -> tuple[nn.Module, Callable[[int], Parts]]:
 
     def parts(number: int) -> Parts:
         batches = source.step(plan_of(ONE_BY_ONE, facts), 0, number).batches
-        counts = [_targets(batch.inputs, spec.model.task) for batch in batches]
+        counts = [_targets(batch.inputs, facts.task) for batch in batches]
         for batch, count in zip(batches, counts, strict=True):
             yield batch.inputs, count / sum(counts)
 
@@ -240,7 +240,7 @@ def _as_tensors(value: Any) -> Any:
     return value.float() if is_tensor and value.is_floating_point() else value
 
 
-def _targets(inputs: Mapping[str, torch.Tensor], task: Task) -> int:
+def _targets(inputs: Mapping[str, torch.Tensor], task: Task | None) -> int:
     """Counts the labels behind the mean loss of a sample; one without labels is one target."""
     labels = inputs.get("labels", torch.zeros(1))
     if labels.dim() < 2:
