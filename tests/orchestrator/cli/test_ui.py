@@ -88,7 +88,6 @@ def test_it_shows_mlflows_page(shown: Shown) -> None:
         assert b"MLflow" in page.read()
 
 
-@pytest.mark.thorough
 def test_a_server_that_goes_and_comes_back_holds_every_trial_once(
     shown: Shown,
     tmp_path: Path,
