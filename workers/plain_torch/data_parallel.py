@@ -21,8 +21,6 @@ from torch.distributed.fsdp import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from workers.plain_torch.loss import loss_of
-
 # DDP rebuilds its buckets after the first step, so the first steps are uncompressed. Torch's
 # default is 1000 steps, longer than a measurement; its minimum is 2.
 POWERSGD_FIRST_STEP = 2
@@ -82,8 +80,8 @@ def shard(
 
 def _with_tensors(_: nn.Module, __: object, output: object) -> object:
     """Returns the loss of an object, in which FSDP2 looks for no tensors; other outputs as is."""
-    is_object = hasattr(output, "loss") and not isinstance(output, Mapping | tuple)
-    return loss_of(output) if is_object else output
+    loss = getattr(output, "loss", None)
+    return output if loss is None or isinstance(output, Mapping | tuple) else loss
 
 
 def prefetch(root: FSDPModule, blocks: Sequence[FSDPModule], ahead: int) -> None:
