@@ -1,8 +1,9 @@
-"""Charts of a sweep: trials, memory and step time."""
+"""Charts of a sweep: trials, progress, memory and step time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from orchestrator.core.objective import is_measured, memory_of, throughput
 from orchestrator.core.pareto import pareto_front
@@ -44,7 +45,7 @@ Place = tuple[float, float]
 
 def sweep_charts(state: SweepState, context: ForecastContext | None) -> Mapping[str, Figure]:
     """Makes the charts that have data, by name."""
-    charts: dict[str, Figure] = {}
+    charts: dict[str, Figure] = {"progress": _progress_chart(state)}
     if any(isinstance(record.outcome, Measured | OutOfMemory) for record in state.records):
         charts["trials"] = _trials_chart(state, context)
     compared = [state.best, _baseline(state), *state.ties]
@@ -117,6 +118,19 @@ def _measured_place(record: Record) -> Place:
 def _memory_lines(state: SweepState) -> list[Trace]:
     limit = state.memory_limit_bytes
     return memory_lines(limit * (1 - state.spec.objective.headroom), limit) if limit else []
+
+
+def _progress_chart(state: SweepState) -> Figure:
+    """Plots speed over the minutes of the search, with the best feasible plan so far."""
+    start = min((record.started_at for record in state.records), default=0.0)
+    ended = sorted(state.records, key=lambda record: record.ended_at)
+    minutes = [round((record.ended_at - start) / 60, 3) for record in ended]
+    rates = [throughput(record) if state.objective.feasible(record) else 0.0 for record in ended]
+    best = [place for place in zip(minutes, accumulate(rates, max), strict=True) if place[1]]
+    places = zip(ended, zip(minutes, map(throughput, ended), strict=True), strict=True)
+    traces = [staircase("best so far", best)] if best else []
+    traces += _by_outcome(list(places))
+    return speed_chart(traces, "minutes since the start of the first trial", 360)
 
 
 def _memory_chart(state: SweepState, records: Sequence[Record], labels: Sequence[str]) -> Figure:

@@ -131,6 +131,8 @@ def _legend(state: SweepState) -> Iterator[str]:
 def _trials(state: SweepState) -> Iterator[Section]:
     phases = "Measured time of the first rank by phase."
     yield Section(title="Time per step", chart="time", caption=phases)
+    progress = "Each trial at the time it ended, and the best feasible plan so far."
+    yield Section(title="Search progress", chart="progress", caption=progress)
     if state.records:
         yield Section(title="Trial outcomes", blocks=(sweep_tables.outcomes_table(state),))
         title = "Every trial and why it was tried"

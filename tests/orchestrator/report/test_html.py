@@ -23,7 +23,7 @@ from tests.orchestrator.report.values import TRIED
 
 PLOTLY = Path(html.__file__).parent / "static" / "plotly"
 MOST_BYTES = 1_300_000
-CHARTS = {"trials", "memory", "time", "speed-memory"}
+CHARTS = {"trials", "progress", "memory", "time", "speed-memory"}
 
 
 class Tags(HTMLParser):

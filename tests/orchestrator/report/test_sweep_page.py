@@ -65,6 +65,7 @@ def test_charts_show_every_trial() -> None:
     assert points["out of memory"]["x"] == [80.0]  # on the memory limit
     assert (points["best"]["x"], points["best"]["y"]) == ([60.0], [50.0])
     assert points["Pareto front"]["x"] == sorted(points["Pareto front"]["x"])
+    assert drawn["progress"]["data"][0]["y"][-1] == 50.0
     assert len(drawn["memory"]["data"][0]["x"]) == 3  # best, baseline, equal
 
 

@@ -26,7 +26,7 @@ from torch.nn.utils import get_total_norm
 from search_spaces.spec.schema import SweepSpec, Task
 from tests.workers.parity.architectures import GLOBAL_BATCH, STEPS
 from tests.workers.parity.layouts import ONE_BY_ONE, plan_of
-from workers.data.batches import batch_source
+from workers.data.batches import FunctionSource, batch_source
 from workers.data.collate import IGNORED
 from workers.models.deferred_init import original_name
 from workers.models.load import build_whole
@@ -196,9 +196,12 @@ def _loop(spec: SweepSpec) -> tuple[nn.Module, Callable[[int], Parts]]:
         return _function_loop(spec)
     model = build_whole(spec.model, spec.train, attention="eager")
     source, facts = batch_source(model, spec), prepare(spec)
+    # the whole batch alone says what the loss of a model with batches of its own is
+    own = {"micro_batch": GLOBAL_BATCH} if isinstance(source, FunctionSource) else {}
+    plan = plan_of({**ONE_BY_ONE, **own}, facts)
 
     def parts(number: int) -> Parts:
-        batches = source.step(plan_of(ONE_BY_ONE, facts), 0, number).batches
+        batches = source.step(plan, 0, number).batches
         counts = [_targets(batch.inputs, facts.task) for batch in batches]
         for batch, count in zip(batches, counts, strict=True):
             yield batch.inputs, count / sum(counts)
