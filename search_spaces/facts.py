@@ -97,6 +97,7 @@ class StepFindings:
         carried_share: By how much, of the loss or gradient.
         unsaved_state: True if state outside buffers does that.
         draws: True if passes draw random numbers.
+        differentiates: True if the forward pass runs backward passes of its own.
         recomputation: Effect of recomputing blocks.
         not_probed: Reason why no pass ran; empty if the step was probed. Micro-batches are then
             weighed as the keys of the batch suggest.
@@ -117,6 +118,7 @@ class StepFindings:
     carried_share: float = 0.0
     unsaved_state: bool = False
     draws: bool = False
+    differentiates: bool = False
     recomputation: Recomputation = Recomputation.SAME
     not_probed: str = ""
 

@@ -76,6 +76,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             sharding.fsdp_groups_share_no_weights,
             sharding.ranks_reduce_the_same_weights,
             sharding.odd_weights_are_whole,
+            sharding.zero_3_differentiates_once,
             sharding.replicas_divide_data,
             sharding.replicas_leave_shards,
             compute.checkpointing_needs_blocks,

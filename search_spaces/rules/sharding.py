@@ -108,6 +108,20 @@ def odd_weights_are_whole(plan: Plan, context: RuleContext) -> str | None:
     return f"{name} has weights in {kind}: engine must be torch with zero_stage 0{optimizer}"
 
 
+def zero_3_differentiates_once(plan: Plan, context: RuleContext) -> str | None:
+    """DeepSpeed's ZeRO-3 frees weights in the backward pass that a forward pass runs itself.
+
+    Source:
+        deepspeed/runtime/zero/parameter_offload.py (0.19.8): `_register_deepspeed_module`; a
+        penalty on gradients was seen to end in "mat2 must be a matrix".
+    """
+    step = context.model.step or StepFindings()
+    if not step.differentiates or (plan.engine, plan.zero_stage) != ("deepspeed", 3):
+        return None
+    name = context.model.architecture
+    return f"{name} takes gradients in its forward pass: zero_stage 3 needs engine torch"
+
+
 def replicas_divide_data(plan: Plan, _: RuleContext) -> str | None:
     """All replicas have the same number of data ranks."""
     if plan.data % plan.replicas == 0:

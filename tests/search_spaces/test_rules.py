@@ -339,6 +339,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "GPT2LMHeadModel has weights in complex64: engine must be torch with zero_stage 0 and"
         " optimizer adamw_foreach",
     ),
+    "zero_3_differentiates_once": (
+        a_zero(zero_stage=3),
+        around(model=a_model(step=StepFindings(differentiates=True))),
+        "GPT2LMHeadModel takes gradients in its forward pass: zero_stage 3 needs engine torch",
+    ),
     "eight_bit_can_be_used": (
         ddp_plan(optimizer="adamw_8bit"),
         lacking(

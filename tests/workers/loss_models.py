@@ -121,6 +121,12 @@ def _token_weights(net: Net, states: torch.Tensor, labels: torch.Tensor, others:
     return (losses * weights).sum() / weights.sum()
 
 
+def _penalty(net: Net, states: torch.Tensor, *_: Any) -> Any:
+    squares = net.head(states[:, 0]).square().sum()
+    (gradient,) = torch.autograd.grad(squares, states, create_graph=True)
+    return gradient.square().sum((1, 2)).mean()
+
+
 def _pooled(loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
     """Returns a loss of the first token's logits and of the samples' numbers."""
     return lambda net, states, _, others: loss(net.head(states[:, 0]), others["weights"])
@@ -199,6 +205,7 @@ LOSSES: dict[str, Callable[[Net, torch.Tensor, Any, Any], Any]] = {
     "pairs": _pooled(lambda x, _: functional.softplus(x[:, :1] - x[None, :, 1]).mean()),
     "variance": _pooled(lambda x, _: (1 - x.std(0)).square().mean()),
     "advantages": _pooled(lambda x, y: -(x.log_softmax(-1)[:, 3] * _advantages(y)).mean()),
+    "gradient penalty": _penalty,
     "vector": _per_sample,
     "mapping": lambda *given: {"loss": _shifted(*given), "logits": given[1]},
     "tuple": lambda *given: (_shifted(*given), given[1]),

@@ -47,10 +47,12 @@ class EqualDraws(TorchDispatchMode):
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._until, self._equal, self.draws = until, equal, 0
+        self.differentiates = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if time.thread_time() > self._until:
             raise TooSlowError
+        self.differentiates |= torch._C._current_graph_task_id() >= 0
         if not self._equal:
             return func(*args, **(kwargs or {}))
         given = {one.name: value for one, value in zip(func._schema.arguments, args, strict=False)}
@@ -108,6 +110,7 @@ class StepPasses:
     def __init__(self, module: nn.Module, inputs: Inputs, until: float, *, gradients: bool) -> None:
         self.gradients = gradients
         self.module, self.form, self.draws = module.train(), LossForm.NONE, False
+        self.differentiates = False
         self._inputs, self._until = inputs, until
         self._used: list[frozenset[str]] = []
         trained = [one for one in module.parameters() if one.requires_grad and gradients]
@@ -144,6 +147,7 @@ class StepPasses:
             with user_code_errors("forward"):
                 output = self.module(**inputs)
             loss = self._loss(output)
+            self.differentiates |= mode.differentiates
             with user_code_errors("backward"):
                 loss.backward()
         self.draws |= mode.draws > 0 or _generators() != before

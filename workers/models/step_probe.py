@@ -123,6 +123,7 @@ class _Probe:
             unused=unused,
             varying=varying,
             draws=passes.draws,
+            differentiates=passes.differentiates,
             recomputation=recomputation,
         )
 
