@@ -104,6 +104,7 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", SENTENCES)
 def test_a_feature_without_its_package_is_one_sentence(
     module: str, sentences: dict[str, str]

@@ -156,7 +156,7 @@ FUNCTIONS: dict[str, set[str]] = {
 SPLIT = ("alone, padded", "alone, checkpoints", "ddp", "zero 3, checkpoints")
 
 
-@pytest.mark.cases_by_default(4)
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_trains_as_the_plain_loop_or_is_refused(parity: Parity, name: str) -> None:
     layouts = {layout: FOR_FUNCTIONS[layout] for layout in SPLIT}

@@ -29,6 +29,7 @@ def _targeting(*names: str, saved: tuple[str, ...] = ()) -> TrainSpec:
 # An adapter of a layer with n inputs and m outputs has rank * (n + m) numbers. Llama, a layer:
 # q and o 32 -> 32, k and v 32 -> 16, gate and up 32 -> 64, down 64 -> 32. GPT-2: 32 -> 96 -> 32
 # and 32 -> 128 -> 32. BERT: four of 32 -> 32, 32 -> 64 -> 32.
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(
     ("spec", "inputs_and_outputs"),
     [
@@ -91,6 +92,7 @@ def test_embeddings_can_be_chosen_and_modules_be_trained_in_full() -> None:
     assert describe(TINY_LLAMA, chosen).trainable == sum(weights[name].numel() for name in trained)
 
 
+@pytest.mark.cases_by_default(3)
 @pytest.mark.parametrize(
     ("update", "base", "dtypes"),
     [

@@ -106,7 +106,7 @@ def spec_of(
     return a_spec(model=str(folder), data={"lengths": {}} | data, train=train)
 
 
-@pytest.mark.cases_by_default(4)
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_folder_is_traced_and_trains_on_the_shapes_of_its_class(
     name: str, tmp_path: Path
@@ -150,7 +150,7 @@ PROBED: list[tuple[str, dict[str, Any], Count, tuple[str, ...]]] = [  # plans th
 ]
 
 
-@pytest.mark.cases_by_default(4)
+@pytest.mark.cases_by_default(2)
 @pytest.mark.parametrize(("name", "config", "count", "refused"), PROBED)
 def test_plans_train_as_a_plain_loop_over_the_whole_batch_or_are_refused(
     groups: Groups,

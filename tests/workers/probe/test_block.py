@@ -23,6 +23,7 @@ def train(precision: str) -> TrainSpec:
     )
 
 
+@pytest.mark.cases_by_default(1)
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "gpt2"])
 @pytest.mark.parametrize(("precision", "compute"), [("bf16", "autocast"), ("fp32", "fp32")])
 def test_operators_are_counted_as_a_footprint_counts_them(

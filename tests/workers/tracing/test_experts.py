@@ -76,6 +76,7 @@ def test_flops_are_those_of_a_real_step_and_of_routed_tokens_alone(
     assert flops(variant, MICRO_BATCH) == counter.get_total_flops() + by_hand
 
 
+@pytest.mark.thorough
 @ALL
 def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) -> None:
     """The footprint of gpt-oss says 1.5 % more saved bytes than the real step keeps."""
@@ -132,7 +133,7 @@ def test_model_flops_are_those_that_were_traced(model: dict[str, Any], tmp_path:
 # weights that one token is multiplied with, in 1e9: published active parameters (Jiang et al.
 # 2024, arXiv:2401.04088; the model card of Qwen3-30B-A3B; OpenAI 2025, arXiv:2508.10925, table
 # 1), which count the embedding that is looked up for Mixtral and Qwen, and not for gpt-oss
-@pytest.mark.cases_by_default(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "published", "looked_up"),
     [

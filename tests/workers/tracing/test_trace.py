@@ -80,6 +80,7 @@ def block_of(
     return variant_of(spec, cache, attention, split).blocks[-1].part
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "train", "compute"),
     [
@@ -105,6 +106,7 @@ def test_the_whole_model_sharded_is_as_torch_tracks_it(
     assert checked.flops == checked.tracked_flops
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attention", [pytest.param("eager", marks=pytest.mark.thorough), "sdpa"])
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
 def test_an_encoder_and_a_decoder_are_as_torch_tracks_them(
