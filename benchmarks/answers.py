@@ -41,7 +41,7 @@ from orchestrator.search.encoding import features
 from orchestrator.search.observations import Observation, with_deviation
 from orchestrator.search.search import CandidatePool, Search
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 
 TRIALS, FAR = 40, 0.05
 HALF_WIDTH = 0.025  # of a trial's interval, by the steps within it

@@ -24,8 +24,8 @@ from typing import Any
 import optuna
 
 from benchmarks.output import write
-from search_spaces.spec.load import spec_to_yaml
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import spec_to_yaml
+from search_spaces.specification.schema import SweepSpec
 
 AS_GOOD = 0.98  # of the other's best: closer than trials can tell
 GRACE_SECONDS = 180.0  # for what is under way when the time is over

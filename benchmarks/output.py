@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.host import package_versions, system_facts
-from search_spaces.spec.files import write_durably
+from search_spaces.safety.files import write_durably
 
 _ROOT = Path(__file__).parents[1]
 

@@ -24,8 +24,8 @@ from benchmarks.space import space_of
 from benchmarks.trial_overhead import run_cold
 from search_spaces.plan import Plan
 from search_spaces.space import Space
-from search_spaces.spec.load import load_spec
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import load_spec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import outcome_to_json
 
 WORTHLESS = 0.0  # samples per second of what did not run

@@ -30,7 +30,7 @@ from search_spaces.costs.forecast import forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.workload import workload_of
 from search_spaces.space import build_space
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 
 DEVICE = "H100"
 QUESTIONS = {1024: 1024, 16384: 2048}  # devices, and samples a step

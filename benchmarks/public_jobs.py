@@ -24,7 +24,7 @@ from orchestrator.forecast.request import device_of, planning_request
 from orchestrator.forecast.table import ForecastRow, single_plan_table
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 JOBS: tuple[Mapping[str, Any], ...] = tuple(TABLE["jobs"])

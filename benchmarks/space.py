@@ -5,7 +5,7 @@ from __future__ import annotations
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 
 def space_of(spec: SweepSpec, here: ClusterFacts | None = None) -> Space:

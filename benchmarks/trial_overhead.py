@@ -25,7 +25,7 @@ from orchestrator.core.events import Event, SweepStarted, TrialEnded
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.sweep import run_sweep
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Costs, Measured, Outcome, outcome_from_json, outcome_to_json
 
 RANKS = 2

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Section, section_of
-from search_spaces.spec.template import default_text
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import SpecSection, section_of
+from search_spaces.specification.template import default_text
 
 _HEAD = """\
 # The specification
@@ -83,7 +83,7 @@ def _type_text(kind: Any) -> str:
         return f"list of {_type_text(arguments[0])}"
     if origin is dict:
         return f"mapping of {_type_text(arguments[0])} to {_type_text(arguments[1])}"
-    if isinstance(kind, type) and issubclass(kind, Section):
+    if isinstance(kind, type) and issubclass(kind, SpecSection):
         return "a section, see below"
     return "anything" if kind is Any else str(kind)
 

@@ -21,11 +21,11 @@ from orchestrator.workspace import (
 )
 from search_spaces.errors import StudyError, UserError
 from search_spaces.plan import Plan
+from search_spaces.safety.files import is_file, is_folder
+from search_spaces.safety.redaction import without_password
 from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest, load_exported_spec
-from search_spaces.spec.files import is_file, is_folder
-from search_spaces.spec.load import load_spec, study_name
-from search_spaces.spec.redaction import without_password
-from search_spaces.spec.schema import StudySpec, SweepSpec
+from search_spaces.specification.load import load_spec, study_name
+from search_spaces.specification.schema import StudySpec, SweepSpec
 from search_spaces.trial import Estimate, Measured
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ from orchestrator.search.transfer import EarlierStudy, transfer_notes
 from orchestrator.study.study import Study
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.errors import StudyError
-from search_spaces.spec.redaction import redact_texts
+from search_spaces.safety.redaction import redact_texts
 from search_spaces.trial import Cancelled, Stopped
 
 Forecast = TypeVar("Forecast")

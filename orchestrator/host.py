@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import psutil
 
 from search_spaces.errors import DISTRIBUTION
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from workers.memory.nvml import memory_in_use, nvml
 
 # Measurements depend on these; after a change of one they have to be repeated.

@@ -54,9 +54,9 @@ from search_spaces.facts import (
     planned_cluster,
 )
 from search_spaces.rules.base import RuleContext
+from search_spaces.safety.redaction import secret_values
 from search_spaces.space import Space, build_space
-from search_spaces.spec.redaction import secret_values
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Stopped
 from workers.models.facts import pinned
 from workers.parallel.operators import compile_operators

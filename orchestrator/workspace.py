@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.errors import UserError, written
-from search_spaces.spec.files import make_folder, write_durably
-from search_spaces.spec.load import spec_to_yaml
-from search_spaces.spec.redaction import without_password
-from search_spaces.spec.schema import StudySpec, SweepSpec
+from search_spaces.safety.files import make_folder, write_durably
+from search_spaces.safety.redaction import without_password
+from search_spaces.specification.load import spec_to_yaml
+from search_spaces.specification.schema import StudySpec, SweepSpec
 from search_spaces.trial import snapshot_stem
 
 STORAGE_VARIABLE = "PLIMSOLL_STUDY_STORAGE"

@@ -9,8 +9,8 @@ from math import isfinite
 from typing import Literal
 
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import SweepSpec, Task
-from search_spaces.spec.sections import Base
+from search_spaces.specification.schema import SweepSpec, Task
+from search_spaces.specification.sections import Base
 
 Dependence = Literal["padding", "batch", "attention", "data"]
 DataForm = Literal[  # of text: the unit that makes one sample

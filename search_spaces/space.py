@@ -18,7 +18,7 @@ from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import Candidates, Codes, PlanTable, Rows, constant_codes, group
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Refused
 
 _Key = tuple[Any, ...]

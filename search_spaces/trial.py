@@ -16,7 +16,7 @@ from search_spaces.hardware.device import BlockLaunches
 from search_spaces.hardware.noise import Noise
 from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 CrashKind = Literal[
     "exception",  # code raised, most often the user's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from search_spaces.trial import (
     Anatomy,
     Cancelled,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs.spec import markdown_reference
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

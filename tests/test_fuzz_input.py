@@ -20,8 +20,8 @@ from search_spaces.errors import SpecError, UserError
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.files import read_devices
 from search_spaces.plan import Plan
-from search_spaces.spec.load import parse_spec, study_name
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import parse_spec, study_name
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Refused
 from tests.orchestrator.records import make_spec
 from tests.plans import ddp_plan

@@ -19,7 +19,7 @@ from orchestrator.study.study import Study, check_study
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import StudySpec
+from search_spaces.specification.schema import StudySpec
 from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run, study_spec
 from tests.rigs.postgres import Server

@@ -23,7 +23,7 @@ from search_spaces.facts import ModelFacts, TargetRule
 from search_spaces.plan import Plan
 from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.export_manifest import ExportManifest, code_folder, load_exported_spec
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import TrialRequest
 from workers.data.batches import WORST_STEP, StepBatches, batch_source
 from workers.data.collate import MicroBatch

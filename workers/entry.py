@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from search_spaces import trial
 from search_spaces.hardware.device import BlockLaunches
-from search_spaces.spec.redaction import secret_values, without_secrets
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.redaction import secret_values, without_secrets
+from search_spaces.specification.schema import SweepSpec
 from workers.engines.build import load_engines
 from workers.engines.stopwatch import Stopwatch
 from workers.memory.oom import failed_allocation

@@ -18,7 +18,7 @@ from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.settings.render import Environment, render_environment
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Outcome, TrialRequest
 from workers.entry import run_trial, warm_up
 from workers.memory.device_runtime import runtime_for

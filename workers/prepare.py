@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from search_spaces.errors import DataError
 from search_spaces.facts import DataProfile, ModelFacts
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.data.dataset import load_dataset, profile
 from workers.models.facts import model_facts
 

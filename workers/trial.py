@@ -19,8 +19,8 @@ from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
 from search_spaces.knobs.search_defaults import implementations
 from search_spaces.plan import Plan, Precision
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import ObjectiveSpec
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import ObjectiveSpec
 from search_spaces.trial import (
     Anatomy,
     Conditions,

@@ -10,8 +10,8 @@ from typing import Self
 import torch
 
 from search_spaces.errors import ClusterError
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Device
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import Device
 from search_spaces.trial import Outcome
 from workers.measure.host_threads import host_threads, use_threads
 from workers.memory.device_runtime import AbstractDeviceRuntime, runtime_for

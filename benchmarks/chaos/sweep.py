@@ -28,7 +28,7 @@ from benchmarks.chaos.settings import Setting, setting
 from benchmarks.chaos.storage_faults import SHARED
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from tests.rigs.judge import History, Line, Verdict, judge, obeyed, struck
 
 PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))

@@ -12,7 +12,7 @@ from benchmarks.space import space_of
 from orchestrator.host import system_facts
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 TINY_GIB = 0.075  # of a rank: room for the tiny models, and not for their largest micro-batch
 TINY_TOKENS = 64

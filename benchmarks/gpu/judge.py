@@ -42,7 +42,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 from workers.models.load import describe
 from workers.tracing.trace import trace
 

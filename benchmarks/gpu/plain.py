@@ -24,7 +24,7 @@ from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.presets.catalogue import preset_config
 from search_spaces.settings.export_manifest import ExportManifest
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint
 from workers.measure.interval import mean_estimate
 from workers.measure.steady import warmup_length

@@ -22,7 +22,7 @@ from orchestrator.report.labels import plan_words
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import forecast
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 PLANS, TINY_PLANS = 8, 4  # of each model; some are meant to run out of memory
 _OTHERS = (GPT2_XL, LLAMA_3B)

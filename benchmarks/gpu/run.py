@@ -17,7 +17,7 @@ from benchmarks.gpu.worker import LoneWorker, Trial
 from benchmarks.output import commit
 from orchestrator.report.labels import outcome_words, plan_words
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, outcome_to_json
 
 T = TypeVar("T")

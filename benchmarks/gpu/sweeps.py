@@ -13,8 +13,8 @@ from benchmarks import trial_overhead
 from benchmarks.end_to_end import run_sweep, trials_of
 from benchmarks.gpu.cases import LLAMA_1B, searched
 from benchmarks.gpu.run import Run
-from search_spaces.spec.load import spec_to_yaml
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import spec_to_yaml
+from search_spaces.specification.schema import SweepSpec
 
 MINUTES = 3.0
 _WARM, _COLD = 4, 1  # trials

@@ -20,7 +20,7 @@ from orchestrator.host import package_versions
 from search_spaces.errors import ClusterError
 from search_spaces.plan import Plan
 from search_spaces.settings.render import Environment, render_environment
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
 
 _START_SECONDS, _STOP_SECONDS = 300.0, 10.0

@@ -9,7 +9,7 @@ from benchmarks.published.families import FAMILIES
 from benchmarks.published.values import Run, Shape
 from search_spaces.costs.footprint import Compute, Split
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 _NO_DROPOUT = frozenset(("mpt", "falcon", "gpt-neox", "phi", "nemotron"))
 _FFN_MULTIPLE = 128

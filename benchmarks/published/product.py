@@ -39,7 +39,7 @@ from search_spaces.costs.workload import Workload, joined, workload_of
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from workers.tracing.trace import trace
 
 PRIORS = Path(__file__).with_name("priors")

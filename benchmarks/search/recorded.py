@@ -22,8 +22,8 @@ from search_spaces.costs.workload import workload_of
 from search_spaces.plan import Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.space import build_space
-from search_spaces.spec.load import load_spec
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.load import load_spec
+from search_spaces.specification.schema import GIB
 from workers.models.load import describe
 
 Numbers = NDArray[np.float64]

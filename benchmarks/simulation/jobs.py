@@ -14,7 +14,7 @@ from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 from search_spaces.trial import (
     Costs,
     Crashed,

@@ -27,9 +27,9 @@ from orchestrator.core.inputs import DriverStarted, Input
 from orchestrator.tracking.decisions import FILE, VERSION, instruction_to_json
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
+from search_spaces.safety.files import LOG_BYTES, read_bounded
 from search_spaces.space import Space, space_of_plans
-from search_spaces.spec.files import LOG_BYTES, read_bounded
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 Json = dict[str, Any]
 _INPUTS: dict[str, Any] = {

@@ -15,8 +15,8 @@ from orchestrator.report.format import value_words
 from search_spaces.errors import UserError
 from search_spaces.facts import Understanding, planned_cluster, share_words
 from search_spaces.rules.base import RuleContext
-from search_spaces.spec.load import load_spec, spec_to_tree, study_name
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import load_spec, spec_to_tree, study_name
+from search_spaces.specification.schema import SweepSpec
 from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:

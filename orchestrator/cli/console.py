@@ -12,9 +12,9 @@ from rich.text import Text
 
 from orchestrator.report.terminal import SafeConsole
 from search_spaces.errors import written
-from search_spaces.spec.files import write_durably
-from search_spaces.spec.redaction import secret_values, without_secrets
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.files import write_durably
+from search_spaces.safety.redaction import secret_values, without_secrets
+from search_spaces.specification.schema import SweepSpec
 
 LOG_COLUMNS = 110
 

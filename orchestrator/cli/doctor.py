@@ -21,7 +21,7 @@ from orchestrator.report.format import device_rows
 from search_spaces.errors import OPTIONAL_PACKAGES, UserError, missing_extra
 from search_spaces.hardware.catalogue import user_folder
 from search_spaces.hardware.files import device_to_yaml
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 
 if TYPE_CHECKING:
     from workers.probe.doctor import Feature

@@ -12,7 +12,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, JsonFile, TrialNumber, named_study
 from orchestrator.cli.result import Result, result_to_json
 from search_spaces.errors import UserError
-from search_spaces.spec.files import is_file
+from search_spaces.safety.files import is_file
 
 if TYPE_CHECKING:
     from orchestrator.core.state import SweepState

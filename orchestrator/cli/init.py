@@ -10,10 +10,14 @@ import typer
 
 from orchestrator.cli.console import command_line, print_line
 from search_spaces.errors import UserError, written
-from search_spaces.spec.files import write_durably
-from search_spaces.spec.template import RUNNABLE_EXAMPLES, commented_template, example_files
-from search_spaces.spec.trainer_configs.conversion import convert
-from search_spaces.spec.trainer_configs.tables import trainers
+from search_spaces.safety.files import write_durably
+from search_spaces.specification.template import (
+    RUNNABLE_EXAMPLES,
+    commented_template,
+    example_files,
+)
+from search_spaces.specification.trainer_configs.conversion import convert
+from search_spaces.specification.trainer_configs.tables import trainers
 
 _SPEC = Path("plimsoll.yaml")
 

@@ -11,7 +11,7 @@ from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.report.format import count_words
 from search_spaces.presets.catalogue import preset_config, preset_facts
-from search_spaces.spec.schema import Task
+from search_spaces.specification.schema import Task
 
 
 def models(as_json: Json = False) -> Result:

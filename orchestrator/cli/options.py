@@ -11,7 +11,7 @@ import typer
 from orchestrator.api import find_study
 from orchestrator.cli.console import print_error
 from orchestrator.workspace import NamedStudy
-from search_spaces.spec.load import FLAG
+from search_spaces.specification.load import FLAG
 
 TRUST_FLAG = "--trust-module"
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Specification, a YAML file.")]

@@ -15,8 +15,8 @@ from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
 from orchestrator.cli.result import Result, result_to_json
 from orchestrator.cli.trial import read_plan
 from search_spaces.errors import UserError
-from search_spaces.spec.files import is_file
-from search_spaces.spec.load import load_spec, study_name
+from search_spaces.safety.files import is_file
+from search_spaces.specification.load import load_spec, study_name
 from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from search_spaces.spec.json_schema import json_schema
+from search_spaces.specification.json_schema import json_schema
 
 
 def schema() -> None:

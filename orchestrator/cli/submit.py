@@ -27,14 +27,14 @@ from orchestrator.cluster.jobs import (
 from orchestrator.cluster.runtime import ray_logs_enabled
 from orchestrator.report.terminal import log_without_controls
 from search_spaces.errors import DISTRIBUTION, UserError
-from search_spaces.spec.files import is_file
-from search_spaces.spec.load import load_spec, study_name, with_budget
-from search_spaces.spec.redaction import without_password
+from search_spaces.safety.files import is_file
+from search_spaces.safety.redaction import without_password
+from search_spaces.specification.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:
     from orchestrator.cluster.jobs import Job, JobServer
     from search_spaces.facts import CodeVersion
-    from search_spaces.spec.schema import SweepSpec
+    from search_spaces.specification.schema import SweepSpec
 
 
 _Address = Annotated[

@@ -20,7 +20,7 @@ def sync(study: StudyName = None, as_json: Json = False) -> Result:
     from orchestrator.tracking.mlflow_callback import add_missing_runs
     from orchestrator.tracking.mlflow_reachability import check_tracking
     from orchestrator.tracking.mlflow_store import store_uri
-    from search_spaces.spec.redaction import without_password
+    from search_spaces.safety.redaction import without_password
 
     state = load_state(spec, name)
     with exclusive_driver(spec, name, print_error):  # a running driver logs its own trials

@@ -13,8 +13,8 @@ from orchestrator.cli.options import Json, SpecPath, TrustedModules
 from orchestrator.cli.result import Result
 from search_spaces.errors import PlanError, UserError
 from search_spaces.plan import Plan
-from search_spaces.spec.files import MIB, read_bounded
-from search_spaces.spec.load import load_spec
+from search_spaces.safety.files import MIB, read_bounded
+from search_spaces.specification.load import load_spec
 from search_spaces.trial import Crashed, Measured, Outcome, outcome_to_json
 from workers.models.trust import trust_modules
 

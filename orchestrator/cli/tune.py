@@ -15,12 +15,12 @@ from orchestrator.cli.console import command_line, print_error, table_console, u
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.result import Result, reserved_stdout
 from search_spaces.errors import UserError
-from search_spaces.spec.load import load_spec, study_name, with_budget
+from search_spaces.specification.load import load_spec, study_name, with_budget
 from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:
     from search_spaces.costs.calibration import Calibration
-    from search_spaces.spec.schema import SweepSpec
+    from search_spaces.specification.schema import SweepSpec
 
 
 _Plain = Annotated[

@@ -14,7 +14,7 @@ from orchestrator.cluster.nodes import HEAD_RESOURCE
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.tracing.trace import default_folder, digest_of, load
 
 # The trace runs next to starting workers, perhaps next to a trial: at this niceness it gets a

@@ -16,9 +16,9 @@ from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.tracking.metrics import (
     LABELS,
     METRICS,
+    GroupUse,
     Metric,
     Reading,
-    Utilization,
     event_readings,
     live_readings,
     study_readings,
@@ -49,7 +49,7 @@ class RayMetrics(AbstractCallback):
     ) -> None:
         self._clock = clock
         self._refresh_seconds = refresh_seconds
-        self._latest: tuple[Utilization, SweepState] | None = None
+        self._latest: tuple[GroupUse, SweepState] | None = None
         self._instruments: dict[str, Any] = {}
         self._standing: tuple[Reading, ...] = ()
         # records and validations that `_standing` was computed from
@@ -61,7 +61,7 @@ class RayMetrics(AbstractCallback):
         """Updates counters and histograms; gauges follow within a second."""
         if self._latest is None:
             self._instruments = {metric.name: _instrument(metric, state) for metric in METRICS}
-        used, before = self._latest or (Utilization(), state)
+        used, before = self._latest or (GroupUse(), state)
         self._latest = utilization(used, event, before), state
         self._write(event_readings(event))
         if isinstance(event, SweepStarted) and not self._thread.is_alive():

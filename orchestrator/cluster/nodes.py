@@ -22,7 +22,7 @@ from orchestrator.core.placement import (
 )
 from orchestrator.report.reasons import capacity_words
 from search_spaces.errors import ClusterError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 _EXPIRES_SECONDS = 180.0  # as for Ray Train's own requests
 _REPEAT_SECONDS = 20.0
@@ -41,7 +41,7 @@ _CONNECT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class NodeRequest:
     """Resources to request on one node, and labels that the node must have."""
 
     resources: tuple[tuple[str, float], ...]
@@ -54,11 +54,11 @@ class Autoscaler:
 
     def __init__(self) -> None:
         self._requester_id = f"plimsoll-{uuid.uuid4().hex}"
-        self._requested: tuple[Bundle, ...] = ()
+        self._requested: tuple[NodeRequest, ...] = ()
         self._requested_at = 0.0
         self._placement_groups: dict[str, Any] = {}  # by node
 
-    def ask_for(self, bundles: Sequence[Bundle]) -> None:
+    def ask_for(self, bundles: Sequence[NodeRequest]) -> None:
         """Requests room for bundles in addition to what Ray Train requests.
 
         Replaces the earlier request, and renews it before it expires. No bundles cancel it.
@@ -100,7 +100,7 @@ class Autoscaler:
             with contextlib.suppress(ray.exceptions.RayError):  # the cluster may have gone
                 self.keep((), "")
 
-    def _send(self, bundles: Sequence[Bundle]) -> bool:
+    def _send(self, bundles: Sequence[NodeRequest]) -> bool:
         """Returns False if the request failed; the next `ask_for` then repeats it."""
         import ray
 
@@ -188,11 +188,11 @@ class RayNodes:
         if self._autoscaler is not None:
             self._autoscaler.close()
 
-    def _bundle(self, ranks: int, accelerator: str) -> Bundle:
+    def _bundle(self, ranks: int, accelerator: str) -> NodeRequest:
         cores = ("CPU", float(ranks * self._cpus_per_worker))
         gpus = (("GPU", float(ranks)),) if self._device == "cuda" else ()
         labels = ((_KIND_LABEL, accelerator),) if accelerator else ()
-        return Bundle((cores, *gpus), labels)
+        return NodeRequest((cores, *gpus), labels)
 
     def _slots(self, resources: dict[str, float]) -> int:
         cores = int(resources.get("CPU", 0)) // self._cpus_per_worker

@@ -25,7 +25,7 @@ from orchestrator.core.placement import Node
 from orchestrator.host import end_children, kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 # Ray reads them when it is imported or started, so they must be in the environment before.
 _SETTINGS = {

@@ -62,7 +62,7 @@ from orchestrator.host import (
     package_versions,
     visible_gpu_bytes_in_use,
 )
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")

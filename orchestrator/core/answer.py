@@ -10,7 +10,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.repeats import Speeds, infeasible_plans, is_repeat
 from orchestrator.core.validation import ValidationFailure
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 
 

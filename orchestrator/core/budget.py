@@ -18,7 +18,7 @@ from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast
 
 _MIN_MEASURED = 3  # plans to measure before the expected savings of the next trial are trusted

@@ -10,7 +10,7 @@ from orchestrator.core.reasons import StopReason, TrialReason, measures_again
 from orchestrator.core.records import Record
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint, PlanForecast
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from orchestrator.core.reasons import TrialReason
 from orchestrator.core.records import Record
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, PlanForecast, Stopped
 
 if TYPE_CHECKING:

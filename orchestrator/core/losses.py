@@ -15,7 +15,7 @@ from orchestrator.core.records import Record
 from search_spaces.facts import LossDependence
 from search_spaces.knobs.registry import computes_exactly
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 
 # First steps whose losses are compared: few enough that rounding errors, which grow from step to

@@ -10,8 +10,8 @@ from typing import Literal, Self, TypeGuard
 
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory
 
 _HOUR = 3600

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from orchestrator.core.objective import Objective
 from orchestrator.core.records import Record
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.sections import Metric
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -20,7 +20,7 @@ from orchestrator.core.reasons import (
 )
 from search_spaces.plan import Plan
 from search_spaces.settings.render import Environment, render_environment
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import NoRoom
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from search_spaces.spec.schema import Sampler
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.schema import Sampler
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import CrashKind, Interruption, NoRoom, Stopped
 
 

@@ -16,7 +16,7 @@ from orchestrator.core.reasons import measures_again
 from orchestrator.core.records import Record
 from search_spaces.hardware.noise import noise_prior
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Cancelled, Estimate, Measured
 
 FINALISTS = 3  # plans that are measured again before any of them is for a second time

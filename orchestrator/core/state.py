@@ -31,7 +31,7 @@ from orchestrator.core.validation import (
 )
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Cancelled, Fingerprint
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from orchestrator.core.losses import LossCheck, loss_check
 from orchestrator.core.objective import Objective, Violation
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Cancelled, Measured, Outcome
 
 

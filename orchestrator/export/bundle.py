@@ -16,6 +16,7 @@ from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
 from orchestrator.report.terminal import without_controls
 from search_spaces.errors import UserError, written
+from search_spaces.safety.files import write_durably
 from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.export_manifest import (
     CODE,
@@ -25,8 +26,7 @@ from search_spaces.settings.export_manifest import (
     ExportManifest,
 )
 from search_spaces.settings.render import Environment
-from search_spaces.spec.files import write_durably
-from search_spaces.spec.load import spec_to_yaml
+from search_spaces.specification.load import spec_to_yaml
 
 README = "README.md"
 _MARKUP = frozenset("\\`*_[]<>#!|")

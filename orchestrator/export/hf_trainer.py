@@ -15,8 +15,8 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import render_deepspeed
 from search_spaces.settings.render import render_torch
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import TrainSpec
 
 ARGUMENTS = "training_arguments.json"
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.presets.catalogue import preset_names
+from search_spaces.safety.files import with_home
 from search_spaces.settings.export_manifest import CODE, INPUTS, Input, with_paths
-from search_spaces.spec.files import with_home
-from search_spaces.spec.schema import DataSpec, SweepSpec
+from search_spaces.specification.schema import DataSpec, SweepSpec
 from workers.models.user_code import importable_from_cwd
 
 MAX_COPIED_BYTES = 32 * 2**20  # per input; all data files together count as one

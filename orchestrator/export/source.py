@@ -10,7 +10,7 @@ from orchestrator.core.state import SweepState
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 
 

@@ -33,7 +33,7 @@ from search_spaces.settings.observed_run import (
     ObservedSettings,
     ObservedStep,
 )
-from search_spaces.spec.sections import Base, TrainSpec
+from search_spaces.specification.sections import Base, TrainSpec
 from search_spaces.trial import Estimate
 from workers.measure.interval import mean_estimate
 from workers.measure.steady import warmup_length

@@ -20,7 +20,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.properties import find_or_estimate_device
 from search_spaces.plan_table import PlanTable
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 from workers.models.trust import runs_user_code
 from workers.tracing.trace import cached_trace, trace_apart

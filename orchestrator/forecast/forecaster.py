@@ -30,7 +30,7 @@ from search_spaces.hardware.device import Device
 from search_spaces.hardware.properties import find_or_estimate_device
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Measured, PlanForecast
 
 CPU = "cpu"

@@ -20,7 +20,7 @@ from search_spaces.hardware.names import DeviceError
 from search_spaces.hardware.properties import find_or_estimate_device
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.compute import flash_refusals
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 RECOMMENDED_FIT_PROBABILITY = 0.9  # least probability of a plan that is recommended
 

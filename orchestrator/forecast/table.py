@@ -26,7 +26,7 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.rules.registry import refusal
 from search_spaces.space import build_space
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Ceiling, PlanForecast
 
 _DIGITS = 9  # forecasts that agree in these are equal

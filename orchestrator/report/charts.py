@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 
 # the colours of Okabe and Ito, distinct for colour-blind readers too, and mixtures of them
 COLOURS = (

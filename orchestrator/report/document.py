@@ -21,7 +21,7 @@ from orchestrator.report.sweep_text import best_sentence
 from orchestrator.report.understood import understood_rows
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, OutOfMemory
 
 _FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by", "host_bytes")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from search_spaces.hardware.device import Device
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from search_spaces.trial import Ceiling, Estimate
 
 _SIGNIFICANT_DIGITS = 4

@@ -18,8 +18,8 @@ from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import Measured, Outcome, OutOfMemory, PlanForecast
 
 METRIC_WORDS: Mapping[Metric, str] = {

@@ -29,7 +29,7 @@ from orchestrator.report.terminal import render_text
 from orchestrator.report.understood import understood_rows
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 
 _FARTHEST = 10.0  # times the limit; the memory axis ends there
 _FIT_COLOURS = ((0, "#d55e00"), (0.5, "#e6c000"), (1, "#3f9fdc"))

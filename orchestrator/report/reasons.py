@@ -8,7 +8,7 @@ from types import MappingProxyType
 from orchestrator.core import notes, reasons
 from orchestrator.core.fingerprints import Difference
 from orchestrator.report.format import plural, relative_spread
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import (
     Cancelled,
     Crashed,

@@ -24,7 +24,7 @@ from orchestrator.report.charts import (
 )
 from orchestrator.report.labels import KIND_WORDS, plan_words, record_words
 from orchestrator.report.sweep_tables import anatomy_rows, baseline_record
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from search_spaces.trial import Measured, OutOfMemory
 
 _STYLES = {  # colour and symbol of each outcome

@@ -19,7 +19,7 @@ from orchestrator.report.sections import Code, Document, Section
 from orchestrator.report.sweep_charts import sweep_charts
 from orchestrator.report.terminal import render_text
 from orchestrator.report.understood import understood_rows
-from search_spaces.spec.load import spec_to_yaml
+from search_spaces.specification.load import spec_to_yaml
 
 _REPEAT = "plimsoll tune sweep.yaml\nplimsoll export sweep.yaml\nplimsoll report sweep.yaml"
 

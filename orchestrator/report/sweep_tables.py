@@ -26,7 +26,7 @@ from orchestrator.report.format import (
 )
 from orchestrator.report.reasons import reason_words
 from orchestrator.report.sections import Table
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import Measured, MemoryReading, OutOfMemory
 
 _SECONDS_PER_MINUTE = 60.0

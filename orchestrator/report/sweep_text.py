@@ -37,7 +37,7 @@ from orchestrator.report.sweep_tables import (
     closest_record,
     memory_excess,
 )
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import Measured
 
 _MOST_NUMBERS = 12  # trial numbers in a list

@@ -17,8 +17,8 @@ from search_spaces.facts import (
     TargetRule,
     Understanding,
 )
-from search_spaces.spec.schema import Task
-from search_spaces.spec.sections import QUANTIZED
+from search_spaces.specification.schema import Task
+from search_spaces.specification.sections import QUANTIZED
 
 _MOST_NAMES = 3
 _ASSUMED = "mean over targets of the batch, else labels that are not -100, else samples"

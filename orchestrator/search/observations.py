@@ -12,7 +12,7 @@ from orchestrator.core.failures import failure_decision
 from orchestrator.core.objective import Objective, thrashes
 from orchestrator.core.records import Record
 from orchestrator.search.gaussian import Numbers, Observations
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TimedOut
 
 MAX_OBSERVATIONS = (

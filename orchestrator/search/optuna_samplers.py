@@ -29,7 +29,7 @@ from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
 from search_spaces.plan_table import Candidates, PlanTable, as_candidates
 from search_spaces.space import Space
-from search_spaces.spec.schema import Sampler, SweepSpec
+from search_spaces.specification.schema import Sampler, SweepSpec
 
 Points = NDArray[np.float64]
 

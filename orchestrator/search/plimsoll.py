@@ -29,8 +29,8 @@ from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import ObjectiveSpec
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import ObjectiveSpec
 from search_spaces.trial import Costs, Measured
 
 # Start of a new worker group, measured with Ray 2.60 (benchmarks/results/trial_overhead.json)

@@ -9,8 +9,8 @@ import optuna
 from pydantic import TypeAdapter
 
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import KEYS_OUTSIDE_MEASUREMENT
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import KEYS_OUTSIDE_MEASUREMENT
 
 _SUBJECT = "subject"
 

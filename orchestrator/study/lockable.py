@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from orchestrator.study.storage import is_postgres, is_sqlite, safe_url, sqlite_path
 from search_spaces.errors import StudyError
-from search_spaces.spec.files import is_file, real_path
+from search_spaces.safety.files import is_file, real_path
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _UNLOCKED = ("nolock", "immutable", "vfs")  # parameters that turn SQLite's locks off

@@ -32,8 +32,8 @@ from orchestrator.study.storage import (
     storage_url,
 )
 from search_spaces.errors import StudyError
-from search_spaces.spec.files import real_path
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.files import real_path
+from search_spaces.specification.schema import SweepSpec
 
 _DRIVER, _BEAT = "driver", "driver_beat"  # keys of the study's attributes
 

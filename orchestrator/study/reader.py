@@ -29,7 +29,7 @@ from orchestrator.study.storage import (
 )
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts, Provenance, Understanding
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 Content = TypeVar("Content")
 _MAX_NAMES = 20  # of studies in a message

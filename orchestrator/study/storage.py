@@ -36,9 +36,9 @@ from sqlalchemy.pool import NullPool
 from orchestrator.study.optuna_private import StudyStorage
 from orchestrator.workspace import STORAGE_VARIABLE, study_storage, with_driver
 from search_spaces.errors import StudyError, StudyLost, require
-from search_spaces.spec.files import make_folder
-from search_spaces.spec.redaction import without_password, without_secrets
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.files import make_folder
+from search_spaces.safety.redaction import without_password, without_secrets
+from search_spaces.specification.schema import SweepSpec
 
 DATABASE_ERRORS = (SQLAlchemyError,)
 

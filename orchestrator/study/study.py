@@ -54,8 +54,8 @@ from search_spaces.errors import PlanError, StudyError, StudyLost
 from search_spaces.facts import ClusterFacts, Provenance, Understanding
 from search_spaces.plan import Plan
 from search_spaces.space import Space
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import Measured, OutOfMemory
 
 Answer = TypeVar("Answer")

@@ -14,7 +14,7 @@ from orchestrator.study.serialization import records_of
 from orchestrator.study.storage import STUDY_FILE, opened_storage, storage_errors
 from orchestrator.workspace import study_storage
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 
 def earlier_studies(spec: SweepSpec, name: str) -> tuple[EarlierStudy, ...]:

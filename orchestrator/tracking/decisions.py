@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from orchestrator.core.inputs import DriverStarted, Input
 from orchestrator.core.instructions import Instruction, Run
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 VERSION: Final = 1
 FILE = "decisions.jsonl"

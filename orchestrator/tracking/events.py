@@ -28,8 +28,8 @@ from orchestrator.core.objective import memory_limit_of, throughput
 from orchestrator.core.state import AbstractCallback, SweepState, validation_state
 from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.report.reasons import note_words, reason_words, stop_words
-from search_spaces.spec.files import sync_folder
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.files import sync_folder
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ VALIDATION_STATES: tuple[ValidationState, ...] = ("off", "open", "validated", "f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Utilization:
+class GroupUse:
     """Busy time of the worker groups of one driver, without earlier drivers of the study."""
 
     groups: int = 1  # trials that can run at the same time
@@ -29,7 +29,7 @@ class Utilization:
     ended_at: float | None = None  # end of the sweep, seconds since the epoch
 
 
-def utilization(meter: Utilization, event: Event, before: SweepState) -> Utilization:
+def utilization(meter: GroupUse, event: Event, before: SweepState) -> GroupUse:
     """Returns the meter after an event.
 
     Args:
@@ -39,7 +39,7 @@ def utilization(meter: Utilization, event: Event, before: SweepState) -> Utiliza
     """
     match event:
         case SweepStarted():
-            return Utilization(groups=event.groups)
+            return GroupUse(groups=event.groups)
         case TrialStarted() if meter.first_at is None:
             return replace(meter, first_at=event.at)
         case TrialEnded():
@@ -50,7 +50,7 @@ def utilization(meter: Utilization, event: Event, before: SweepState) -> Utiliza
             return meter
 
 
-def busy_share(meter: Utilization, state: SweepState, now: float) -> float | None:
+def busy_share(meter: GroupUse, state: SweepState, now: float) -> float | None:
     """Returns the share of time in which the groups ran trials; None until a trial has ended.
 
     The total time is that of all groups, from the start of the first trial until `now` or the end
@@ -188,7 +188,7 @@ def event_readings(event: Event) -> Iterator[Reading]:
             return
 
 
-def live_readings(meter: Utilization, state: SweepState, now: float) -> Iterator[Reading]:
+def live_readings(meter: GroupUse, state: SweepState, now: float) -> Iterator[Reading]:
     """Yields the gauges that change all the time; cheap."""
     yield Reading(metric=RUNNING, value=len(state.running))
     yield Reading(metric=GROUPS, value=meter.groups)

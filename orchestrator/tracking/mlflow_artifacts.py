@@ -8,8 +8,8 @@ from dataclasses import asdict
 from orchestrator.core.state import SweepState
 from orchestrator.host import package_versions, system_facts
 from orchestrator.report.sweep_document import report_page, sweep_document
-from search_spaces.spec.load import spec_to_yaml
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import spec_to_yaml
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint
 
 _WITHOUT = "they need a trace of the model; `plimsoll report --html` adds them"

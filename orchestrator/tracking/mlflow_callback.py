@@ -24,7 +24,7 @@ from orchestrator.tracking.mlflow_reachability import configure_mlflow
 from orchestrator.tracking.mlflow_store import store_uri
 from search_spaces.errors import StudyError, require
 from search_spaces.facts import Provenance
-from search_spaces.spec.redaction import without_password
+from search_spaces.safety.redaction import without_password
 
 if TYPE_CHECKING:
     from orchestrator.tracking.mlflow_writer import StudyWriter

@@ -22,7 +22,7 @@ from requests.exceptions import ReadTimeout, RequestException, RetryError, Timeo
 from orchestrator.study.storage import DATABASE_ERRORS
 from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
-from search_spaces.spec.redaction import without_secrets
+from search_spaces.safety.redaction import without_secrets
 
 NoSuchStore = UnsupportedModelRegistryStoreURIException  # raised for an unsupported scheme
 

@@ -23,7 +23,7 @@ from orchestrator.report.sweep_text import best_sentence
 from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.plan import DEFAULTS
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 from search_spaces.trial import Conditions, Costs, Diverged, Measured, MemoryReading, OutOfMemory
 
 if TYPE_CHECKING:

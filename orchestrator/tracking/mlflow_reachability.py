@@ -16,8 +16,8 @@ from orchestrator.tracking.mlflow_store import (
     store_uri,
 )
 from search_spaces.errors import MissingExtraError, StudyError, TrackingLost, missing_extra
-from search_spaces.spec.redaction import without_password
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.redaction import without_password
+from search_spaces.specification.schema import SweepSpec
 
 # MLflow reads these at import. Without them it sends telemetry.
 _SETTINGS = {

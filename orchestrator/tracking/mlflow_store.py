@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from orchestrator.workspace import tracking_uri
 from search_spaces.errors import StudyError, TrackingLost, require
-from search_spaces.spec.files import real_path, with_home
-from search_spaces.spec.redaction import without_password, without_secrets
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.files import real_path, with_home
+from search_spaces.safety.redaction import without_password, without_secrets
+from search_spaces.specification.schema import SweepSpec
 
 SQLITE = "sqlite:///"
 _DATABRICKS = "databricks"  # MLflow's address for the workspace of the default profile

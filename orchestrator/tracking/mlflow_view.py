@@ -13,8 +13,8 @@ from orchestrator.tracking.mlflow_reachability import brief_requests
 from orchestrator.tracking.mlflow_store import artifact_uri, is_server, sqlite_file, store_uri
 from orchestrator.workspace import experiment_name, with_driver
 from search_spaces.errors import require
-from search_spaces.spec.redaction import without_password
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.redaction import without_password
+from search_spaces.specification.schema import SweepSpec
 
 VIEW_KEY = "plimsoll"
 # MLflow stores a shared view as a tag of the experiment; ?viewStateShareKey= opens it

@@ -15,7 +15,7 @@ import numpy as np
 
 from search_spaces.costs.model_work import ModelWork
 from search_spaces.plan import Attention
-from search_spaces.spec.sections import Base
+from search_spaces.specification.sections import Base
 
 Compute = Literal["fp32", "autocast", "cast"]
 """Precision of a pass: all in fp32; fp32 weights with 16-bit matmuls by autocast (DDP and one

@@ -52,7 +52,7 @@ class PeakBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stage:
+class StageParts:
     """Parts of a pipeline rank, as counts, and its micro-batches in flight."""
 
     embeddings: Numbers
@@ -81,7 +81,7 @@ def peak_bytes(work: Workload, coefficients: MemoryCoefficients) -> PeakBytes:
     return PeakBytes(bytes=categories.T, stage=stage)
 
 
-def stage_of(work: Workload, name: str) -> Stage:
+def stage_of(work: Workload, name: str) -> StageParts:
     """Returns the first, the fullest middle or the last rank of each pipeline."""
     features = work.executions
     one_end = (features.pipeline == 1) | features.v_shaped  # the first rank has the head
@@ -98,7 +98,7 @@ def stage_of(work: Workload, name: str) -> Stage:
     }[name]
     least = np.where(features.even_in_flight > 0, features.even_in_flight, most - before)
     in_flight = np.where(features.gpipe, count, np.minimum(count, np.maximum(least, 1)))
-    return Stage(
+    return StageParts(
         embeddings=np.full(len(work), float(name == "first")),
         blocks=blocks,
         heads={"first": one_end * 1.0, "middle": 0.0 * depth, "last": ~one_end * 1.0}[name],
@@ -106,7 +106,7 @@ def stage_of(work: Workload, name: str) -> Stage:
     )
 
 
-def stage_parameters(work: Workload, stage: Stage) -> tuple[Numbers, Numbers]:
+def stage_parameters(work: Workload, stage: StageParts) -> tuple[Numbers, Numbers]:
     """Returns a rank's trained and frozen parameters, tied ones once, without quantized ones."""
     rows = work.rows
 
@@ -119,7 +119,7 @@ def stage_parameters(work: Workload, stage: Stage) -> tuple[Numbers, Numbers]:
     return trained - tied * trains, np.maximum(frozen - tied * ~trains, 0.0)
 
 
-def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: Stage) -> Numbers:
+def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: StageParts) -> Numbers:
     features, rows = work.executions, work.rows
     trained, frozen = stage_parameters(work, stage)
     weights = trained * features.weight_bytes + frozen * features.frozen_bytes
@@ -170,7 +170,7 @@ def _saved(work: Workload, compiled_saved: float) -> Numbers:
 
 
 def _moments(
-    work: Workload, stage: Stage, gradients: Numbers, updated: Numbers, saved: Numbers
+    work: Workload, stage: StageParts, gradients: Numbers, updated: Numbers, saved: Numbers
 ) -> tuple[tuple[Numbers, ...], ...]:
     """Returns gradients, gathered weights, activations and temporaries at four moments.
 
@@ -213,7 +213,7 @@ def _moments(
     )
 
 
-def _gathered(work: Workload, stage: Stage) -> tuple[Numbers, Numbers, Numbers]:
+def _gathered(work: Workload, stage: StageParts) -> tuple[Numbers, Numbers, Numbers]:
     """Returns the bytes of weights and gradients that are temporarily whole, at three moments.
 
     The moments are the end of forward, the start of backward in the blocks, and its end in a

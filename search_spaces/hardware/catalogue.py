@@ -12,7 +12,7 @@ from search_spaces.hardware.device import Device
 from search_spaces.hardware.files import read_devices
 from search_spaces.hardware.mig import instances_of
 from search_spaces.hardware.names import DeviceError, unknown_device, words_of
-from search_spaces.spec.yaml_reader import yaml_text
+from search_spaces.specification.yaml_reader import yaml_text
 
 # in this order: a device may be based on one in an earlier file
 _FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")

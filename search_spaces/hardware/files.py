@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from search_spaces.errors import Fault, SpecError
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
-from search_spaces.spec.error_messages import format_value, schema_faults
-from search_spaces.spec.yaml_reader import SpecDumper, read_tree
+from search_spaces.specification.error_messages import format_value, schema_faults
+from search_spaces.specification.yaml_reader import SpecDumper, read_tree
 
 _LARGE = 1e6
 FIELDS = tuple(field.name for field in dataclasses.fields(Device))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from search_spaces.knobs.search_defaults import Chosen, DomainContext, Values
 from search_spaces.plan import DEFAULTS
 from search_spaces.settings.schedules import SCHEDULES
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 ZERO = ("engine", "zero_stage")
 REPLICATED = (*ZERO, "data")

@@ -12,7 +12,7 @@ from search_spaces.knobs.memory import MEMORY
 from search_spaces.knobs.parallelism import PARALLELISM
 from search_spaces.knobs.process import PROCESS
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 KNOBS: tuple[Knob, ...] = (*PARALLELISM, *MEMORY, *COMPUTATION, *COMMUNICATION, *PROCESS)
 

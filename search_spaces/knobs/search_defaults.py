@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Optimizer
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 
 Values = tuple[Any, ...]
 _ADAMW: tuple[Optimizer, ...] = ("adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
-from search_spaces.spec.sections import QUANTIZED
+from search_spaces.specification.sections import QUANTIZED
 
 
 def tensor_trains_all_weights(plan: Plan, context: RuleContext) -> str | None:

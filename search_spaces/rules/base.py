@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

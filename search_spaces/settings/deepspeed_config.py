@@ -10,7 +10,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Optimizer, Plan, Precision
 from search_spaces.settings.blocks import BlockSettings, render_blocks
 from search_spaces.settings.optimizer import Kind
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 MIB = 2**20
 KIB = 2**10

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from search_spaces.errors import UserError
 from search_spaces.facts import TargetRule
 from search_spaces.plan import Plan
-from search_spaces.spec.files import DOCUMENT_BYTES, read_bounded
-from search_spaces.spec.load import load_spec
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Base, TrainSpec
+from search_spaces.safety.files import DOCUMENT_BYTES, read_bounded
+from search_spaces.specification.load import load_spec
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import Base, TrainSpec
 from search_spaces.trial import Estimate
 
 EXPORTED_FILE, SPEC_FILE = "plimsoll.json", "spec.yaml"

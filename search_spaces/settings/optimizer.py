@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from search_spaces.plan import Optimizer
-from search_spaces.spec.sections import Decay, LearningRate, TrainSpec
+from search_spaces.specification.sections import Decay, LearningRate, TrainSpec
 
 Kind = Optimizer | Literal["adamw_cpu"]
 

@@ -11,7 +11,7 @@ from benchmarks.coverage.__main__ import figures_of, measure, simulate, with_his
 from benchmarks.coverage.apart import figures
 from benchmarks.coverage.noise import MODELS
 from search_spaces.hardware.noise import noise_prior
-from search_spaces.spec.sections import ObjectiveSpec
+from search_spaces.specification.sections import ObjectiveSpec
 from workers.measure.interval import mean_estimate
 from workers.measure.loop import STOP, Window, next_window
 from workers.measure.steady import warmup_length

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import section_of
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import section_of
 
 SMALL: Mapping[str, Any] = {
     "model": {"name": "gpt2", "config": {"n_layer": 2, "n_embd": 64, "n_head": 2}},

@@ -26,8 +26,8 @@ from orchestrator.workspace import save_spec
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import build_space
-from search_spaces.spec.load import parse_spec
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.load import parse_spec
+from search_spaces.specification.schema import GIB
 from tests.fuzzing.grammar import COMMANDS, SMALL
 from workers.models.facts import model_facts
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.k8s.pods import pods, ray_clusters
 from tests.k8s.policies import complaints
 from tests.k8s.rendering import OVERLAYS, ROOT, amount, plain_name, rendered, the

@@ -22,7 +22,7 @@ from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import (
     Outcome,
 )

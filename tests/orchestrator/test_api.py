@@ -20,8 +20,8 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.export_manifest import SPEC_FILE
 from search_spaces.space import build_space
-from search_spaces.spec.load import load_spec
-from search_spaces.spec.schema import GIB, StudySpec
+from search_spaces.specification.load import load_spec
+from search_spaces.specification.schema import GIB, StudySpec
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.export.folders import ROOT, taken_of
 from tests.workers.values import LLAMA, a_plan

@@ -15,7 +15,7 @@ from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import AllTried
 from orchestrator.report.sweep_text import best_sentence
 from orchestrator.workspace import save_spec
-from search_spaces.spec.load import parse_spec
+from search_spaces.specification.load import parse_spec
 from tests.orchestrator.records import make_state
 from tests.outcomes import make_measured, make_oom
 

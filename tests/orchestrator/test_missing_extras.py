@@ -40,7 +40,7 @@ with connected(spec):
 """,
     "peft": """
 from workers.models.load import describe
-from search_spaces.spec.sections import LoraSpec
+from search_spaces.specification.sections import LoraSpec
 describe(spec.model, spec.train.model_copy(update={"method": "lora", "lora": LoraSpec()}))
 """,
     "deepspeed": """
@@ -72,7 +72,7 @@ SENTENCES = {
 SCRIPT = f"""
 import json, sitecustomize
 from search_spaces.errors import UserError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 spec = SweepSpec.model_validate({{"model": {{"name": "gpt2"}}, "train": {{"global_batch": 1}}}})
 sentences = {{}}

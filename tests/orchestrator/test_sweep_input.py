@@ -17,7 +17,7 @@ import yaml
 
 from orchestrator.cli import main
 from orchestrator.study.study import Study
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run
 

@@ -16,7 +16,7 @@ from orchestrator.workspace import (
     experiment_name,
     with_driver,
 )
-from search_spaces.spec.load import parse_spec, spec_to_yaml
+from search_spaces.specification.load import parse_spec, spec_to_yaml
 from tests.orchestrator.records import make_spec
 
 SHARED = "postgresql://ann:hunter2@db:5432/sweeps"

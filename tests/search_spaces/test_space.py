@@ -19,7 +19,7 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal, refused_rows, rule_out
 from search_spaces.space import Combinations, build_space
-from search_spaces.spec.space_section import SpaceSpec
+from search_spaces.specification.space_section import SpaceSpec
 from tests.plans import ddp_plan
 from tests.search_spaces.knob_pairs import Planted
 from tests.search_spaces.values import a_cluster, a_model, a_spec, around

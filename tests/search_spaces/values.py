@@ -6,7 +6,7 @@ from typing import Any
 
 from search_spaces.facts import ClusterFacts, ModelFacts, TensorFacts
 from search_spaces.rules.base import RuleContext
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 GLOBAL_BATCH = 32
 

@@ -33,7 +33,7 @@ from search_spaces.knobs.search_defaults import DomainContext
 from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.launch import Group
 from workers.prepare import prepare

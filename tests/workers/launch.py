@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pytest
 import torch.distributed as dist
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.rigs import stubborn
 from tests.workers.values import CALL_SECONDS, a_short_request, a_spec

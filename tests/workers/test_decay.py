@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, Trainer
 
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Decay
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import Decay
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Groups
 from tests.workers.models.tiny_models import TINY_GPT2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.parity.architectures import clipped, function_spec, model_folder, spec_of
 from tests.workers.parity.comparison import TOLERANCES

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Groups
 from tests.workers.test_lora_training import plan_id

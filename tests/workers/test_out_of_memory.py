@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import OutOfMemory, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.odd_models import HUGE_BYTES

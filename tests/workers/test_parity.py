@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.workers.launch import Groups
 from tests.workers.parity.architectures import spec_of
 from tests.workers.parity.comparison import Expected, Parity

@@ -21,7 +21,7 @@ import torch
 from search_spaces.errors import missing_extra
 from search_spaces.facts import LossDependence
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import (
     Crashed,
     Diverged,

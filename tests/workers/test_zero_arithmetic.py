@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.test_anatomy import PARAMETERS, TENSORS, WIDTH, WORDS

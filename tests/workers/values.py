@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import TrialRequest
 from tests.plans import ddp_plan
 

@@ -17,7 +17,7 @@ from torch import nn
 from search_spaces.errors import DataError
 from search_spaces.facts import SAMPLES, TargetRule
 from search_spaces.plan import Attention, Batching, Plan
-from search_spaces.spec.schema import SweepSpec, TextTask
+from search_spaces.specification.schema import SweepSpec, TextTask
 from workers.data.collate import Layout, MicroBatch, collate, target_count
 from workers.data.dataset import Dataset, load_dataset
 from workers.data.user_batches import (

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.sequence_packing import pack, width
 from search_spaces.plan import Attention, Batching
-from search_spaces.spec.schema import TextTask
+from search_spaces.specification.schema import TextTask
 from workers.plain_torch.loss import on_device
 
 

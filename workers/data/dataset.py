@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
 from search_spaces.facts import DataProfile, DataReading, LengthBin
-from search_spaces.spec.files import file_stamp
-from search_spaces.spec.schema import DataSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.safety.files import file_stamp
+from search_spaces.specification.schema import DataSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.data.text import read_texts
 from workers.data.tokenization import TEMPLATE_FILES, chat_template, load_encoder
 

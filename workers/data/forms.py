@@ -21,8 +21,8 @@ from typing import Any
 
 from search_spaces.errors import DataError, require
 from search_spaces.facts import TEXT_FORMS, DataForm
-from search_spaces.spec.files import is_file, is_folder
-from search_spaces.spec.schema import DataSpec
+from search_spaces.safety.files import is_file, is_folder
+from search_spaces.specification.schema import DataSpec
 
 csv.field_size_limit(2**31 - 1)
 WHOLE_BYTES = 256 * 2**20  # most of a file that can only be read from its start

@@ -14,7 +14,7 @@ import numpy as np
 
 from search_spaces.errors import DataError
 from search_spaces.facts import TEXT_FORMS, DataForm, DataReading, SkipReason
-from search_spaces.spec.schema import DataSpec
+from search_spaces.specification.schema import DataSpec
 from workers.data.forms import WHOLE_BYTES, DataFile, data_files, read, unpacked
 from workers.data.records import FileReading, Render
 from workers.data.tables import csv_rows, table_rows

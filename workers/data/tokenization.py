@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from search_spaces.errors import DataError
-from search_spaces.spec.files import DOCUMENT_BYTES, is_file, is_folder, read_bounded
+from search_spaces.safety.files import DOCUMENT_BYTES, is_file, is_folder, read_bounded
 from workers.data.records import Messages, Render
 
 _PAD, _MASK = "<pad>", "<mask>"  # of ids 0 and 1

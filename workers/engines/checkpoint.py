@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from search_spaces.spec.schema import GIB, SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 from workers.plain_torch.slices import local_tensor
 
 _NAME, _LOCK = "plimsoll-checkpoint", ".lock"

@@ -15,7 +15,7 @@ from torch import nn
 
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.settings.optimizer import render_schedule
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss
 from workers.engines.stopwatch import Stopwatch

@@ -9,7 +9,7 @@ from torch import nn
 
 from search_spaces.plan import Optimizer, Precision
 from search_spaces.settings.optimizer import render_schedule
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models.optimizer import optimizer_of
 from workers.plain_torch.update import Clipping, Update, make_scaler, make_scheduler
 from workers.process_groups import Mesh

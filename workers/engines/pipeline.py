@@ -31,7 +31,7 @@ from torch.distributed.pipelining.schedules import (
 from search_spaces.errors import ModelError
 from search_spaces.settings.render import PipelineSettings, TorchSettings
 from search_spaces.settings.schedules import SCHEDULES
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.data.collate import MicroBatch, pad_to_common_shape
 from workers.data.user_batches import inputs_of
 from workers.engines.gradient_average import GradientAverage

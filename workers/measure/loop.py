@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from search_spaces.hardware.noise import Noise, noise_prior
-from search_spaces.spec.sections import ObjectiveSpec
+from search_spaces.specification.sections import ObjectiveSpec
 from search_spaces.trial import Diverged, Estimate, Phases
 from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from search_spaces.spec.schema import TextTask
+from search_spaces.specification.schema import TextTask
 from workers.models.deferred_init import InitialValues
 
 SampleNumbers = tuple[int, ...]

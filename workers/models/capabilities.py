@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import Task
+from search_spaces.specification.schema import Task
 from workers.data.collate import LONGEST, STARTS, sample_starts
 from workers.models.block_calls import watch_blocks
 from workers.models.packed_attention import STAND_IN

@@ -18,9 +18,9 @@ from huggingface_hub import constants, try_to_load_from_cache
 
 from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import nearest_preset, preset_config, preset_names
-from search_spaces.spec.files import DOCUMENT_BYTES, is_folder, read_bounded, with_home
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import Base
+from search_spaces.safety.files import DOCUMENT_BYTES, is_folder, read_bounded, with_home
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import Base
 from workers.models.config import RawConfig, one_sentence
 from workers.models.trust import is_hub_id
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from search_spaces.spec.files import write_durably
+from search_spaces.safety.files import write_durably
 
 _CODE = Path(__file__).parents[2]
 _PACKAGES = ("search_spaces", "workers")  # their code describes and traces models

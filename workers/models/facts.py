@@ -16,9 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts, StepFindings, with_findings
 from search_spaces.presets.catalogue import preset_config, preset_names
-from search_spaces.spec.files import is_file, is_folder, with_home
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.safety.files import is_file, is_folder, with_home
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models.disk_cache import cache_folder, content_digest, save_file
 from workers.models.isolation import run_apart
 from workers.models.trust import check_trusted, is_hub_id, module_specs

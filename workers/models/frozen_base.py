@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.sections import QUANTIZED, Base
+from search_spaces.specification.sections import QUANTIZED, Base
 from workers.models.stack import find_blocks
 from workers.parallel.split_modules import replace_weights
 

@@ -17,8 +17,8 @@ from torch import nn
 
 from search_spaces.errors import DataError, ModelError
 from search_spaces.facts import ModelFacts, TensorFacts
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import LoraSpec, TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import LoraSpec, TrainSpec
 from workers.data.user_batches import inputs_of
 from workers.models.block_calls import training_facts
 from workers.models.built import PROBE_SAMPLES, BatchMaker, BuiltModel, SampleNumbers, seeded

@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from search_spaces.facts import SAMPLES, ModelFacts, StepFindings, with_findings
-from search_spaces.spec.schema import ModelSpec, Task
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec, Task
+from search_spaces.specification.sections import TrainSpec
 from workers.data.batches import FunctionSource, batch_source_of
 from workers.models.built import PROBE_SAMPLES, SampleNumbers, seeded
 from workers.models.function import MOST_STEPS, build_function, call_function

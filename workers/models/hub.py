@@ -17,8 +17,8 @@ from transformers.utils.import_utils import (
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import ModelSpec, Task
-from search_spaces.spec.sections import LoraSpec, TrainSpec
+from search_spaces.specification.schema import ModelSpec, Task
+from search_spaces.specification.sections import LoraSpec, TrainSpec
 from workers.models.block_calls import training_facts
 from workers.models.built import PROBE_SAMPLES, BuiltModel, seeded
 from workers.models.capabilities import (

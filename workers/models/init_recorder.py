@@ -102,7 +102,7 @@ CHUNK_ELEMENTS = 2**20  # 4 MiB in fp32: little compared with any shard that mat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class InitStep:
     """One operation on a part of a weight: a draw, a change by numbers, or a constant."""
 
     operation: Operation | None  # None: copies `constant`, which has the shape of `box`
@@ -130,7 +130,7 @@ class Recipe:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    steps: tuple[Step, ...]
+    steps: tuple[InitStep, ...]
 
 
 class NotReplayableError(Exception):
@@ -150,7 +150,7 @@ class _Event(NamedTuple):
     constant: torch.Tensor | None = None
 
 
-class Recorder(TorchDispatchMode):
+class InitRecorder(TorchDispatchMode):
     """Records writes to tensors on the meta device while it is entered."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):
             NotReplayableError: If it has none; names it.
         """
         shape = tuple(tensor.shape)
-        steps: list[Step] | None = []
+        steps: list[InitStep] | None = []
         for event in self._events(tensor):
             step = _step(event, shape)
             if step is not None and event.name in _OVERWRITING and step.box.covers(shape):
@@ -250,9 +250,9 @@ class Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def recording() -> Iterator[Recorder]:
+def recording() -> Iterator[InitRecorder]:
     """Enters a recorder that also sees the initialisations of `patched_initializers`."""
-    recorder = Recorder()
+    recorder = InitRecorder()
     with patched_initializers(recorder.note), recorder:
         yield recorder
 
@@ -277,7 +277,7 @@ def _plain(value: Any) -> Any:
     return value.item() if is_scalar else value
 
 
-def _step(event: _Event, shape: tuple[int, ...]) -> Step | None:
+def _step(event: _Event, shape: tuple[int, ...]) -> InitStep | None:
     if event.operation is None and event.constant is None:
         return None
     is_copy = event.constant is not None
@@ -285,11 +285,11 @@ def _step(event: _Event, shape: tuple[int, ...]) -> Step | None:
     if box is None:
         return None
     if event.constant is None:
-        return Step(
+        return InitStep(
             operation=event.operation, arguments=event.arguments, draws=event.draws, box=box
         )
     assert event.constant.numel() == math.prod(box.sizes)
-    return Step(operation=None, constant=event.constant.reshape(box.sizes), box=box)
+    return InitStep(operation=None, constant=event.constant.reshape(box.sizes), box=box)
 
 
 def fill(
@@ -342,7 +342,7 @@ def fill(
 
 
 def _apply(
-    step: Step, chunk: torch.Tensor, first: int, shape: Shape, generator: torch.Generator
+    step: InitStep, chunk: torch.Tensor, first: int, shape: Shape, generator: torch.Generator
 ) -> None:
     """Applies a step to the lines of a weight that begin at `first`."""
     shape, box = _with_lines(shape, step.box)

@@ -12,8 +12,8 @@ import torch
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models import function
 from workers.models.built import BuiltModel
 from workers.models.fake_memory import FakeMemory

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from search_spaces.errors import ModelError, require
-from search_spaces.spec.sections import Base, LoraSpec, TrainSpec
+from search_spaces.specification.sections import Base, LoraSpec, TrainSpec
 from workers.models.config import one_sentence
 from workers.models.frozen_base import hold_frozen
 from workers.models.stack import find_blocks

@@ -19,7 +19,7 @@ from torch import nn
 
 from search_spaces.facts import SAMPLES, Count, Fit, StepFindings, TargetRule
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import Task
+from search_spaces.specification.schema import Task
 from workers.models.built import SampleNumbers, seeded
 from workers.models.small_model import (
     VOCABULARY,

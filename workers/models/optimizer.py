@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from search_spaces.errors import ModelError
 from search_spaces.facts import OptimizerFacts
 from search_spaces.settings.optimizer import Kind, render_optimizer
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models.built import BuiltModel
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.function import import_function

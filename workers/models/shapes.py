@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec, Task
+from search_spaces.specification.schema import ModelSpec, Task
 from workers.data.collate import IGNORED
 from workers.models.built import SampleNumbers
 from workers.models.task import TEXT_TASKS, function_needed

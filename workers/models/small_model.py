@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from search_spaces.spec.schema import Task
+from search_spaces.specification.schema import Task
 from workers.data.collate import IGNORED, PAD_TOKEN_ID
 from workers.models.built import seeded
 from workers.models.user_code import UserCodeError, user_code_errors

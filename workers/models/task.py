@@ -9,7 +9,7 @@ from typing import Any, get_args
 import transformers
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec, Task, TextTask
+from search_spaces.specification.schema import ModelSpec, Task, TextTask
 
 TEXT_TASKS: tuple[TextTask, ...] = get_args(TextTask)
 HEADS: dict[Task, Any] = {  # of the tasks that have a class, the first one counts

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import preset_names
-from search_spaces.spec.schema import ModelSpec
+from search_spaces.specification.schema import ModelSpec
 
 TRUST_VARIABLE = "PLIMSOLL_TRUST_MODULES"  # names, separated by commas
 ALL_MODULES = "*"

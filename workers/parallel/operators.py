@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from search_spaces.errors import missing_extra
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 COMPILE_SECONDS = 1200.0  # after which a compilation counts as hung
 

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from search_spaces.hardware.device import BlockLaunches
 from search_spaces.plan import Precision
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models import function
 from workers.models.disk_cache import cache_folder, content_digest, save_file
 from workers.models.load import build

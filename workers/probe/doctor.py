@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from search_spaces.errors import missing_extra
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from workers.models.hub import missing_for_flash
 from workers.parallel.compile import missing_for_compile
 from workers.parallel.deepspeed_features import (

@@ -21,7 +21,7 @@ from torch.multiprocessing.spawn import (
 )
 
 from search_spaces.errors import ClusterError
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.measure.conditions import ConditionsSampler
 from workers.memory.device_runtime import runtime_for
 from workers.memory.nvml import nvml_device

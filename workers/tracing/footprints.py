@@ -18,7 +18,7 @@ from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention, Plan
 from search_spaces.settings.render import render_torch
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.models.built import BuiltModel, seeded
 from workers.models.config import one_sentence
 from workers.models.fake_memory import FakeMemory
@@ -37,7 +37,7 @@ from workers.tracing.traced_model import (
 from workers.tracing.variants import (
     MICRO_BATCHES,
     RunsDifferError,
-    Stack,
+    TracedParts,
     batch_of,
     degrees_of,
     fit_parts,
@@ -123,7 +123,7 @@ def make_footprint(
     """
     mode = FakeMemory()
     subjects: dict[Attention, _Subject] = {}
-    traced: dict[Wanted, tuple[Stack, int]] = {}
+    traced: dict[Wanted, tuple[TracedParts, int]] = {}
     variants: list[Variant] = []
     tied = 0
     for attention, compute, split in dict.fromkeys(wanted):
@@ -171,7 +171,7 @@ def _subject(spec: SweepSpec, attention: Attention, device: str, mode: FakeMemor
     return _Subject(spec=longest, device=device, mode=mode, traced_model=traced)
 
 
-def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[Stack, int]:
+def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[TracedParts, int]:
     model = subject.model
     if split == "sequence":
         refusal = tensor_facts(model.module, dict(model.tensor_plan)).sequence_refusal

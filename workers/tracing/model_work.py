@@ -13,7 +13,7 @@ from torch import nn
 from search_spaces.costs.model_work import CEILING_TOKENS, LayerMatmul, ModelWork
 from search_spaces.errors import UserError
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.data.batches import BatchSource, DatasetSource, batch_source, is_causal_lm
 from workers.models.built import seeded
 from workers.models.fake_memory import FakeMemory

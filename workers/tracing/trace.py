@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.plan import Attention
-from search_spaces.spec.files import file_stamp
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.safety.files import file_stamp
+from search_spaces.specification.schema import SweepSpec
 from workers.models.disk_cache import cache_folder, content_digest, save_file
 from workers.models.facts import model_source
 from workers.models.isolation import run_apart

@@ -20,7 +20,7 @@ from search_spaces.costs.footprint import Compute
 from search_spaces.errors import ModelError
 from search_spaces.plan import Attention, Plan
 from search_spaces.settings.rank_layout import MESH_DIMENSIONS, mesh_shape, rank_coordinates
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel
 from workers.models.config import one_sentence

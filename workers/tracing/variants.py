@@ -13,7 +13,7 @@ import numpy as np
 from search_spaces.costs.footprint import BlockKind, FusedAttention, Matmul, Part, Pass, Split
 from search_spaces.errors import ModelError
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import DataSpec, SweepSpec
+from search_spaces.specification.schema import DataSpec, SweepSpec
 from workers.data.batches import WORST_STEP, batch_source
 from workers.data.collate import MicroBatch
 from workers.data.dataset import load_dataset
@@ -38,7 +38,7 @@ class RunsDifferError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class TracedParts:
     """The parts of a model in one variant."""
 
     embedding: Part
@@ -46,7 +46,7 @@ class Stack:
     head: Part
 
 
-def fit_parts(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]]) -> Stack:
+def fit_parts(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]]) -> TracedParts:
     """Fits the parts of a model as functions of micro-batch and degree.
 
     Blocks of different kinds with equal costs become one kind.
@@ -65,7 +65,7 @@ def fit_parts(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]])
         for index in traced:
             part = _part([run[index] for run in runs], grid)
             blocks.setdefault(part, []).extend(kind if len(traced) == 1 else (index,))
-    return Stack(
+    return TracedParts(
         embedding=_part([run[EMBEDDING] for run in runs], grid),
         blocks=tuple(
             BlockKind(indices=tuple(sorted(indices)), part=part) for part, indices in blocks.items()

@@ -13,7 +13,7 @@ from benchmarks.published.reader import read
 from orchestrator.cli.check import planned_context
 from search_spaces.plan_table import KNOB_NAMES
 from search_spaces.space import build_space
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "surfaces"
 TABLES = sorted(FOLDER.glob("*.csv"))

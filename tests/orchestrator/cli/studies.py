@@ -16,8 +16,8 @@ from orchestrator.study.study import Study
 from orchestrator.workspace import save_spec
 from search_spaces.plan import Plan
 from search_spaces.space import build_space
-from search_spaces.spec.load import parse_spec
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import parse_spec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import BEGAN, make_plan, make_record
 from tests.outcomes import CPU_FINGERPRINT

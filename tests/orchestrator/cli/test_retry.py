@@ -11,7 +11,7 @@ from orchestrator.core.controller_state import Phase
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.workspace import save_spec
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Crashed
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.controller.sweeps import Sweep

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestrator.cli import main
-from search_spaces.spec.json_schema import json_schema
+from search_spaces.specification.json_schema import json_schema
 
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

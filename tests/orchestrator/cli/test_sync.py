@@ -12,7 +12,7 @@ import pytest
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.study import Study
 from orchestrator.workspace import save_spec
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import snapshot_stem
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.controller.sweeps import Sweep

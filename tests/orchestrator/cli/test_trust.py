@@ -13,8 +13,8 @@ from orchestrator.study.reader import stored_job
 from orchestrator.study.study import Study, check_study
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts, Understanding, planned_cluster
-from search_spaces.spec.load import load_spec
-from search_spaces.spec.schema import ModelSpec
+from search_spaces.specification.load import load_spec
+from search_spaces.specification.schema import ModelSpec
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.studies import TREE, a_plan, a_study
 from tests.orchestrator.records import make_record, make_space

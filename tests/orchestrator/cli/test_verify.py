@@ -12,7 +12,7 @@ import torch
 
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.export.folders import ROOT, taken_of

@@ -12,7 +12,7 @@ import yaml
 
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec, spec_to_tree
+from search_spaces.specification.load import load_spec, spec_to_tree
 from tests.rigs.ray_head import environment
 from tests.workers.values import a_spec
 

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import plimsoll_in
 from tests.rigs.ray_head import Brought, ray_head

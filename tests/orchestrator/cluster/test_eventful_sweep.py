@@ -30,7 +30,7 @@ from orchestrator.core.repeats import is_repeat
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.tracking.metrics import METRICS
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from search_spaces.trial import Crashed, Diverged, Measured, OutOfMemory, TimedOut
 from tests.dashboard import expressions, names_and_labels
 from tests.orchestrator.cli.commands import command

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from search_spaces.trial import Measured, OutOfMemory
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import plimsoll_in

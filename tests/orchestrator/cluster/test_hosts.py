@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import submitted
 from tests.rigs.hosts import can_be_made, hosts

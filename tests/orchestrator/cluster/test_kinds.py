@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import load_spec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import plimsoll_in
 from tests.orchestrator.cluster.where import where_model

@@ -22,7 +22,7 @@ CONNECTS = """
 import sys
 from orchestrator.cluster.cleanup import session_folder
 from orchestrator.cluster.runtime import connected
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 spec = SweepSpec.model_validate({"model": "gpt2", "train": {"global_batch": 4},
                                  "cluster": {"device": "cpu", "workers": 1}})
 with connected(spec):

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import submitted
 from tests.orchestrator.cluster.where import where_model

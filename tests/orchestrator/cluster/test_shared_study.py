@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
 from tests.orchestrator.cluster.conftest import ROOT

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.cluster.jobs import _too_large
 from orchestrator.study.reader import load_records
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import plimsoll_in, submitted
 from tests.proxies import proxy_to

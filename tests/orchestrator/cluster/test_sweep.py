@@ -21,7 +21,7 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records, load_state
-from search_spaces.spec.load import load_spec
+from search_spaces.specification.load import load_spec
 from search_spaces.trial import Crashed, Measured, OutOfMemory
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL

@@ -19,7 +19,7 @@ from orchestrator.report.reasons import note_words
 from orchestrator.study.study import Study
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Crashed, Outcome, Stopped
 from tests.orchestrator.records import BEGAN, make_space
 from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured

@@ -20,7 +20,7 @@ from orchestrator.core.reasons import (
     SameFailure,
     WorkersCrashed,
 )
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from search_spaces.trial import (
     Cancelled,
     Crashed,

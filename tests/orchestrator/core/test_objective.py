@@ -17,7 +17,7 @@ from orchestrator.core.records import Record
 from orchestrator.report.labels import outcome_words, violation_words
 from orchestrator.report.sweep_text import _nothing_feasible
 from orchestrator.search.observations import constraints_of
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome
 from tests.orchestrator.core.values import numbers
 from tests.orchestrator.records import make_plan, make_record, make_spec, make_state

@@ -25,7 +25,7 @@ from orchestrator.report.explain_text import (
 )
 from orchestrator.report.terminal import render_text
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import (
     a_ground,

@@ -19,7 +19,7 @@ from orchestrator.explain.untried import (
 from orchestrator.forecast.table import forecast_table
 from orchestrator.report.explain_text import untried_reasons
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from search_spaces.trial import Outcome
 from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
 from tests.orchestrator.forecast.values import a_calibration, a_footprint

@@ -12,7 +12,7 @@ from orchestrator.explain.context import ForecastContext
 from orchestrator.forecast.table import forecast_table
 from orchestrator.study.reader import stored_state
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from search_spaces.trial import Measured, MemoryReading, Outcome, OutOfMemory
 from tests.orchestrator.forecast.values import a_calibration, a_footprint, a_question, a_spec
 from tests.orchestrator.records import make_record

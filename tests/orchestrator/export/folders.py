@@ -18,7 +18,7 @@ from orchestrator.export.verify import check_run, environment_of, ranks_in
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.outcomes import make_measured
 from tests.workers.test_same_training import SPEC

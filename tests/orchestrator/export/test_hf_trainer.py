@@ -12,7 +12,7 @@ import torch
 
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.export.folders import CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import a_plan, a_spec

@@ -24,7 +24,7 @@ from search_spaces.settings.export_manifest import (
     load_exported_spec,
     missing_input,
 )
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.values import LLAMA, a_plan, a_spec
 from workers.api import Reference

@@ -15,7 +15,7 @@ from orchestrator.forecast.table import ForecastRow, ForecastTable, forecast_tab
 from orchestrator.report.document import planning_document
 from search_spaces.errors import SpecError, UserError
 from search_spaces.rules.registry import refusal
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from tests.orchestrator.forecast.values import (
     TOKENS,
     a_calibration,

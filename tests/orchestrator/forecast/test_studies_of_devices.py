@@ -15,8 +15,8 @@ from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.facts import ClusterFacts
 from search_spaces.hardware.catalogue import find_device
-from search_spaces.spec.load import spec_to_yaml
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import spec_to_yaml
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.records import PROPOSED, make_record, make_spec
 from tests.orchestrator.study.values import next_plan
 from tests.outcomes import LIMIT_BYTES, make_measured

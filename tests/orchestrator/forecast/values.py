@@ -15,7 +15,7 @@ from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.costs.time import SCALES
 from search_spaces.facts import ModelFacts, TensorFacts
 from search_spaces.hardware.catalogue import known_device
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 HIDDEN, DEPTH, TOKENS, VOCABULARY = 4096, 32, 2048, 32_000
 BLOCK = 12 * HIDDEN**2  # four square matrices of attention, and 4 x 2 of the rest

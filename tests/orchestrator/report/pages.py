@@ -13,7 +13,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.forecast.planner import Planner
 from orchestrator.report.plan_document import render_plan_page
 from orchestrator.report.sweep_document import report_page
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from tests.orchestrator.explain.values import a_ground, a_state, out_of_memory
 from tests.orchestrator.forecast.values import a_calibration, a_footprint, a_question, facts
 from tests.orchestrator.report.values import ANSWER, START, TRIED, validated

@@ -15,7 +15,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.report.document import report_document
 from orchestrator.report.sweep_document import render_report
 from orchestrator.report.sweep_text import regret_sentence
-from search_spaces.spec.sections import Metric
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import Estimate, Outcome
 from tests.orchestrator.records import make_records, make_space, make_spec, make_state, sweep
 from tests.outcomes import (

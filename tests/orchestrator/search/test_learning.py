@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.records import Record
 from orchestrator.search.optuna_samplers import proposer_of
 from search_spaces.space import Space
-from search_spaces.spec.schema import Sampler
+from search_spaces.specification.schema import Sampler
 from search_spaces.trial import OutOfMemory
 from tests.orchestrator.records import make_record, make_space, make_spec, searching
 from tests.orchestrator.study.values import outcome_of, rate, share_of_limit

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.study.values import study_spec
 
 

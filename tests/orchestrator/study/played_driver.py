@@ -24,7 +24,7 @@ from orchestrator.tracking.decisions import decision_line, decisions_file
 from orchestrator.tracking.events import EventFile, LineFile, events_file
 from orchestrator.workspace import save_spec
 from search_spaces.facts import Provenance, Understanding, planned_cluster
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.controller.sweeps import CLUSTER, PlayedCluster, make_nodes
 from tests.orchestrator.records import LLAMA, make_space
 from tests.orchestrator.study.values import NAME, rate, study_spec

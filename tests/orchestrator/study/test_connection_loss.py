@@ -15,7 +15,7 @@ from orchestrator.study.reader import load_records
 from orchestrator.study.storage import opened_storage, storage_url
 from orchestrator.study.study import Study
 from search_spaces.errors import StudyError, StudyLost
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.test_retry import Hours
 from tests.orchestrator.study.values import NAME, next_plan, open_study, run, study_spec

@@ -12,7 +12,7 @@ from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import AllTried, Retry
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.storage import opened_storage, storage_url
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import DriverDied, Measured
 from tests.orchestrator.records import PROPOSED, make_record
 from tests.orchestrator.study.values import NAME, next_plan, open_study, run

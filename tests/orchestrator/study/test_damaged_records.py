@@ -12,7 +12,7 @@ from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.storage import open_engine, storage_url
 from orchestrator.study.study import Study
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.records import PROPOSED, make_record
 from tests.orchestrator.study.values import NAME, next_plan, open_study, run, study_spec
 from tests.outcomes import make_measured

@@ -7,7 +7,7 @@ from dataclasses import replace
 from orchestrator.study.reader import load_provenances
 from orchestrator.study.study import Study
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.records import make_space
 
 PROVENANCE = Provenance(

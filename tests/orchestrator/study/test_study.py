@@ -17,7 +17,7 @@ from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import PROPOSED, make_record, make_space
 from tests.orchestrator.study.values import (

@@ -13,7 +13,7 @@ from orchestrator.study.storage import opened_storage
 from orchestrator.study.study import check_study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.study.values import NAME, execute, open_study, run
 from tests.rigs.postgres import PASSWORD, QUOTED
 

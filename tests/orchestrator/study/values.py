@@ -17,7 +17,7 @@ from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
 from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import PROPOSED, make_record, make_space, make_spec, searching
 from tests.outcomes import LIMIT_BYTES, make_measured, make_oom

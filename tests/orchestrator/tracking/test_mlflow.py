@@ -20,7 +20,7 @@ from orchestrator.tracking.mlflow_store import store_uri
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec, sweep
 from tests.outcomes import every_outcome, make_expectation, make_measured, make_oom
 

@@ -19,7 +19,7 @@ from orchestrator.tracking.mlflow_callback import MlflowCallback
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.mlflow_view import Pages, sweep_pages
 from search_spaces.errors import StudyError
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.records import make_records, make_space, make_spec, sweep
 from tests.outcomes import make_measured
 from tests.rigs.postgres import PASSWORD, QUOTED, Server

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from search_spaces.costs.footprint import Compute
 from search_spaces.costs.memory import MemoryCoefficients
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.tracing.trace import trace
 
 ROWS, TOKENS = 4, 512

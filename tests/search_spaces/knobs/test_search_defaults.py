@@ -10,7 +10,7 @@ import pytest
 from search_spaces.facts import TensorFacts
 from search_spaces.plan import Plan
 from search_spaces.space import Space, build_space
-from search_spaces.spec.schema import GIB
+from search_spaces.specification.schema import GIB
 from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 
 LARGE = {"parameters": 8_000_000_000, "blocks": 32}  # model states of 119 GiB

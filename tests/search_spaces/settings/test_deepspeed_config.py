@@ -13,7 +13,7 @@ import pytest
 from search_spaces.plan import Plan
 from search_spaces.rules.registry import refusal
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_cluster, a_model, a_spec, around
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec, SweepSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec, SweepSpec
+from search_spaces.specification.sections import TrainSpec
 from tests.plans import ddp_plan
 from workers.data.batches import batch_source
 from workers.models.built import BuiltModel

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.plan import Batching
-from search_spaces.spec.schema import Task
+from search_spaces.specification.schema import Task
 from workers.data.collate import (
     Layout,
     MicroBatch,

@@ -11,8 +11,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from search_spaces.errors import DataError
-from search_spaces.spec.schema import DataSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import DataSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.data import text
 from workers.data.dataset import load_dataset
 

@@ -16,7 +16,7 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.sequence_packing import fill_ratios, longest_fill
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.plans import ddp_plan
 from workers.data.batches import WORST_STEP, batch_source
 from workers.models.built import BuiltModel

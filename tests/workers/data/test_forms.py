@@ -16,8 +16,8 @@ from pyarrow import ipc
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from search_spaces.errors import DataError
-from search_spaces.spec.schema import DataSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import DataSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.data import forms, text
 from workers.data.dataset import load_dataset
 from workers.data.text import Texts, read_texts

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from search_spaces.plan import Attention, Plan
-from search_spaces.spec.schema import DataSpec, ModelSpec, SweepSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import DataSpec, ModelSpec, SweepSpec
+from search_spaces.specification.sections import TrainSpec
 from tests.plans import ddp_plan
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from workers.data.batches import BatchSource, batch_source

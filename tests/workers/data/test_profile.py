@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from search_spaces.facts import DataProfile
-from search_spaces.spec.schema import DataSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import DataSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.data.dataset import Dataset, load_dataset, profile
 
 LINES = "\n\n".join(f"sample {number} " + "word " * (number % 40) for number in range(200))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.one_step import built, sgd

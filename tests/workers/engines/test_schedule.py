@@ -9,7 +9,7 @@ import torch
 from transformers import get_scheduler
 
 from search_spaces.settings.optimizer import ScheduleSettings, render_schedule
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.plain_torch.update import make_scheduler, rate_factor
 
 

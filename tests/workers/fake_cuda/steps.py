@@ -130,7 +130,7 @@ def step(train: dict[str, Any], knobs: dict[str, Any]) -> dict[str, Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from search_spaces.plan import Plan
-    from search_spaces.spec.schema import SweepSpec
+    from search_spaces.specification.schema import SweepSpec
     from search_spaces.trial import TrialRequest
     from workers.data.batches import batch_source
     from workers.engines.build import build_training

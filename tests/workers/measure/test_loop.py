@@ -15,7 +15,7 @@ from torch import _dynamo
 
 from search_spaces.hardware.noise import noise_prior
 from search_spaces.settings.render import render_torch
-from search_spaces.spec.sections import ObjectiveSpec
+from search_spaces.specification.sections import ObjectiveSpec
 from search_spaces.trial import Diverged, Estimate, Measured, Phases
 from tests.search_spaces.values import a_model
 from tests.workers.launch import Group

@@ -19,8 +19,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from tests.workers.launch import Group, Groups
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import CALL_SECONDS, a_plan

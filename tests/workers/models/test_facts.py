@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models import facts, hub
 from workers.models.facts import model_facts
 from workers.models.load import describe
@@ -20,8 +20,8 @@ PRESET = ModelSpec(name="llama-3.2-1b")
 TRAIN = TrainSpec(global_batch=8, sequence_length=128)
 READ = """
 import sys
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models.facts import model_facts
 
 print(model_facts(ModelSpec(name=sys.argv[1]), TrainSpec(global_batch=8, sequence_length=128)))

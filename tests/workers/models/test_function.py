@@ -12,8 +12,8 @@ import torch
 
 from search_spaces.errors import DataError, ModelError
 from search_spaces.facts import ModelFacts
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models.function_probe import with_function_findings
 from workers.models.load import build, describe
 

@@ -19,7 +19,7 @@ from search_spaces.facts import (
 )
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.workers.depending_models import Data
 from workers.models.function_probe import with_function_findings
 from workers.models.load import describe

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_GPT2, TINY_LLAMA
 from workers.models import hub
 from workers.models.load import build, build_whole, describe

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from search_spaces.errors import MachineError
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models import isolation
 from workers.models.facts import describe_to_json, model_facts
 from workers.models.isolation import run_apart

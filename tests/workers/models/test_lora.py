@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import Base, LoraSpec, TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import Base, LoraSpec, TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
 from tests.workers.values import a_spec, odd_model
 from workers.models.load import build, build_whole, describe

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import SweepSpec, Task
+from search_spaces.specification.schema import SweepSpec, Task
 from tests.workers.models.tiny_models import on_meta
 from workers.models.capabilities import bypasses_hooks
 from workers.models.load import describe

@@ -6,8 +6,8 @@ import pytest
 
 from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import PresetFacts, preset_config, preset_facts, preset_names
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models.load import describe
 
 # Hugging Face model cards (safetensors counts), tied weights once

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from search_spaces.errors import ModelError
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.models.facts import pinned
 from workers.models.load import describe
 

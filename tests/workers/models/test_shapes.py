@@ -15,7 +15,7 @@ from search_spaces.errors import DataError, ModelError
 from search_spaces.facts import ClusterFacts, Count, TargetRule
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.workers.launch import Groups
 from tests.workers.parity.comparison import Expected, Parity
 from tests.workers.parity.layouts import COMMON

@@ -7,7 +7,7 @@ from transformers import AutoConfig
 
 from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import preset_config, preset_names
-from search_spaces.spec.schema import ModelSpec, Task
+from search_spaces.specification.schema import ModelSpec, Task
 from workers.models.task import task_of
 
 

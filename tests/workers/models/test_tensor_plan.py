@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from search_spaces.spec.schema import ModelSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.sections import TrainSpec
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA, on_meta
 from workers.models.load import build
 from workers.models.tensor_plan import tensor_facts, tensor_plan

@@ -13,7 +13,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from search_spaces.spec.schema import ModelSpec, Task
+from search_spaces.specification.schema import ModelSpec, Task
 
 _HEADS: dict[Task, Any] = {
     "causal-lm": AutoModelForCausalLM,

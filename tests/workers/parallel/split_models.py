@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.workers.values import LLAMA, a_spec
 
 _SIZES = {

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from search_spaces.plan import Plan
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.one_step import built

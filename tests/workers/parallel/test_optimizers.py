@@ -11,7 +11,7 @@ import torch
 
 from search_spaces.errors import missing_extra
 from search_spaces.knobs.search_defaults import implementations
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.sections import TrainSpec
 from search_spaces.trial import Measured
 from tests.workers.launch import Group
 from tests.workers.test_same_training import (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from search_spaces.plan import Plan, Schedule
-from search_spaces.spec.schema import ModelSpec, SweepSpec
+from search_spaces.specification.schema import ModelSpec, SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2

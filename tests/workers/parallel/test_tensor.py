@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Crashed, Measured, OutOfMemory
 from tests.workers.launch import Group, Groups
 from tests.workers.parallel.split_models import ARCHITECTURES, split_spec

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers.models.auto import configuration_auto
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.models.capabilities import small_fields
 
 GLOBAL_BATCH = 8

@@ -18,7 +18,7 @@ from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
 from tests.orchestrator.export.folders import taken_of
 from tests.workers.launch import Groups

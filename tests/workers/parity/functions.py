@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.workers.loss_models import LOSSES
 from tests.workers.parity.architectures import function_spec
 from tests.workers.parity.families import AROUND_LLAMA, MODELS

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from search_spaces.spec.schema import SweepSpec, Task
+from search_spaces.specification.schema import SweepSpec, Task
 from tests.workers.parity.architectures import GLOBAL_BATCH, STEPS
 from tests.workers.parity.layouts import ONE_BY_ONE, plan_of
 from workers.data.batches import FunctionSource, batch_source

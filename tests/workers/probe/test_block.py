@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from search_spaces.spec.schema import ModelSpec, SweepSpec
-from search_spaces.spec.sections import TrainSpec
+from search_spaces.specification.schema import ModelSpec, SweepSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.probe import block
 from workers.probe.block import block_launches, cached_block_launches
 from workers.tracing.trace import trace

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.costs.footprint import Compute, Part, Pass, Variant
 from search_spaces.plan import Attention, Precision
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.models.built import seeded
 from workers.models.experts import FLOP_FORMULAS
 from workers.models.fake_memory import FakeMemory

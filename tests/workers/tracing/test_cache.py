@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from search_spaces.costs.footprint import Extent, Footprint, Matmul, Part, Pass, Peak, Variant
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from workers.models import disk_cache
 from workers.tracing.trace import digest_of, load, save
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.costs.footprint import Compute, Footprint
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.workers.tracing.experts import EXPERTS, allocations, without_gradients
 from tests.workers.tracing.footprint_check import check, flops, peak_bytes, saved_bytes
 from workers.data.collate import MicroBatch

@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces.costs.model_work import ModelWork, utilization
 from search_spaces.hardware.catalogue import find_device
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.search_spaces.costs.test_matmul_rates import H200
 from tests.workers.launch import Group

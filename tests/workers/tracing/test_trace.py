@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from search_spaces.costs.footprint import Compute, Footprint, Part, Split, Variant
 from search_spaces.errors import ModelError
 from search_spaces.plan import Attention
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 from tests.workers.parallel.split_models import split_spec
 from tests.workers.tracing.footprint_check import check, flops
 from tests.workers.values import LLAMA, odd_model
@@ -324,7 +324,7 @@ def test_a_cached_footprint_is_read_without_torch(tmp_path: Path) -> None:
     script = (
         "import sys, json\n"
         "from pathlib import Path\n"
-        "from search_spaces.spec.schema import SweepSpec\n"
+        "from search_spaces.specification.schema import SweepSpec\n"
         "from workers.tracing.trace import trace\n"
         f"spec = SweepSpec.model_validate_json({spec.model_dump_json()!r})\n"
         f"found = trace(spec, [('sdpa', 'cast', 'none')], cache=Path({str(tmp_path)!r}))\n"

@@ -14,11 +14,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from search_spaces.plan import knob_problem
-from search_spaces.spec.error_messages import schema_faults, stray_booleans
-from search_spaces.spec.files import is_file
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.trainer_configs import tables
-from search_spaces.spec.trainer_configs.document import read_document
+from search_spaces.safety.files import is_file
+from search_spaces.specification.error_messages import schema_faults, stray_booleans
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.trainer_configs import tables
+from search_spaces.specification.trainer_configs.document import read_document
 
 _WIDTH = 96
 _NAME, _BATCH, _RANKS = "model.name", "train.global_batch", "cluster.workers"

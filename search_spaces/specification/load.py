@@ -18,12 +18,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from search_spaces.errors import Fault, SpecError
-from search_spaces.spec.error_messages import format_value, schema_faults, stray_booleans
-from search_spaces.spec.redaction import without_password
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import Section, section_of
-from search_spaces.spec.trainer_configs.document import recognized_trainer
-from search_spaces.spec.yaml_reader import SpecDumper, read_tree, yaml_text
+from search_spaces.safety.redaction import without_password
+from search_spaces.specification.error_messages import format_value, schema_faults, stray_booleans
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import SpecSection, section_of
+from search_spaces.specification.trainer_configs.document import recognized_trainer
+from search_spaces.specification.yaml_reader import SpecDumper, read_tree, yaml_text
 
 FLAG = "--set"
 _BY_NAME, _NAME = "model", "name"  # `model: gpt2` stands for `model: {name: gpt2}`
@@ -67,7 +67,7 @@ def mark_overrides(faults: Iterable[Fault], overrides: Sequence[str]) -> Iterato
         yield replace(fault, path=f"{FLAG} {fault.path}") if overridden else fault
 
 
-def _keys_below(section: type[Section], path: str) -> Iterator[str]:
+def _keys_below(section: type[SpecSection], path: str) -> Iterator[str]:
     for name, field in section.model_fields.items():
         below = section_of(field)
         yield from [f"{path}.{name}"] if below is None else _keys_below(below, f"{path}.{name}")
@@ -89,7 +89,7 @@ def _check_key(key: str) -> None:
     """Rejects a key that no section has; keys inside a value, as of `model.config`, are free."""
     if key == _BY_NAME:
         return
-    section: type[Section] = SweepSpec
+    section: type[SpecSection] = SweepSpec
     parts = key.split(".")
     for depth, part in enumerate(parts):
         field = section.model_fields.get(part)
@@ -103,7 +103,7 @@ def _check_key(key: str) -> None:
     raise _refusal(key, f"is a section; set one of its keys: {keys}")
 
 
-def _unknown(section: type[Section], parents: Sequence[str], part: str) -> str:
+def _unknown(section: type[SpecSection], parents: Sequence[str], part: str) -> str:
     siblings = list(section.model_fields)
     near = difflib.get_close_matches(part, siblings, n=1)
     elsewhere = [key for key in known_keys() if key.rpartition(".")[2] == part]

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import UserError
-from search_spaces.spec.files import is_file
-from search_spaces.spec.trainer_configs.tables import Trainer, trainers
-from search_spaces.spec.yaml_reader import read_tree, yaml_text
+from search_spaces.safety.files import is_file
+from search_spaces.specification.trainer_configs.tables import Trainer, trainers
+from search_spaces.specification.yaml_reader import read_tree, yaml_text
 
 Values = dict[str, Any]
 ANY = "*"  # the first of several configurations in a Python file

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.errors import SpecError
-from search_spaces.spec.load import known_keys, override, parse_spec
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import known_keys, override, parse_spec
+from search_spaces.specification.schema import SweepSpec
 
 TEXT = "model: gpt2\ntrain: {global_batch: 32}\n"
 

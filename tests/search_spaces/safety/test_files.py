@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.spec import files
-from search_spaces.spec.files import MIB, read_bounded, write_durably
+from search_spaces.safety import files
+from search_spaces.safety.files import MIB, read_bounded, write_durably
 
 WRITER = """
 import sys
 from pathlib import Path
-from search_spaces.spec.files import write_durably
+from search_spaces.safety.files import write_durably
 
 print("ready", flush=True)
 while True:

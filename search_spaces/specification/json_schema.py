@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SECTIONS = "#/$defs/"

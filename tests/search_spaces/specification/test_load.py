@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import SpecError
-from search_spaces.spec.load import load_spec, parse_spec, spec_to_yaml, study_name, with_budget
-from search_spaces.spec.schema import SweepSpec
+from search_spaces.specification.load import (
+    load_spec,
+    parse_spec,
+    spec_to_yaml,
+    study_name,
+    with_budget,
+)
+from search_spaces.specification.schema import SweepSpec
 
 LEAST = "model: gpt2\ntrain: {global_batch: 32}\n"
 

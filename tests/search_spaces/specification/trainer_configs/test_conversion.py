@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from search_spaces.errors import UserError
-from search_spaces.spec.load import load_spec, parse_spec
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.trainer_configs.conversion import Conversion, convert
-from search_spaces.spec.trainer_configs.document import flattened
-from search_spaces.spec.trainer_configs.tables import trainers
+from search_spaces.specification.load import load_spec, parse_spec
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.trainer_configs.conversion import Conversion, convert
+from search_spaces.specification.trainer_configs.document import flattened
+from search_spaces.specification.trainer_configs.tables import trainers
 
 DEEPSPEED = """\
 {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from search_spaces.spec.load import parse_spec
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import section_of
-from search_spaces.spec.template import commented_template
+from search_spaces.specification.load import parse_spec
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import section_of
+from search_spaces.specification.template import commented_template
 
 
 def keys_of(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:

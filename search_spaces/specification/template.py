@@ -11,8 +11,8 @@ from importlib.resources import files
 from pydantic.fields import FieldInfo
 
 from search_spaces.errors import UserError
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import section_of
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import section_of
 
 WIDTH = 92  # columns, of which two are for "# "
 EXAMPLES: Mapping[str, str] = {  # of each required key
@@ -26,7 +26,7 @@ Relative paths start at the current directory.
 Run it with: plimsoll tune FILE"""
 RUNNABLE_EXAMPLES = ("demo",)
 TEXT_FILE = "topics.txt"
-_HERE = "search_spaces.spec"
+_HERE = "search_spaces.specification"
 
 
 def commented_template() -> str:

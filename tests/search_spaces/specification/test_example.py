@@ -8,8 +8,8 @@ import pytest
 
 from search_spaces.errors import UserError
 from search_spaces.presets.catalogue import preset_names
-from search_spaces.spec.load import load_spec, parse_spec
-from search_spaces.spec.template import RUNNABLE_EXAMPLES, example_files
+from search_spaces.specification.load import load_spec, parse_spec
+from search_spaces.specification.template import RUNNABLE_EXAMPLES, example_files
 
 FOLDER = Path(__file__).parents[3] / "examples"
 

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from search_spaces.plan import Precision
-from search_spaces.spec.files import expanded
+from search_spaces.safety.files import expanded
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 MOST_GIB = 1_000_000.0  # more than any machine has
@@ -38,7 +38,7 @@ Base = Literal["fp32", "bf16", "int8", "nf4"]
 QUANTIZED: tuple[Base, ...] = ("int8", "nf4")  # by bitsandbytes
 
 
-class Section(BaseModel):
+class SpecSection(BaseModel):
     """A section of the specification: frozen, and without unknown keys."""
 
     model_config = ConfigDict(
@@ -46,13 +46,13 @@ class Section(BaseModel):
     )
 
 
-def section_of(field: FieldInfo | None) -> type[Section] | None:
+def section_of(field: FieldInfo | None) -> type[SpecSection] | None:
     """Returns the section under a key; None if the key holds a value."""
     kind = field.annotation if field else None
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+    return kind if isinstance(kind, type) and issubclass(kind, SpecSection) else None
 
 
-class ClusterSpec(Section):
+class ClusterSpec(SpecSection):
     """The Ray cluster, how many ranks it runs, and how much memory each rank may use."""
 
     address: str | None = Field(
@@ -154,7 +154,7 @@ class ClusterSpec(Section):
         return max(slots // groups, 1) if self.workers == "auto" else self.workers
 
 
-class AtLeastSpec(Section):
+class AtLeastSpec(SpecSection):
     """Minimum requirements for the best plan, in addition to the headroom."""
 
     samples_per_second: float | None = Field(
@@ -168,7 +168,7 @@ class AtLeastSpec(Section):
     )
 
 
-class ObjectiveSpec(Section):
+class ObjectiveSpec(SpecSection):
     """The quantity to optimize, and how precisely to measure it."""
 
     metric: Metric = Field(
@@ -228,7 +228,7 @@ class ObjectiveSpec(Section):
         return self.metric == "samples_per_price" or self.at_least.samples_per_price is not None
 
 
-class ValidationSpec(Section):
+class ValidationSpec(SpecSection):
     """A longer rerun of the best plan after the search; not counted in `budget.minutes`."""
 
     enabled: bool = Field(
@@ -260,7 +260,7 @@ class ValidationSpec(Section):
     )
 
 
-class LoraSpec(Section):
+class LoraSpec(SpecSection):
     """Low-rank adapters, which `train.method: lora` trains instead of the weights."""
 
     rank: Count = Field(default=8, description="rank of the adapters")
@@ -295,7 +295,7 @@ OPTIMIZER_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class TrainSpec(Section):
+class TrainSpec(SpecSection):
     """The training run itself, which a sweep leaves as it is: only lossless knobs are searched."""
 
     global_batch: Count = Field(description="samples per optimizer step, over all ranks")

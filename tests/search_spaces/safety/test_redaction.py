@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.spec.load import parse_spec, spec_to_yaml
-from search_spaces.spec.redaction import secret_values, without_password, without_secrets
+from search_spaces.safety.redaction import secret_values, without_password, without_secrets
+from search_spaces.specification.load import parse_spec, spec_to_yaml
 
 SECRET = "hunter2"
 

@@ -12,18 +12,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from search_spaces.plan import knob_problem
-from search_spaces.spec.sections import (
+from search_spaces.specification.sections import (
     ClusterSpec,
     Count,
     ObjectiveSpec,
     Seconds,
-    Section,
     Seed,
+    SpecSection,
     TrainSpec,
     UserPath,
     ValidationSpec,
 )
-from search_spaces.spec.space_section import SpaceSpec
+from search_spaces.specification.space_section import SpaceSpec
 
 TextTask = Literal["causal-lm", "masked-lm", "seq2seq", "sequence-classification"]
 Task = Literal[  # of all but the first four, batches are random values of a model's shapes
@@ -40,7 +40,7 @@ Sampler = Literal["plimsoll", "tpe", "gp", "random"]
 GIB = 2**30
 
 
-class ModelSpec(Section):
+class ModelSpec(SpecSection):
     """The model to train. Its weights are initialised, never downloaded."""
 
     name: UserPath = Field(
@@ -76,7 +76,7 @@ class ModelSpec(Section):
     )
 
 
-class DataSpec(Section):
+class DataSpec(SpecSection):
     """The training data. Without files or lengths, each sample fills the sequence length."""
 
     files: tuple[UserPath, ...] = Field(
@@ -120,7 +120,7 @@ class DataSpec(Section):
         return "lengths" if self.lengths else "fixed"
 
 
-class BudgetSpec(Section):
+class BudgetSpec(SpecSection):
     """Limits of the sweep, which stops at the first one that it reaches."""
 
     trials: Count = Field(default=40, description="number of trials, including failed ones")
@@ -150,7 +150,7 @@ class BudgetSpec(Section):
     )
 
 
-class StudySpec(Section):
+class StudySpec(SpecSection):
     """Storage of the records. A sweep with the same name and storage resumes."""
 
     name: str | None = Field(
@@ -187,7 +187,7 @@ class StudySpec(Section):
     )
 
 
-class TrackingSpec(Section):
+class TrackingSpec(SpecSection):
     """Logging to MLflow, which is derived from the study."""
 
     enabled: bool = Field(default=True, description="log the sweep to MLflow")
@@ -204,7 +204,7 @@ class TrackingSpec(Section):
     )
 
 
-class SweepSpec(Section):
+class SweepSpec(SpecSection):
     """A sweep. Only `model` and `train.global_batch` have no default."""
 
     model: ModelSpec

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_type_hints
 from pydantic import Field, create_model, model_validator
 
 from search_spaces.plan import COUNTS, Plan
-from search_spaces.spec.sections import Count, Section
+from search_spaces.specification.sections import Count, SpecSection
 
 _MOST_LOADERS = 64
 _Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
-class KnobValues(Section):
+class KnobValues(SpecSection):
     """Values to search, a list for each knob; Plimsoll chooses for knobs that are unset."""
 
     if TYPE_CHECKING:

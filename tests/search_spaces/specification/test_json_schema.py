@@ -11,11 +11,11 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from search_spaces.errors import SpecError
-from search_spaces.spec.json_schema import json_schema
-from search_spaces.spec.load import parse_spec, spec_to_yaml
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.template import commented_template
-from search_spaces.spec.yaml_reader import read_tree
+from search_spaces.specification.json_schema import json_schema
+from search_spaces.specification.load import parse_spec, spec_to_yaml
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.template import commented_template
+from search_spaces.specification.yaml_reader import read_tree
 
 ROOT = Path(__file__).parents[3]
 LEAST: dict[str, Any] = {"model": "gpt2", "train": {"global_batch": 32}}

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from search_spaces.errors import Fault, SpecError
-from search_spaces.spec.files import MIB, FileTooLarge, read_bounded
+from search_spaces.safety.files import MIB, FileTooLarge, read_bounded
 
 MAX_VALUES = 20_000  # scalars, lists and mappings, with aliases expanded
 MAX_DEPTH = 40

@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from search_spaces.errors import Fault
-from search_spaces.spec.schema import SweepSpec
-from search_spaces.spec.sections import section_of
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import section_of
 
 Fields = Mapping[str, FieldInfo]
 
