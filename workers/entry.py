@@ -106,11 +106,8 @@ def warm_up(spec: SweepSpec, worker: Worker) -> None:
 def measure_launches(spec: SweepSpec, worker: Worker) -> BlockLaunches | None:
     """Measures what the host takes to launch a block's operators; None if the model has no block.
 
-    The result of an earlier start on this machine is used again. On a CPU, which launches and
-    computes in turn, forecasts do without it, and nothing is measured.
+    The result of an earlier start on this machine is used again.
     """
-    if worker.device.type == "cpu":
-        return None
     hardware = {"device": worker.device_name, "host": platform.node()}
     with contextlib.suppress(Exception, SystemExit):
         return cached_block_launches(spec.model, spec.train, worker.device, hardware)

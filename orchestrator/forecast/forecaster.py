@@ -269,8 +269,8 @@ def device_of_workers(
         DeviceError: If the GPU is unknown and cannot be estimated.
         SpecError: If the user's device file has faults.
     """
-    if cluster.device == CPU:  # whose forecasts were fitted without measured launches
-        return find_device(CPU)
+    if cluster.device == CPU:
+        return find_device(CPU).with_launches(seen.launches if seen else None)
     if seen is None:
         return None
     device = find_or_estimate_device(seen.device_name, seen.device_memory_bytes, seen.properties)

@@ -40,6 +40,7 @@ class TimeCoefficients:
     host_talk: float = 4.0  # factor for collectives on CPU, whose cores compute too
     host_offload: float = 8.0  # factor for offload on CPU
     host_launch: float = 8.0  # factor for launches on CPU, whose cores also run Python
+    host_block: float = 2.5  # the same for launches of a measured block, whose data stay in caches
     host_operators: float = 0.3  # of the bandwidth on CPU, where most operators are compute-bound
     recompute_seconds: float = 3e-4  # per recomputed block: saves and restores random states
     exchange_share: float = 0.7  # of the link between tensor ranks

@@ -121,14 +121,16 @@ def _launches(
     work: Workload, coefficients: TimeCoefficients, compiled: Flags
 ) -> tuple[Numbers, Counts]:
     """Returns seconds of a launch and its index in `LAUNCH_SCALES`, of shape (cases, PASSES)."""
-    cases = work.cases
-    launch = np.where(cases.on_cpu > 0, coefficients.host_launch, coefficients.launch)
-    launch = launch * cases.launch_seconds
+    cases, measured = work.cases, work.cases.block_launch_seconds
+    eager = measured[:, 0] * coefficients.host_block
+    host = np.where(np.isnan(eager), coefficients.host_launch * cases.launch_seconds, eager)
+    on_cpu = cases.on_cpu[:, None] > 0
+    launch = np.where(on_cpu, host[:, None], coefficients.launch * cases.launch_seconds[:, None])
     dispatched = _RECOMPUTED & ~compiled & (cases.fused[:, None] == 0)
     kind = np.where(compiled, 2, np.where(dispatched, 1, 0))
     factors = np.array([1.0, coefficients.recomputed_launch, coefficients.compiled_launch])
-    by_kind = launch[:, None] * factors[kind]
-    measured = cases.block_launch_seconds[np.arange(len(kind))[:, None], kind]
+    measured = np.where(on_cpu, np.nan, measured)[np.arange(len(kind))[:, None], kind]
+    by_kind = launch * factors[kind]
     return np.where(np.isnan(measured), by_kind, measured), kind
 
 

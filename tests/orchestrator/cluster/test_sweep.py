@@ -162,6 +162,7 @@ def test_the_document_on_stdout_has_the_answer(swept: Swept) -> None:
     assert result["other_fingerprints"] is None  # two drivers on one machine
     fingerprint = swept.trials[FASTEST].fingerprint
     assert fingerprint is not None
+    assert fingerprint.launches is not None
     assert dict(fingerprint.environment)["MALLOC_ARENA_MAX"] == "1"  # of Plimsoll's workers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from orchestrator.core.events import SweepStarted
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, begin
-from orchestrator.forecast.forecaster import Forecaster, TracedForecasts
+from orchestrator.forecast.forecaster import Forecaster, TracedForecasts, device_of_workers
 from orchestrator.sweep import sweep_space
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.footprint import Footprint
@@ -21,6 +21,7 @@ from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.hardware.catalogue import find_device
+from search_spaces.hardware.device import BlockLaunches
 from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
 from search_spaces.space import Space
@@ -180,6 +181,20 @@ def test_a_gpu_is_waited_for_until_workers_tell_which(
 
     moved = replace(told, fingerprint=replace(h100, device_name="Tesla V100-SXM2-32GB"))
     assert forecasts.expectation(space.baseline, moved) not in (None, found, on_cpu)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("cpu", "x86_64"), ("cuda", "NVIDIA H100 80GB HBM3")])
+def test_a_device_has_the_launches_that_its_workers_measured(kind: str, name: str) -> None:
+    launches = BlockLaunches(
+        block_launch_seconds=1e-5, recomputed_launch_seconds=2e-5, compiled_launch_seconds=3e-6
+    )
+    seen = replace(CPU_FINGERPRINT, device=kind, device_name=name, launches=launches)
+    found = device_of_workers(SPEC, replace(CLUSTER, device=kind), seen)
+
+    assert found is not None
+    assert launches == BlockLaunches(
+        **{field.name: getattr(found, field.name) for field in fields(BlockLaunches)}
+    )
 
 
 def test_an_unknown_gpu_is_forecast_from_its_properties_with_a_wide_interval(

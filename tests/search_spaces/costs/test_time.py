@@ -11,6 +11,7 @@ import pytest
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.time import SCALES, TERMS, step_terms
 from search_spaces.hardware.catalogue import known_device
+from search_spaces.hardware.device import BlockLaunches
 from tests.search_spaces.costs.values import BLOCKS, DEVICE, FOOTPRINT, a_plan, work
 
 # an ideal world: every rate is the data sheet's and nothing waits
@@ -224,16 +225,30 @@ def test_slopes_are_derivatives_and_add_up_to_the_step(compiled: bool, micro_bat
         assert more / 1e-6 == pytest.approx(step.slopes[0, at], rel=1e-3, abs=1e-8)
 
 
-def test_a_block_that_was_measured_says_what_launches_take() -> None:
+@pytest.mark.parametrize("name", ["A100-80GB", "cpu"])
+@pytest.mark.parametrize(
+    ("knobs", "launches"),
+    [
+        ({}, 30 * (BLOCKS + 2) * 1.0),
+        ({"compile": True}, 30 * (BLOCKS * 0.25 + 2 * 1.0)),
+        (
+            {"checkpoint_ratio": 1.0, "checkpoint_mode": "selective"},
+            30 * (BLOCKS + 2) * 1.0 + 5 * BLOCKS * 4.0,
+        ),
+    ],
+)
+def test_a_block_that_was_measured_says_what_launches_take(
+    name: str, knobs: dict[str, Any], launches: float
+) -> None:
     """Ten operators forward and twenty backward in each part; embedding and head stay eager."""
-    device = replace(DEVICE, block_launch_seconds=1.0, compiled_launch_seconds=0.25)
-    eager, compiled = (
-        step_terms(work(a_plan(compile=choice), device=device), IDEAL).seconds.sum()
-        for choice in (False, True)
+    measured = BlockLaunches(
+        block_launch_seconds=1.0, recomputed_launch_seconds=4.0, compiled_launch_seconds=0.25
     )
+    device = known_device(name).with_launches(measured)
+    by = replace(IDEAL, host_block=1.0, recomputed_launch=4.0, compiled_launch=0.25)  # of a CPU
+    step = step_terms(work(a_plan(**knobs), device=device), by).seconds.sum()
 
-    assert eager == pytest.approx(4 * 30 * (BLOCKS + 2) * 1.0, rel=0.01)
-    assert compiled == pytest.approx(4 * 30 * (BLOCKS * 0.25 + 2), rel=0.01)
+    assert step == pytest.approx(4 * launches, rel=0.01)
 
 
 def test_a_cpu_launches_and_works_in_turn() -> None:
