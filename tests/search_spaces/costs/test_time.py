@@ -251,13 +251,21 @@ def test_a_block_that_was_measured_says_what_launches_take(
     assert step == pytest.approx(4 * launches * factor, rel=0.01)
 
 
+def test_a_gpus_compiled_launches_do_not_follow_from_its_eager_ones() -> None:
+    """The start of a sweep measures no compiled block; embedding and head are eager."""
+    device = replace(DEVICE, block_launch_seconds=1.0)
+    step = step_terms(work(a_plan(compile=True), device=device), IDEAL).seconds.sum()
+
+    assert step == pytest.approx(4 * 60 * 1.0, rel=0.01)
+
+
 def test_a_cpu_launches_and_works_in_turn() -> None:
     cpu = known_device("cpu")
-    by = replace(IDEAL, host_launch=1.0)
+    by = replace(IDEAL, host_launch=3.0)
     found = step_terms(work(a_plan(), device=cpu), by).seconds[0, TERMS.index("launches")]
 
     # ten operators forward and twenty backward in each part, in four micro-batches
-    assert found == pytest.approx(4 * 30 * (BLOCKS + 2) * cpu.launch_seconds)
+    assert found == pytest.approx(3 * 4 * 30 * (BLOCKS + 2) * cpu.launch_seconds)
 
 
 @pytest.mark.parametrize(
