@@ -20,9 +20,9 @@ from orchestrator.tracking.metrics import (
     OUT_OF_MEMORY_SHARE,
     TRIALS,
     VALIDATION_STATE,
+    GroupUse,
     Metric,
     Reading,
-    Utilization,
     event_readings,
     live_readings,
     study_readings,
@@ -124,7 +124,7 @@ def test_readings_have_the_labels_of_their_metric_and_no_name_twice() -> None:
     told = [
         *(reading for end in ends for reading in event_readings(end)),
         *study_readings(state),
-        *live_readings(Utilization(groups=1, first_at=BEGAN), state, BEGAN + 500),
+        *live_readings(GroupUse(groups=1, first_at=BEGAN), state, BEGAN + 500),
     ]
 
     assert all(tuple(name for name, _ in r.labels) == r.metric.labels for r in told)

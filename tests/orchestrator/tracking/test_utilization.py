@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.events import Event, SweepStarted, TrialEnded, TrialStarted
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.state import SweepState, advance, begin
-from orchestrator.tracking.metrics import Utilization, busy_share, utilization
+from orchestrator.tracking.metrics import GroupUse, busy_share, utilization
 from search_spaces.trial import Cancelled, NodesLost
 from tests.orchestrator.records import BEGAN, make_record, make_space, make_spec, some_plans
 from tests.outcomes import make_measured
@@ -44,15 +44,15 @@ def ended(number: int, at: float, waited: float | None) -> TrialEnded:
     return TrialEnded(record=record, at=BEGAN + at, waited_seconds=waited)
 
 
-def after(first: SweepStarted, *events: Event) -> tuple[Utilization, SweepState]:
+def after(first: SweepStarted, *events: Event) -> tuple[GroupUse, SweepState]:
     state = begin(first)
-    meter = utilization(Utilization(), first, state)
+    meter = utilization(GroupUse(), first, state)
     for event in events:
         meter, state = utilization(meter, event, state), advance(state, event)
     return meter, state
 
 
-def share(meter: Utilization, state: SweepState, at: float) -> float | None:
+def share(meter: GroupUse, state: SweepState, at: float) -> float | None:
     return busy_share(meter, state, BEGAN + at)
 
 
