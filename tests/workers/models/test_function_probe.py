@@ -97,6 +97,7 @@ SAMPLES, ONE = TargetRule(count=Count.SAMPLES), TargetRule(count=Count.ONE)
         ("samples", SAMPLES, LossForm.TENSOR),
         ("ctc", SAMPLES, LossForm.TENSOR),
         ("preferring", SAMPLES, LossForm.TENSOR),
+        ("gradient penalty", SAMPLES, LossForm.TENSOR),
         ("sum", ONE, LossForm.TENSOR),
         ("mapping", SHIFTED, LossForm.MAPPING),
         ("tuple", SHIFTED, LossForm.TUPLE),
@@ -109,6 +110,7 @@ def test_what_a_loss_is_a_mean_over_is_found(loss: str, rule: TargetRule, form: 
     assert (step.fit, facts.target_rule, step.loss_form) == (Fit.FOUND, rule, form)
     assert facts.dependences == ()
     assert step.draws == (loss in ("dropout", "noise"))
+    assert step.differentiates == (loss == "gradient penalty")
     assert (step.recomputation, step.carries_state) == (Recomputation.SAME, False)
 
 
