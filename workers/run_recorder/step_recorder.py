@@ -6,6 +6,7 @@ reach. Steps are observed by torch's hook for all optimizers, including DeepSpee
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -51,11 +52,7 @@ class StepRecorder:
         """Starts recording."""
         wrapt.wrap_function_wrapper(torch.autograd, "backward", self._backward)
         wrapt.wrap_function_wrapper(GradScaler, "scale", self._scaled)
-        # the public name, and the one that `clip_grad_norm_` calls
-        wrapt.wrap_function_wrapper(torch.nn.utils, "clip_grads_with_norm_", self._clipped)
-        wrapt.wrap_function_wrapper(
-            torch.nn.utils.clip_grad, "_clip_grads_with_norm_", self._clipped
-        )
+        self._watch_clipping()
         register_optimizer_step_post_hook(self._stepped)
 
     def _backward(
@@ -87,11 +84,22 @@ class StepRecorder:
         self._scale = scaler.get_scale()
         return scaled
 
-    def _clipped(
-        self, clip: Callable[..., Any], _: object, args: _Arguments, kwargs: dict[str, Any]
-    ) -> Any:
-        self._clip = float(args[1] if len(args) > 1 else kwargs["max_norm"])
-        return clip(*args, **kwargs)
+    def _watch_clipping(self) -> None:
+        """Notes the norm that gradients are clipped to.
+
+        Ray pickles the functions of a script for its workers. A plain function under the name that
+        it has is pickled by that name, which means the worker's own; one of wrapt's by its code.
+        """
+        clip = torch.nn.utils.clip_grad._clip_grads_with_norm_
+
+        @functools.wraps(clip)
+        def clipped(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> None:
+            self._clip = float(max_norm)
+            clip(parameters, max_norm, *args, **kwargs)
+
+        # the name that `clip_grad_norm_` calls, and the public one
+        torch.nn.utils.clip_grad._clip_grads_with_norm_ = clipped
+        torch.nn.utils.clip_grads_with_norm_ = clipped
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         if self._passes == 0:  # still the same step, by the optimizer of other weights

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,31 @@ def home() -> Iterator[Path]:
     """A folder with a name short enough for Ray's sockets."""
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
         yield Path(folder)
+
+
+_PICKLED = """
+import cloudpickle, torch
+from torch.nn.utils import clip_grads_with_norm_
+assert hasattr(clip_grads_with_norm_, "__wrapped__")
+assert cloudpickle.loads(cloudpickle.dumps(clip_grads_with_norm_)) is clip_grads_with_norm_
+"""
+
+
+@pytest.mark.slow
+def test_workers_that_ray_sends_a_script_to_use_their_own_recorder_of_clipping(
+    tmp_path: Path,
+) -> None:
+    what = taken_of(a_plan(data=1), grad_clip=CLIP)
+    write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
+    ran = subprocess.run(
+        [sys.executable, "-c", _PICKLED],
+        env=environment_of(ExportManifest.read(tmp_path / "out"), tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.slow
