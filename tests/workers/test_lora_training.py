@@ -75,12 +75,11 @@ def test_every_plan_trains_the_same(pair: Group, plan: Plan) -> None:
 
 
 @MORE
-def test_one_rank_alone_trains_the_same_and_learns(alone: Group) -> None:
+def test_one_rank_alone_trains_the_same(alone: Group) -> None:
     outcome = alone.run(a_request(SPEC, data=1, micro_batch=4))
 
     assert isinstance(outcome, Measured)
     assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
-    assert outcome.losses[-1] < outcome.losses[0] - 100 * LOSS_TOLERANCE
 
 
 def _anatomy(group: Group, request: TrialRequest) -> Anatomy:

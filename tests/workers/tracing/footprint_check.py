@@ -101,7 +101,8 @@ def _track(
     """Returns bytes at the end of forward and at the peak, and FLOPs, as torch counts them."""
     mode = FakeMemory()
     whole = traced_model(spec, attention, mode, whole=True)
-    model = in_fake_memory(whole.model, "fp32", mode, None)
+    # sharding casts, not the copy; beside adapters, autocast leaves frozen weights in bf16
+    model = in_fake_memory(whole.model, "fp32" if compute == "cast" else compute, mode, None)
     batch = batch_of(model, longest_spec(model, spec), pass_plan(micro_batch))
     precision: Precision = "bf16" if compute == "cast" else "fp32"
     plan = replace(pass_plan(1), data=ranks, zero_stage=3, precision=precision)
