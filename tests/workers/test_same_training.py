@@ -132,7 +132,8 @@ def _accumulate(module: torch.nn.Module, step: int) -> float:
     loss = 0.0
     for sample in samples:
         logits = module(input_ids=sample[None]).logits[0]
-        part = cross_entropy(logits[:-1], sample[1:], reduction="sum") / targets
+        # a mean times its share, as trainers have it: the sum over targets rounds otherwise in bf16
+        part = cross_entropy(logits[:-1], sample[1:]) * ((len(sample) - 1) / targets)
         part.backward()
         loss += part.item()
     return loss
