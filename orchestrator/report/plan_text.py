@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.forecast import planning_notes as notes
-from orchestrator.forecast.breakdown import QuantityName
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.format import gib, significant
@@ -36,22 +35,6 @@ CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
         "gathered": "gathered weights",
         "buffers": "communication buffers",
         "outside": "context and libraries",
-    }
-)
-
-QUANTITY_WORDS: Mapping[QuantityName, str] = MappingProxyType(
-    {
-        "bandwidth": "peak",
-        "bubble_ratio": "(stages - 1) / micro-batches",
-        "hidden_states": "hidden states per micro-batch",
-        "micro_batches": "micro-batches",
-        "overlapped": "overlapped with compute",
-        "peak_share": "share of the {precision} peak",
-        "rank_buffers": "per rank",
-        "sharding": "sharded over",
-        "state_size": "state",
-        "unfused_traffic": "memory traffic without fusion",
-        "work": "work per device",
     }
 )
 
