@@ -22,7 +22,6 @@ from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
-from search_spaces.space import build_space
 
 MAX_POINTS = 2_000  # in the chart of all plans
 _FRONT_STEP = 0.03  # least relative speed-up between listed plans of the Pareto front
@@ -205,15 +204,6 @@ class Planner:
         """
         table = single_plan_table(self._request, plan, self._trace, self._calibration)
         return breakdown(table, 0, self._calibration)
-
-    def plan_with_key(self, key: str) -> Plan | None:
-        """Returns the legal plan with this key on any requested count, None if there is none."""
-        for ranks in self._request.ranks:
-            space = build_space(self._request.around(ranks), ranks)
-            for plan in space.table:
-                if plan.key == key:
-                    return plan
-        return None
 
     def _forecast(self, ranks: int) -> ForecastTable:
         table = forecast_table(self._request, ranks, self._trace, self._calibration)
