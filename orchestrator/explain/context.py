@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from orchestrator.core.fingerprints import alike
 from orchestrator.core.objective import memory_limit_of
 from orchestrator.core.records import Record
@@ -22,12 +24,12 @@ from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.errors import UserError
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Values
-from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
+from search_spaces.plan import COUNTS, DEFAULTS, Plan, knob_problem
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.trial import Refused
 
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_LARGEST_COUNT = 999_999_999  # forecasts calculate with 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,28 +137,17 @@ def knob_args(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    """Parses the value of a knob."""
-    if name in COUNTS:
-        if text.isdecimal() and len(text) <= 9 and int(text) >= COUNTS[name]:
-            return int(text)
-        raise UserError(
-            f"--plan {name}={text}: must be a whole number from {COUNTS[name]} to 999999999"
-        )
-    if name in CHOICES:
-        choices = CHOICES[name]
-        for choice in choices:
-            if str(choice).lower() == text.lower() or (
-                isinstance(choice, bool) and _WORDS.get(text.lower()) is choice
-            ):
-                return choice
-        raise UserError(f"--plan {name}={text}: must be one of {', '.join(map(str, choices))}")
+    """Parses the value of a knob as a specification has it, in letters of any case."""
     try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UserError(f"--plan {name}={text}: must lie in 0.0 to 1.0")
-    return share
+        value = yaml.safe_load(text.lower())
+    except (yaml.YAMLError, ValueError):  # a number may have too many digits
+        value = text
+    problem = knob_problem(name, value)
+    if problem is None and name in COUNTS and value > _LARGEST_COUNT:
+        problem = f"{name} is {value}, must be at most {_LARGEST_COUNT}"
+    if problem is not None:
+        raise UserError(f"--plan: {problem}")
+    return value
 
 
 def complete_plan(
