@@ -72,9 +72,6 @@ _Out = Annotated[
         show_default="plan.json and plan.html in the study's folder",
     ),
 ]
-_DeviceFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="YAML file that describes the device.")
-]
 
 
 def plan(
@@ -87,7 +84,6 @@ def plan(
     plan: _Plan = None,
     top: _Top = 10,
     records: _Records = None,
-    device_file: _DeviceFile = None,
     overrides: Overrides = None,
     trusted: TrustedModules = None,
     out: _Out = None,
@@ -110,7 +106,7 @@ def plan(
     from orchestrator.report.terminal import render_text
     from workers.prepare import prepare_driver
 
-    device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
+    device = device_of(spec, name=gpu, devices_per_node=gpus_per_node)
     model, data = prepare_driver(spec)
     request = planning_request(
         spec, model, device, ranks=_counts(gpus), price_per_hour=price, top=top, data=data

@@ -216,11 +216,13 @@ def test_plans_for_this_cpu(spec_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_device_of_the_users_own(spec_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("mine.yaml").write_text(
+    devices = Path("config/plimsoll/devices")
+    devices.mkdir(parents=True)
+    (devices / "mine.yaml").write_text(
         "name: mine\nbased_on: H100-80-SXM\nmemory_bytes: 17179869184\n", encoding="utf-8"
     )
 
-    assert run("plan", spec_path, "--device-file", "mine.yaml", "--gpus-per-node", "2") in (0, None)
+    assert run("plan", spec_path, "--gpu", "mine", "--gpus-per-node", "2") in (0, None)
 
     planned = planned_in(Path("plimsoll-runs/tiny/plan.json"))
     assert planned.device == "mine"
