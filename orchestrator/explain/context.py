@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -82,7 +82,7 @@ def forecast_context(state: SweepState) -> ForecastContext:
     model = model_of(state)
     request = planning_request(spec, model, device, ranks=(_ranks(state),))
     limits = (limit for record in reversed(records) if (limit := memory_limit_of(record)))
-    request = request.limited_to(next(limits, request.limit_bytes))
+    request = replace(request, limit_bytes=next(limits, request.limit_bytes))
     trace = Footprints(spec, request.kind, run_code=False)
     calibration = calibrated(
         shipped_calibration().for_device(device),

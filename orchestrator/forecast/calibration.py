@@ -80,14 +80,9 @@ def calibrated(
     device: Device,
     trace: TraceVariants,
 ) -> Calibration:
-    """Returns the calibration updated by the measured trials of a study.
+    """Returns the calibration updated by the measured trials of one study of a model on a device.
 
-    Args:
-        calibration: The calibration before.
-        records: Records of one study.
-        model: The study's model.
-        device: The device that it ran on.
-        trace: Traces footprints of the study's model.
+    `trace` traces footprints of that model.
     """
     measured = [
         (record.plan, record.outcome) for record in records if isinstance(record.outcome, Measured)

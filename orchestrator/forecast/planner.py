@@ -130,18 +130,9 @@ class Planner:
     """Answers one planning request, with one forecast of each device count."""
 
     def __init__(
-        self,
-        question: PlanningRequest,
-        trace: TraceVariants,
-        calibration: Calibration,
+        self, question: PlanningRequest, trace: TraceVariants, calibration: Calibration
     ) -> None:
-        """Makes a planner for a request.
-
-        Args:
-            question: The request.
-            trace: Traces footprints of its model.
-            calibration: Calibration of the cost model.
-        """
+        """Makes a planner for a request; `trace` traces footprints of its model."""
         self._request = question
         self._trace = trace
         self._calibration = calibration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from orchestrator.host import host_memory_bytes, system_facts
 from search_spaces.costs.footprint import Footprint
@@ -55,10 +55,6 @@ class PlanningRequest:
     def line_bytes(self) -> float:
         """Memory limit minus headroom, in bytes."""
         return self.limit_bytes * (1 - self.spec.objective.headroom)
-
-    def limited_to(self, limit_bytes: int) -> PlanningRequest:
-        """Returns the same request with another memory limit."""
-        return replace(self, limit_bytes=limit_bytes)
 
     def around(self, ranks: int) -> RuleContext:
         """Returns the context of rules on this number of devices."""

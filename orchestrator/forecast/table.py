@@ -87,13 +87,9 @@ class ForecastTable:
         """Plans that can be recommended: hosted, and fit the device."""
         return self.hosted & self.fits_device
 
-    def plan(self, row: int) -> Plan:
-        """Returns the plan in a row."""
-        return self.table.plan(int(row))
-
     def row(self, row: int) -> ForecastRow:
         """Returns the plan in a row with its forecast."""
-        forecasts, plan = self.forecasts, self.plan(row)
+        forecasts, plan = self.forecasts, self.table.plan(row)
         speed = float(forecasts.tokens_per_second_per_device[row])
         used = utilization(self.footprint.work, self.model, self.device, plan.precision, speed)
         return ForecastRow(

@@ -67,7 +67,7 @@ def records_of(tried: Sequence[tuple[Plan, Outcome]]) -> tuple[Record, ...]:
 
 def a_ground(state: SweepState) -> ForecastContext:
     """Returns the uncalibrated forecasts of a study."""
-    question = a_question(spec=state.spec).limited_to(LIMIT)
+    question = replace(a_question(spec=state.spec), limit_bytes=LIMIT)
     return ForecastContext(
         state=state,
         question=question,
