@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import OomFix, Shortage, TrialExplanation
-from orchestrator.explain.untried import MayNotFit, UntriedExplanation
+from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.explain.winner import BaselineComparison, BestExplanation, Seconds
 from orchestrator.report import labels
 from orchestrator.report.format import (
@@ -20,6 +20,7 @@ from orchestrator.report.format import (
 )
 from orchestrator.report.plan_text import (
     forecast_sentence,
+    memory_words,
     percent,
     term_words,
 )
@@ -186,8 +187,8 @@ def untried_reasons(untried: UntriedExplanation, state: SweepState) -> Iterator[
     for one in untried.not_searched:
         others = ", ".join(map(value_words, one.searched))
         yield f"space.{one.knob} does not include {value_words(one.value)}, only {others}"
-    if untried.memory is not None:
-        yield _memory_words(untried.memory)
+    if untried.verdict == "forecast_not_to_fit" and untried.expected is not None:
+        yield f"it {memory_words(untried.expected, untried)}"
     if untried.verdict in ("ruled_out", "not_in_the_space"):
         return
     if (ratio := untried.ratio) is not None and state.best is not None:
@@ -203,24 +204,6 @@ def _end_words(state: SweepState) -> str:
         return f"no end of the sweep is recorded; so far it has {trials}"
     ended = stop_words(state.ended.reason)
     return f"the sweep ended before this plan was reached, after {trials}: {ended}"
-
-
-def _memory_words(reason: MayNotFit) -> str:
-    needed, bound = reason.needed_bytes, gib(reason.bound_bytes)
-    peak = f"its forecast peak is {gib(needed.value)} GiB ({gib(needed.low)} to {gib(needed.high)})"
-    fits = f"{100 * reason.fits:.0f} % likely to fit"
-    match reason.bound:
-        case "host":
-            return (
-                f"it needs {gib(needed.value)} GiB of host memory per node, but {bound} GiB are"
-                " usable"
-            )
-        case "limit":
-            return f"{peak}, above the limit of {bound} GiB: {fits}"
-        case "usable":
-            return f"{peak}, above {bound} GiB, the limit minus the headroom: {fits}"
-        case "certainty":
-            return f"{peak}, too close to the limit of {bound} GiB: {fits}"
 
 
 def explanation_text(explanation: Explanation, state: SweepState) -> Document:
