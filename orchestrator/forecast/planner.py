@@ -91,7 +91,7 @@ class PlanningReport:
 def memory_front(sized: ForecastTable) -> tuple[ForecastRow, ...]:
     """Returns the Pareto front of speed and memory up to the limit, thinned to at most 10 plans."""
     forecasts = sized.forecasts
-    within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.limit_bytes))
+    within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.request.limit_bytes))
     rows = within[front_rows(forecasts.peak_bytes[within], forecasts.samples_per_second[within])]
     rows = thin_front(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
     return tuple(sized.row(int(row)) for row in rows)

@@ -45,7 +45,7 @@ def test_recommends_the_fastest_of_all_that_keep_the_line(answer: PlanningReport
     fastest = told.samples_per_second[
         whole.hosted
         & (told.fits >= RECOMMENDED_FIT_PROBABILITY)
-        & (told.peak_bytes <= whole.line_bytes)
+        & (told.peak_bytes <= whole.request.line_bytes)
     ].max()
 
     assert answer.best is not None
