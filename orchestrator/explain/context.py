@@ -13,7 +13,7 @@ from orchestrator.core.objective import memory_limit_of
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import MOST_RECORDS, Footprints, calibrated, study_device
-from orchestrator.forecast.request import PlanningRequest, TraceVariants, planning_request
+from orchestrator.forecast.request import TraceVariants, planning_request
 from orchestrator.forecast.table import (
     ForecastRow,
     ForecastTable,
@@ -41,7 +41,6 @@ class ForecastContext:
     """
 
     state: SweepState
-    question: PlanningRequest
     calibration: Calibration
     trace: TraceVariants
     sized: ForecastTable
@@ -49,7 +48,7 @@ class ForecastContext:
     @property
     def around(self) -> RuleContext:
         """The context in which rules are checked."""
-        return self.question.around(self.question.ranks[0])
+        return self.sized.request.around(self.sized.ranks)
 
     def expected(self, plan: Plan) -> ForecastRow | None:
         """Returns the forecast of a plan, inside or outside the space; None if it is not legal."""
@@ -58,7 +57,7 @@ class ForecastContext:
             return self.sized.row(int(rows[0]))
         if refusal(plan, self.around) is not None:
             return None
-        return single_plan_table(self.question, plan, self.trace, self.calibration).row(0)
+        return single_plan_table(self.sized.request, plan, self.trace, self.calibration).row(0)
 
     def record_of(self, plan: Plan) -> Record | None:
         """Returns the last record of a plan; None if it was not tried."""
@@ -93,7 +92,6 @@ def forecast_context(state: SweepState) -> ForecastContext:
     )
     return ForecastContext(
         state=state,
-        question=request,
         calibration=calibration,
         trace=trace,
         sized=forecast_table(request, request.ranks[0], trace, calibration),

@@ -86,9 +86,9 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
     known: dict[str, Any] = {
         "study": state.study,
         "like": None if tried is None else tried.number,
-        "limit_bytes": context.question.limit_bytes,
-        "line_bytes": context.question.line_bytes,
-        "node_host_bytes": context.question.device.node_host_bytes,
+        "limit_bytes": context.sized.request.limit_bytes,
+        "line_bytes": context.sized.request.line_bytes,
+        "node_host_bytes": context.sized.request.device.node_host_bytes,
     }
     if isinstance(completed, Refused):
         return UntriedExplanation(plan=None, lossy=(), changes=(), **known, **_ruled_out(completed))

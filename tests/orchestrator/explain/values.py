@@ -70,7 +70,6 @@ def a_ground(state: SweepState) -> ForecastContext:
     question = replace(a_question(spec=state.spec), limit_bytes=LIMIT)
     return ForecastContext(
         state=state,
-        question=question,
         calibration=a_calibration(),
         trace=a_footprint,
         sized=forecast_table(question, 8, a_footprint, a_calibration()),
