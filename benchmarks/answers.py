@@ -197,7 +197,7 @@ def on_surface(surface: Surface, seed: int) -> Swept:
     shares = dict[int, float | None]()
     free = np.ones(len(surface), dtype=bool)
     for _ in range(TRIALS):
-        row = search.next(observed, free).row
+        row = search.several(1, observed, free)[0].row
         free[row] = False
         told = trial(row)
         observed.append(_observation(row, told, HALF_WIDTH / _INTERVAL))

@@ -56,7 +56,7 @@ def question_for(
             "space": dict(space),
         }
     )
-    device = device_of(spec, name=None, file=None, devices_per_node=None)
+    device = device_of(spec, name=None, devices_per_node=None)
     return planning_request(spec, describe(spec.model, spec.train), device, ranks=(ranks,))
 
 

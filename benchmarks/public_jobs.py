@@ -65,7 +65,7 @@ def judge(job: Mapping[str, Any]) -> Judged:
 
     plan = _plan(job)
     spec = _spec(job, plan)
-    device = device_of(spec, name=None, file=None, devices_per_node=None)
+    device = device_of(spec, name=None, devices_per_node=None)
     request = planning_request(spec, describe(spec.model, spec.train), device)
     trace = Footprints(spec, request.kind, run_code=True)
     table = single_plan_table(request, plan, trace, shipped_calibration().for_device(device))

@@ -42,7 +42,7 @@ from orchestrator.tracking.mlflow_callback import MlflowCallback, print_to_stder
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import save_spec, study_storage
-from search_spaces.costs.calibration import Calibration, shipped_calibration
+from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import (
@@ -73,12 +73,7 @@ class SweepStopped(KeyboardInterrupt):
         self.signum = signum
 
 
-def run_sweep(
-    spec: SweepSpec,
-    name: str,
-    callbacks: Sequence[AbstractCallback],
-    calibration: Calibration | None = None,
-) -> SweepState:
+def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback]) -> SweepState:
     """Runs trials on the cluster of a specification until the budget is used up.
 
     Errors in the input are found before Ray starts. An existing study of the same name resumes.
@@ -87,7 +82,6 @@ def run_sweep(
         spec: The specification.
         name: The name of the study.
         callbacks: Callbacks for events; closed at the end.
-        calibration: Calibration that forecasts start from; None: the one that ships with Plimsoll.
 
     Returns:
         The final state.
@@ -99,7 +93,7 @@ def run_sweep(
     """
     with termination_as_interrupt() as termination:
         try:
-            return _prepare_and_run(spec, name, callbacks, calibration, termination)
+            return _prepare_and_run(spec, name, callbacks, termination)
         except KeyboardInterrupt:
             raise SweepStopped(termination.signum) from None
 
@@ -108,7 +102,6 @@ def _prepare_and_run(
     spec: SweepSpec,
     name: str,
     callbacks: Sequence[AbstractCallback],
-    calibration: Calibration | None,
     termination: Termination,
 ) -> SweepState:
     spec, model, data = _prepared(spec, name)
@@ -142,8 +135,7 @@ def _prepare_and_run(
         study.keep_understanding(understanding)
         callbacks = (*_tracking(spec, study.keep_provenance(source)), *callbacks)
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
-        calibration = calibration or shipped_calibration()
-        forecasts = TracedForecasts(spec, model, facts, calibration, tracing.poll)
+        forecasts = TracedForecasts(spec, model, facts, shipped_calibration(), tracing.poll)
         warnings = tuple(_warnings(spec, nodes, groups, head_groups))
         decisions = LineFile(decisions_file(spec, name), print_to_stderr)
         try:

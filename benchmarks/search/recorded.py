@@ -71,7 +71,7 @@ def _question(spec_file: Path, row: Row) -> PlanningRequest:
     if gpu.lower() == _CPU:
         cluster = spec.cluster.model_copy(update={"device": _CPU})
         spec = spec.model_copy(update={"cluster": cluster})
-    device = device_of(spec, name=gpu or None, file=None, devices_per_node=None)
+    device = device_of(spec, name=gpu or None, devices_per_node=None)
     model = describe(spec.model, spec.train)
     return planning_request(spec, model, device, ranks=(round(gpus),) if gpus else ())
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from search_spaces.hardware.device import Device
     from search_spaces.plan import Plan
 
-_NUMBER_DIGITS = 4  # at most; a key has more
+_NUMBER_DIGITS = 4  # of a row of the table, at most
 _MOST = 10**6  # GPUs
 
 _Gpu = Annotated[
@@ -52,7 +52,7 @@ _Plan = Annotated[
     typer.Option(
         "--plan",
         metavar="PLAN",
-        help="Show the breakdown of one plan: its number in the table, its key, or a JSON file.",
+        help="Show the breakdown of one plan: its number in the table, or a JSON file of knobs.",
     ),
 ]
 _Top = Annotated[int, typer.Option(min=1, max=1000, help="Number of plans to show.")]
@@ -72,9 +72,6 @@ _Out = Annotated[
         show_default="plan.json and plan.html in the study's folder",
     ),
 ]
-_DeviceFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="YAML file that describes the device.")
-]
 
 
 def plan(
@@ -87,7 +84,6 @@ def plan(
     plan: _Plan = None,
     top: _Top = 10,
     records: _Records = None,
-    device_file: _DeviceFile = None,
     overrides: Overrides = None,
     trusted: TrustedModules = None,
     out: _Out = None,
@@ -99,7 +95,7 @@ def plan(
     host = [] if host_memory is None else [f"cluster.host_memory_gib={host_memory}"]
     spec = load_spec(spec_path, [*(overrides or ()), *host])
     files = _files(out or [])
-    named = None if plan is None else _read_if_file(plan)
+    named = None if plan is None else _number_or_plan(plan)
 
     from orchestrator.forecast.calibration import Footprints
     from orchestrator.forecast.planner import Planner
@@ -110,7 +106,7 @@ def plan(
     from orchestrator.report.terminal import render_text
     from workers.prepare import prepare_driver
 
-    device = device_of(spec, name=gpu, file=device_file, devices_per_node=gpus_per_node)
+    device = device_of(spec, name=gpu, devices_per_node=gpus_per_node)
     model, data = prepare_driver(spec)
     request = planning_request(
         spec, model, device, ranks=_counts(gpus), price_per_hour=price, top=top, data=data
@@ -191,35 +187,23 @@ def _calibration(study: str | None, planned_for: Device) -> Calibration:
     return calibration
 
 
-def _read_if_file(text: str) -> Plan | str:
-    """Returns the plan in the file that --plan names; a number or a key as it is."""
-    path = Path(text)
-    is_other = _is_number(text) or not (path.suffix == ".json" or is_file(path))
-    return text if is_other else read_plan(path)
+def _number_or_plan(text: str) -> int | Plan:
+    """Returns the number in the table that --plan names, or the plan in the file."""
+    if text.isdecimal() and len(text) <= _NUMBER_DIGITS:
+        return int(text)
+    if not is_file(Path(text)):
+        raise UserError(
+            f"--plan is {text!r}: give a number of the table, or a JSON file of knobs that exists"
+        )
+    return read_plan(Path(text))
 
 
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _NUMBER_DIGITS
-
-
-def _explain(planner: Planner, report: PlanningReport, named: Plan | str) -> None:
+def _explain(planner: Planner, report: PlanningReport, named: int | Plan) -> None:
     from orchestrator.report.plan_document import render_breakdown
 
-    plan = _plan_named(planner, report, named) if isinstance(named, str) else named
-    table_console().print(render_breakdown(planner.explain(plan)))
-
-
-def _plan_named(planner: Planner, report: PlanningReport, text: str) -> Plan:
-    """Returns the plan that --plan names by its number in the table or by its key."""
-    rows = report.recommendation.best
-    if _is_number(text):
-        if 1 <= int(text) <= len(rows):
-            return rows[int(text) - 1].plan
-        raise UserError(f"--plan is {text}: the table has plans 1 to {len(rows)}")
-    plan = planner.plan_with_key(text)
-    if plan is None:
-        raise UserError(
-            f"--plan is {text!r}: no legal plan has this key; give a number of the table, a key"
-            " or a JSON file of knobs"
-        )
-    return plan
+    if isinstance(named, int):
+        rows = report.recommendation.best
+        if not 1 <= named <= len(rows):
+            raise UserError(f"--plan is {named}: the table has plans 1 to {len(rows)}")
+        named = rows[named - 1].plan
+    table_console().print(render_breakdown(planner.explain(named)))

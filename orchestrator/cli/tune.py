@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from orchestrator.api import find_study
 from orchestrator.cli import options
 from orchestrator.cli.console import command_line, print_error, table_console, ui_hint
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
@@ -17,11 +16,6 @@ from orchestrator.cli.result import Result, reserved_stdout
 from search_spaces.errors import UserError
 from search_spaces.specification.load import load_spec, study_name, with_budget
 from workers.models.trust import trust_modules
-
-if TYPE_CHECKING:
-    from search_spaces.costs.calibration import Calibration
-    from search_spaces.specification.schema import SweepSpec
-
 
 _Plain = Annotated[
     bool, typer.Option("--plain", help="Print plain lines instead of the live view.")
@@ -41,13 +35,6 @@ _Validation = Annotated[
         show_default=False,
     ),
 ]
-_Records = Annotated[
-    str | None,
-    typer.Option(
-        metavar="STUDY",
-        help="Also calibrate forecasts with a study: its specification, folder, name or database.",
-    ),
-]
 
 
 def tune(
@@ -57,7 +44,6 @@ def tune(
     plain: _Plain = False,
     events: _Events = False,
     validation: _Validation = None,
-    records: _Records = None,
     overrides: options.Overrides = None,
     trusted: options.TrustedModules = None,
     as_json: options.Json = False,
@@ -78,12 +64,11 @@ def tune(
     from orchestrator.sweep import run_sweep
     from orchestrator.tracking.events import EventFile, EventStream, events_file
 
-    calibration = _calibration(records, spec, name)
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
             view = EventStream(stdout) if events else make_view(plain or ray_logs_enabled())
             listeners = [view, EventFile(events_file(spec, name), print_error)]
-            state = run_sweep(spec, name, listeners, calibration)
+            state = run_sweep(spec, name, listeners)
     except KeyboardInterrupt as stopped:
         again = command_line(
             "tune", spec_path, *options.set_arguments(overrides), *options.trust_arguments(trusted)
@@ -102,14 +87,3 @@ def tune(
         content=lambda: report_document(state),
         code=sweep_exit_code(state.ended.reason, found=state.best is not None),
     )
-
-
-def _calibration(records: str | None, spec: SweepSpec, name: str) -> Calibration:
-    from orchestrator.forecast.calibration import calibrated_for_sweep
-    from search_spaces.costs.calibration import shipped_calibration
-
-    calibration = shipped_calibration()
-    if records is None:
-        return calibration
-    study = find_study(records, option="--records")
-    return calibrated_for_sweep(calibration, study, spec, name)

@@ -7,8 +7,7 @@ uses Ray's metrics.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, final
 
 from orchestrator.core.events import Event, SweepStarted
@@ -16,13 +15,11 @@ from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.tracking.metrics import (
     LABELS,
     METRICS,
-    GroupUse,
     Metric,
     Reading,
     event_readings,
     live_readings,
     study_readings,
-    utilization,
 )
 
 # An agent forgets a gauge that is not set for two of its reporting intervals. An interval is 10 s
@@ -38,18 +35,13 @@ class RayMetrics(AbstractCallback):
     sets all gauges every second, because the agent forgets gauges that are not set.
 
     Args:
-        clock: Seconds since the epoch.
         refresh_seconds: Interval between two updates of the gauges.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.time,
-        refresh_seconds: float = _REFRESH_SECONDS,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, refresh_seconds: float = _REFRESH_SECONDS) -> None:
         self._refresh_seconds = refresh_seconds
-        self._latest: tuple[GroupUse, SweepState] | None = None
+        self._latest: SweepState | None = None
+        self._groups = 1  # trials that can run at the same time
         self._instruments: dict[str, Any] = {}
         self._standing: tuple[Reading, ...] = ()
         # records and validations that `_standing` was computed from
@@ -61,11 +53,12 @@ class RayMetrics(AbstractCallback):
         """Updates counters and histograms; gauges follow within a second."""
         if self._latest is None:
             self._instruments = {metric.name: _instrument(metric, state) for metric in METRICS}
-        used, before = self._latest or (GroupUse(), state)
-        self._latest = utilization(used, event, before), state
+        self._latest = state
         self._write(event_readings(event))
-        if isinstance(event, SweepStarted) and not self._thread.is_alive():
-            self._thread.start()
+        if isinstance(event, SweepStarted):
+            self._groups = event.groups
+            if not self._thread.is_alive():
+                self._thread.start()
 
     def close(self) -> None:
         """Sets the gauges for the last time."""
@@ -77,14 +70,14 @@ class RayMetrics(AbstractCallback):
         is_last = False
         while not is_last:
             is_last = self._closed.wait(self._refresh_seconds)
-            assert self._latest is not None
-            used, state = self._latest
+            state = self._latest
+            assert state is not None
             # a state shares its tuples with the one before unless they changed
             if self._standing_source is None or not _is_source(self._standing_source, state):
                 self._standing_source = (state.records, state.validations)
                 self._standing = tuple(study_readings(state))
             self._write(self._standing)
-            self._write(live_readings(used, state, self._clock()))
+            self._write(live_readings(self._groups, state))
 
     def _write(self, readings: Iterable[Reading]) -> None:
         for reading in readings:

@@ -1,1 +1,1 @@
-"""Explanations: of the best plan, of one trial, of an untried plan, of two trials or studies."""
+"""Explanations: of the best plan, of one trial, or of an untried plan."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import yaml
 
 from orchestrator.core.fingerprints import alike
 from orchestrator.core.objective import memory_limit_of
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import MOST_RECORDS, Footprints, calibrated, study_device
-from orchestrator.forecast.request import PlanningRequest, TraceVariants, planning_request
+from orchestrator.forecast.request import TraceVariants, planning_request
 from orchestrator.forecast.table import (
     ForecastRow,
     ForecastTable,
@@ -22,12 +24,12 @@ from search_spaces.costs.calibration import Calibration, shipped_calibration
 from search_spaces.errors import UserError
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import Values
-from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
+from search_spaces.plan import COUNTS, DEFAULTS, Plan, knob_problem
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.trial import Refused
 
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_LARGEST_COUNT = 999_999_999  # forecasts calculate with 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,7 +41,6 @@ class ForecastContext:
     """
 
     state: SweepState
-    question: PlanningRequest
     calibration: Calibration
     trace: TraceVariants
     sized: ForecastTable
@@ -47,7 +48,7 @@ class ForecastContext:
     @property
     def around(self) -> RuleContext:
         """The context in which rules are checked."""
-        return self.question.around(self.question.ranks[0])
+        return self.sized.request.around(self.sized.ranks)
 
     def expected(self, plan: Plan) -> ForecastRow | None:
         """Returns the forecast of a plan, inside or outside the space; None if it is not legal."""
@@ -56,7 +57,7 @@ class ForecastContext:
             return self.sized.row(int(rows[0]))
         if refusal(plan, self.around) is not None:
             return None
-        return single_plan_table(self.question, plan, self.trace, self.calibration).row(0)
+        return single_plan_table(self.sized.request, plan, self.trace, self.calibration).row(0)
 
     def record_of(self, plan: Plan) -> Record | None:
         """Returns the last record of a plan; None if it was not tried."""
@@ -80,7 +81,7 @@ def forecast_context(state: SweepState) -> ForecastContext:
     model = model_of(state)
     request = planning_request(spec, model, device, ranks=(_ranks(state),))
     limits = (limit for record in reversed(records) if (limit := memory_limit_of(record)))
-    request = request.limited_to(next(limits, request.limit_bytes))
+    request = replace(request, limit_bytes=next(limits, request.limit_bytes))
     trace = Footprints(spec, request.kind, run_code=False)
     calibration = calibrated(
         shipped_calibration().for_device(device),
@@ -91,7 +92,6 @@ def forecast_context(state: SweepState) -> ForecastContext:
     )
     return ForecastContext(
         state=state,
-        question=request,
         calibration=calibration,
         trace=trace,
         sized=forecast_table(request, request.ranks[0], trace, calibration),
@@ -135,28 +135,17 @@ def knob_args(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    """Parses the value of a knob."""
-    if name in COUNTS:
-        if text.isdecimal() and len(text) <= 9 and int(text) >= COUNTS[name]:
-            return int(text)
-        raise UserError(
-            f"--plan {name}={text}: must be a whole number from {COUNTS[name]} to 999999999"
-        )
-    if name in CHOICES:
-        choices = CHOICES[name]
-        for choice in choices:
-            if str(choice).lower() == text.lower() or (
-                isinstance(choice, bool) and _WORDS.get(text.lower()) is choice
-            ):
-                return choice
-        raise UserError(f"--plan {name}={text}: must be one of {', '.join(map(str, choices))}")
+    """Parses the value of a knob as a specification has it, in letters of any case."""
     try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UserError(f"--plan {name}={text}: must lie in 0.0 to 1.0")
-    return share
+        value = yaml.safe_load(text.lower())
+    except (yaml.YAMLError, ValueError):  # a number may have too many digits
+        value = text
+    problem = knob_problem(name, value)
+    if problem is None and name in COUNTS and value > _LARGEST_COUNT:
+        problem = f"{name} is {value}, must be at most {_LARGEST_COUNT}"
+    if problem is not None:
+        raise UserError(f"--plan: {problem}")
+    return value
 
 
 def complete_plan(

@@ -78,7 +78,7 @@ class Shortage:
 
 def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> Shortage:
     """Explains why a trial ran out of device memory, and which changes of one knob fit."""
-    limit = outcome.limit_bytes or context.question.limit_bytes
+    limit = outcome.limit_bytes or context.sized.request.limit_bytes
     expected = context.expected(record.plan)
     wanted = outcome.wanted_bytes
     peak = None if expected is None else expected.forecast.peak_bytes

@@ -10,10 +10,8 @@ from orchestrator.core.objective import quotient
 from orchestrator.core.records import Record
 from orchestrator.explain.context import ForecastContext, complete_plan
 from orchestrator.explain.effects import Change, changes
-from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.search.base import dominated_rows
-from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.knobs.search_defaults import Values
 from search_spaces.plan import Plan
@@ -30,7 +28,6 @@ Verdict = Literal[
     "forecast_to_be_slower",
     "not_reached",  # the sweep ended first, or is still running
 ]
-Bound = Literal["host", "limit", "usable", "certainty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,24 +40,6 @@ class ValueNotSearched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MayNotFit:
-    """The forecast peak exceeds a bound, or is too close to the limit.
-
-    Attributes:
-        bound: Host memory of a node, the limit, the limit minus the headroom, or none: the plan
-            fits, but not surely enough.
-        bound_bytes: The bound, or the limit where there is none.
-        needed_bytes: Forecast peak, or forecast host memory.
-        fits: Probability to fit.
-    """
-
-    bound: Bound
-    bound_bytes: float
-    needed_bytes: Estimate
-    fits: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UntriedExplanation:
     """A plan, and why it was not tried.
 
@@ -69,7 +48,9 @@ class UntriedExplanation:
         rule: Name of the rule that forbids the plan, which `detail` is said by.
         trial: The plan's own trial, or one that ran out of memory with no more need of it.
         not_searched: Values of the plan that the specification does not search.
-        memory: Why the plan may not fit; None if it should.
+        limit_bytes: Memory limit of a device.
+        line_bytes: Memory of a device that plans may use: the limit minus the headroom.
+        node_host_bytes: Memory of a node's host.
         ratio: Forecast speed over that of the best plan.
     """
 
@@ -83,7 +64,9 @@ class UntriedExplanation:
     detail: str = ""
     trial: int | None = None
     not_searched: tuple[ValueNotSearched, ...] = ()
-    memory: MayNotFit | None = None
+    limit_bytes: int
+    line_bytes: float
+    node_host_bytes: int
     expected: ForecastRow | None = None
     ratio: Estimate | None = None
 
@@ -100,19 +83,22 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
     domains = {knob.name: searched[knob.name] for knob in KNOBS}
     completed = complete_plan(knobs, template, domains, state.spec.train.global_batch)
     tried = context.record_of(template)
-    like = None if tried is None else tried.number
+    known: dict[str, Any] = {
+        "study": state.study,
+        "like": None if tried is None else tried.number,
+        "limit_bytes": context.sized.request.limit_bytes,
+        "line_bytes": context.sized.request.line_bytes,
+        "node_host_bytes": context.sized.request.device.node_host_bytes,
+    }
     if isinstance(completed, Refused):
-        return UntriedExplanation(
-            study=state.study, plan=None, lossy=(), like=like, changes=(), **_ruled_out(completed)
-        )
+        return UntriedExplanation(plan=None, lossy=(), changes=(), **known, **_ruled_out(completed))
     expected = context.expected(completed)
     return UntriedExplanation(
-        study=state.study,
         plan=completed,
         lossy=lossy_knobs(completed, state.spec),
-        like=like,
         changes=changes(template, completed),
         expected=expected,
+        **known,
         **_cause(completed, expected, domains, knobs, context),
     )
 
@@ -141,11 +127,11 @@ def _cause(
     if (oom := _dominator(plan, context)) is not None:
         return {"verdict": "dominated", "trial": oom.number, "ratio": ratio}
     verdict: Verdict = "not_reached"  # of a plan that the search could have proposed
-    if (memory := _memory(expected, context)) is not None:
+    if not expected.keeps_headroom:
         verdict = "forecast_not_to_fit"
     elif ratio is not None and ratio.value < 1:
         verdict = "forecast_to_be_slower"
-    return {"verdict": verdict, "memory": memory, "ratio": ratio}
+    return {"verdict": verdict, "ratio": ratio}
 
 
 def _values_outside(
@@ -169,24 +155,6 @@ def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
         ),
         None,
     )
-
-
-def _memory(expected: ForecastRow, context: ForecastContext) -> MayNotFit | None:
-    """Returns the reason why a plan is not expected to fit, None if it is."""
-    question, peak, fits = context.question, expected.forecast.peak_bytes, expected.forecast.fits
-    host, limit = expected.forecast.host_bytes, float(question.limit_bytes)
-    host_limit = HOST_SHARE * question.device.node_host_bytes
-    held = Estimate(value=host, low=host, high=host)
-    bounds: tuple[tuple[Bound, float, Estimate, bool], ...] = (
-        ("host", host_limit, held, host > host_limit),
-        ("limit", limit, peak, peak.value > limit),
-        ("usable", question.line_bytes, peak, peak.value > question.line_bytes),
-        ("certainty", limit, peak, fits < RECOMMENDED_FIT_PROBABILITY),
-    )
-    for bound, size, needed, exceeded in bounds:
-        if exceeded:
-            return MayNotFit(bound=bound, bound_bytes=size, needed_bytes=needed, fits=fits)
-    return None
 
 
 def _speed_ratio(expected: ForecastRow | None, best: Record | None) -> Estimate | None:

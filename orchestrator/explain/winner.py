@@ -1,33 +1,23 @@
-"""Explanation of the best plan, compared to the baseline and the runners-up."""
+"""Explanation of the best plan, compared to the baseline."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from orchestrator.core.objective import quotient, ranked, record_of, speedup
+from orchestrator.core.objective import quotient, record_of, speedup
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
-from orchestrator.explain.effects import (
-    Change,
-    KnobEffect,
-    changes,
-    knob_effects,
-)
-from search_spaces.knobs.registry import lossy_knobs
+from orchestrator.explain.effects import KnobEffect, knob_effects
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured, Outcome
-
-RUNNERS_UP = 3
 
 Seconds = tuple[tuple[str, float, float], ...]  # name of a phase or term, winner's, other's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Competitor:
-    """A plan that the best plan is compared to.
+class BaselineComparison:
+    """The baseline, which the best plan is compared to.
 
     Attributes:
         outcome: How its trial ended; None if it was not tried.
@@ -37,16 +27,12 @@ class Competitor:
         terms: Forecast seconds of a step.
     """
 
-    role: Literal["baseline", "runner-up"]
     trial: int | None
     plan: Plan
-    lossy: tuple[str, ...]  # knobs that change the numerics
     outcome: Outcome | None
     ratio: Estimate | None
     measured: bool
     equal: bool
-    peak_bytes: float | None
-    changes: tuple[Change, ...]
     knob_effects: tuple[KnobEffect, ...]
     phases: Seconds
     terms: Seconds
@@ -54,48 +40,29 @@ class Competitor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestExplanation:
-    """The best plan of a study, and its competitors."""
+    """The best plan of a study; `baseline` is None if that is the best plan."""
 
     study: str
     trial: Record
-    competitors: tuple[Competitor, ...]
+    baseline: BaselineComparison | None
     note: str = ""  # reason if nothing could be forecast
 
 
 def explain_best(
     state: SweepState, best: Record, context: ForecastContext | None, note: str = ""
 ) -> BestExplanation:
-    """Compares the best plan to its competitors; without a context, by measurements alone."""
-    competitors = tuple(_competitors(state, best, context))
-    return BestExplanation(study=state.study, trial=best, competitors=competitors, note=note)
+    """Compares the best plan to the baseline; without a context, by measurements alone."""
+    is_baseline = best.plan == state.space.baseline
+    baseline = None if is_baseline else _comparison(state, best, context)
+    return BestExplanation(study=state.study, trial=best, baseline=baseline, note=note)
 
 
-def _competitors(
+def _comparison(
     state: SweepState, best: Record, context: ForecastContext | None
-) -> Iterator[Competitor]:
-    baseline = state.space.baseline
-    if best.plan != baseline:
-        yield _competitor("baseline", state, best, baseline, context)
-    others = [
-        record.plan
-        for record in ranked(state.by_plan, state.objective)
-        if record.plan not in (best.plan, baseline)
-    ]
-    for plan in others[:RUNNERS_UP]:
-        yield _competitor("runner-up", state, best, plan, context)
-
-
-def _competitor(
-    role: Literal["baseline", "runner-up"],
-    state: SweepState,
-    best: Record,
-    plan: Plan,
-    context: ForecastContext | None,
-) -> Competitor:
+) -> BaselineComparison:
+    plan = state.space.baseline
     tried = record_of(state.by_plan, plan)
-    ratio, peak = speedup(best, tried), None
-    if tried is not None and isinstance(tried.outcome, Measured):
-        peak = float(tried.outcome.memory.peak_bytes)
+    ratio = speedup(best, tried)
     terms: Seconds = ()
     measured = ratio is not None
     best_row = None if context is None else context.expected(best.plan)
@@ -104,20 +71,14 @@ def _competitor(
         seconds = zip(best_row.seconds, row.seconds, strict=True)
         terms = tuple((name, own, other) for (name, own), (_, other) in seconds if own or other)
         if not measured:
-            forecast = row.forecast
-            ratio = quotient(best_row.forecast.samples_per_second, forecast.samples_per_second)
-            peak = peak or forecast.peak_bytes.value
-    return Competitor(
-        role=role,
+            ratio = quotient(best_row.forecast.samples_per_second, row.forecast.samples_per_second)
+    return BaselineComparison(
         trial=None if tried is None else tried.number,
         plan=plan,
-        lossy=lossy_knobs(plan, state.spec),
         outcome=None if tried is None else tried.outcome,
         ratio=ratio,
         measured=measured,
         equal=any(record.plan == plan for record in state.ties),
-        peak_bytes=peak,
-        changes=changes(best.plan, plan),
         knob_effects=() if context is None else knob_effects(best, plan, context),
         phases=_phases(best, tried),
         terms=terms,

@@ -10,7 +10,6 @@ from orchestrator.core.fingerprints import alike
 from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.request import TraceVariants
-from orchestrator.workspace import NamedStudy
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
@@ -81,14 +80,9 @@ def calibrated(
     device: Device,
     trace: TraceVariants,
 ) -> Calibration:
-    """Returns the calibration updated by the measured trials of a study.
+    """Returns the calibration updated by the measured trials of one study of a model on a device.
 
-    Args:
-        calibration: The calibration before.
-        records: Records of one study.
-        model: The study's model.
-        device: The device that it ran on.
-        trace: Traces footprints of the study's model.
+    `trace` traces footprints of that model.
     """
     measured = [
         (record.plan, record.outcome) for record in records if isinstance(record.outcome, Measured)
@@ -139,29 +133,3 @@ def study_device(spec: SweepSpec, records: Sequence[Record]) -> Device:
     device = find_or_estimate_device(name, fingerprint.device_memory_bytes, fingerprint.properties)
     host_bytes = spec.host_memory_bytes or fingerprint.host_memory_bytes
     return device.in_node(spec.cluster.gpus_per_node, host_bytes)
-
-
-def calibrated_for_sweep(
-    calibration: Calibration, study: NamedStudy, tuned: SweepSpec, tuned_name: str
-) -> Calibration:
-    """Returns the calibration updated by another study, which may be of another model.
-
-    Args:
-        calibration: The calibration before.
-        study: The study to learn from. If it is the sweep's own, the calibration is returned as it
-            is: a sweep learns from its own records as they arrive.
-        tuned: Specification of the sweep that needs forecasts.
-        tuned_name: Name of its study.
-
-    Raises:
-        UserError: If there is no such study, its device is unknown, or its model cannot be found
-            or traced.
-    """
-    from orchestrator.study.reader import load_state  # imports Optuna, which is slow
-    from orchestrator.study.storage import storage_url
-
-    spec, name = study.spec, study.name
-    if (name, storage_url(spec, name)) == (tuned_name, storage_url(tuned, tuned_name)):
-        return calibration
-    state = load_state(spec, name)
-    return calibrated_by_study(calibration, state, study_device(spec, state.records))

@@ -46,13 +46,9 @@ class Forecaster:
     def __init__(
         self, *, model: ModelFacts, device: Device, footprint: Footprint, calibration: Calibration
     ) -> None:
-        """Makes a forecaster.
+        """Makes a forecaster of the plans whose variants the footprint has.
 
-        Args:
-            model: Facts about the model.
-            device: The device of each rank.
-            footprint: Footprint of the model, with the variants of all plans to forecast.
-            calibration: The calibration before this study.
+        `device` is that of each rank, and `calibration` the one before this study.
         """
         self._model = model
         self._device = device

@@ -22,7 +22,6 @@ from search_spaces.costs.calibration import Calibration
 from search_spaces.errors import SpecError
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
-from search_spaces.space import build_space
 
 MAX_POINTS = 2_000  # in the chart of all plans
 _FRONT_STEP = 0.03  # least relative speed-up between listed plans of the Pareto front
@@ -92,7 +91,7 @@ class PlanningReport:
 def memory_front(sized: ForecastTable) -> tuple[ForecastRow, ...]:
     """Returns the Pareto front of speed and memory up to the limit, thinned to at most 10 plans."""
     forecasts = sized.forecasts
-    within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.limit_bytes))
+    within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.request.limit_bytes))
     rows = within[front_rows(forecasts.peak_bytes[within], forecasts.samples_per_second[within])]
     rows = thin_front(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
     return tuple(sized.row(int(row)) for row in rows)
@@ -131,18 +130,9 @@ class Planner:
     """Answers one planning request, with one forecast of each device count."""
 
     def __init__(
-        self,
-        question: PlanningRequest,
-        trace: TraceVariants,
-        calibration: Calibration,
+        self, question: PlanningRequest, trace: TraceVariants, calibration: Calibration
     ) -> None:
-        """Makes a planner for a request.
-
-        Args:
-            question: The request.
-            trace: Traces footprints of its model.
-            calibration: Calibration of the cost model.
-        """
+        """Makes a planner for a request; `trace` traces footprints of its model."""
         self._request = question
         self._trace = trace
         self._calibration = calibration
@@ -205,15 +195,6 @@ class Planner:
         """
         table = single_plan_table(self._request, plan, self._trace, self._calibration)
         return breakdown(table, 0, self._calibration)
-
-    def plan_with_key(self, key: str) -> Plan | None:
-        """Returns the legal plan with this key on any requested count, None if there is none."""
-        for ranks in self._request.ranks:
-            space = build_space(self._request.around(ranks), ranks)
-            for plan in space.table:
-                if plan.key == key:
-                    return plan
-        return None
 
     def _forecast(self, ranks: int) -> ForecastTable:
         table = forecast_table(self._request, ranks, self._trace, self._calibration)

@@ -70,13 +70,9 @@ PlanningNote = (
 def planning_notes(
     request: PlanningRequest, longest: int, mean: float, *, offloads: bool
 ) -> tuple[PlanningNote, ...]:
-    """Returns the caveats of a report.
+    """Returns the caveats of a report on samples of these lengths, in tokens.
 
-    Args:
-        request: The request.
-        longest: Tokens of the longest sample.
-        mean: Mean tokens of a sample.
-        offloads: True if any legal plan needs host memory.
+    `offloads` is true if any legal plan needs host memory.
     """
     estimated = (EstimatedDevice(device=request.device.name),) * request.device.estimated
     return (

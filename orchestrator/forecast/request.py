@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from orchestrator.host import host_memory_bytes, system_facts
 from search_spaces.costs.footprint import Footprint
@@ -14,7 +13,7 @@ from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts, DataProfile, ModelFacts
-from search_spaces.hardware.catalogue import find_device, load_device_file
+from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
 from search_spaces.hardware.properties import find_or_estimate_device
@@ -56,10 +55,6 @@ class PlanningRequest:
     def line_bytes(self) -> float:
         """Memory limit minus headroom, in bytes."""
         return self.limit_bytes * (1 - self.spec.objective.headroom)
-
-    def limited_to(self, limit_bytes: int) -> PlanningRequest:
-        """Returns the same request with another memory limit."""
-        return replace(self, limit_bytes=limit_bytes)
 
     def around(self, ranks: int) -> RuleContext:
         """Returns the context of rules on this number of devices."""
@@ -110,13 +105,7 @@ def planning_request(
     )
 
 
-def device_of(
-    spec: SweepSpec,
-    *,
-    name: str | None,
-    file: Path | None,
-    devices_per_node: int | None,
-) -> Device:
+def device_of(spec: SweepSpec, *, name: str | None, devices_per_node: int | None) -> Device:
     """Returns the device to plan for.
 
     The command line takes precedence over `cluster.gpu`, and that over the local GPU, which is
@@ -125,19 +114,15 @@ def device_of(
     Args:
         spec: The specification.
         name: A device name from the command line.
-        file: A device file from the command line.
         devices_per_node: Devices per node; the specification's or the device's if None.
 
     Raises:
         DeviceError: If the named device is unknown, or the local one and cannot be estimated.
-        SpecError: If the file has faults.
-        UserError: If no device is named and this machine has none, or the file defines several.
+        SpecError: If a device file of the user has faults.
+        UserError: If no device is named and this machine has none.
     """
-    if file is not None:
-        device = _from_file(file, name)
-    else:
-        known = name or spec.cluster.gpu
-        device = find_device(known) if known else _local_device(spec)
+    known = name or spec.cluster.gpu
+    device = find_device(known) if known else _local_device(spec)
     return device.in_node(devices_per_node or spec.cluster.gpus_per_node, spec.host_memory_bytes)
 
 
@@ -148,20 +133,6 @@ def default_ranks(spec: SweepSpec, device: Device) -> int:
     if device.link_kind == "memory":
         return max((os.cpu_count() or 1) // spec.cluster.cpus_per_worker, 1)
     return min(device.node_devices, 8)
-
-
-def _from_file(file: Path, name: str | None) -> Device:
-    devices = load_device_file(file)
-    if name is None:
-        if len(devices) == 1:
-            return devices[0]
-        names = ", ".join(device.name for device in devices)
-        raise UserError(f"{file} defines {len(devices)} devices: choose one with --gpu: {names}")
-    matching = [device for device in devices if name in (device.name, *device.aliases)]
-    if not matching:
-        names = ", ".join(device.name for device in devices)
-        raise UserError(f"{file} does not define device {name!r}, only {names}")
-    return matching[0]
 
 
 def _local_device(spec: SweepSpec) -> Device:

@@ -19,14 +19,11 @@ from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.errors import UserError
-from search_spaces.facts import ModelFacts
-from search_spaces.hardware.device import Device
 from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.rules.registry import refusal
 from search_spaces.space import build_space
-from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Ceiling, PlanForecast
 
 _DIGITS = 9  # forecasts that agree in these are equal
@@ -64,16 +61,12 @@ class ForecastTable:
     """The legal plans of a request on `ranks` devices, with their forecasts.
 
     `ruled_out` counts the combinations that each rule forbids. `hosted` marks plans whose offload
-    fits into host memory. `fits_device` marks those with an expected peak below `line_bytes`, and
+    fits into host memory. `fits_device` marks those with an expected peak within usable memory, and
     within the limit with a probability of `RECOMMENDED_FIT_PROBABILITY`.
     """
 
-    spec: SweepSpec
-    model: ModelFacts
-    device: Device
+    request: PlanningRequest
     ranks: int
-    limit_bytes: int
-    line_bytes: float
     table: PlanTable
     footprint: Footprint
     work: Workload
@@ -87,15 +80,12 @@ class ForecastTable:
         """Plans that can be recommended: hosted, and fit the device."""
         return self.hosted & self.fits_device
 
-    def plan(self, row: int) -> Plan:
-        """Returns the plan in a row."""
-        return self.table.plan(int(row))
-
     def row(self, row: int) -> ForecastRow:
         """Returns the plan in a row with its forecast."""
-        forecasts, plan = self.forecasts, self.plan(row)
+        forecasts, plan = self.forecasts, self.table.plan(row)
         speed = float(forecasts.tokens_per_second_per_device[row])
-        used = utilization(self.footprint.work, self.model, self.device, plan.precision, speed)
+        model, device = self.request.model, self.request.device
+        used = utilization(self.footprint.work, model, device, plan.precision, speed)
         return ForecastRow(
             key=plan.key,
             plan=plan,
@@ -112,7 +102,7 @@ class ForecastTable:
             recomputed=float(forecasts.recomputed[row]),
             hidden_seconds=float(forecasts.hidden_seconds[row]),
             equivalent_plans=len(equal_rows(forecasts, row)),
-            lossy=lossy_knobs(plan, self.spec),
+            lossy=lossy_knobs(plan, self.request.spec),
         )
 
 
@@ -154,26 +144,17 @@ def _table_of(
     work = workload_of(footprint, request.device, plan_features(table, request.model, footprint))
     forecasts = forecast(work, calibration, float(request.limit_bytes))
     return ForecastTable(
-        spec=request.spec,
-        model=request.model,
-        device=request.device,
+        request=request,
         ranks=ranks,
-        limit_bytes=request.limit_bytes,
-        line_bytes=request.line_bytes,
         table=table,
         footprint=footprint,
         work=work,
         forecasts=forecasts,
         ruled_out=ruled_out,
         hosted=forecasts.host_share <= 1,
-        fits_device=_recommendable(forecasts, request.line_bytes),
+        fits_device=(forecasts.peak_bytes <= request.line_bytes)
+        & (forecasts.fits >= RECOMMENDED_FIT_PROBABILITY),
     )
-
-
-def _recommendable(forecasts: Forecasts, line_bytes: float) -> Flags:
-    likely = forecasts.fits >= RECOMMENDED_FIT_PROBABILITY
-    within: Flags = (forecasts.peak_bytes <= line_bytes) & likely
-    return within
 
 
 def fastest(forecasts: Forecasts, among: Flags) -> Counts:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import OomFix, Shortage, TrialExplanation
-from orchestrator.explain.untried import MayNotFit, UntriedExplanation
-from orchestrator.explain.winner import BestExplanation, Competitor, Seconds
+from orchestrator.explain.untried import UntriedExplanation
+from orchestrator.explain.winner import BaselineComparison, BestExplanation, Seconds
 from orchestrator.report import labels
 from orchestrator.report.format import (
     gib,
@@ -20,6 +20,7 @@ from orchestrator.report.format import (
 )
 from orchestrator.report.plan_text import (
     forecast_sentence,
+    memory_words,
     percent,
     term_words,
 )
@@ -34,28 +35,28 @@ _MOST_PARTS = 3  # terms or phases of a step, per direction
 _SMALLEST = 0.01  # share of a step from which on a change is listed
 
 
-def competitor_sentence(competitor: Competitor) -> str:
-    """Compares the speed of the best plan with one competitor."""
-    if competitor.ratio is None:
-        outcome = competitor.outcome
+def baseline_sentence(baseline: BaselineComparison) -> str:
+    """Compares the speed of the best plan with the baseline."""
+    if baseline.ratio is None:
+        outcome = baseline.outcome
         ended = "it was not run" if outcome is None else labels.outcome_words(outcome)
         return f"no speed comparison: {ended}"
-    source = "measured" if competitor.measured else "forecast"
-    if not competitor.measured and competitor.outcome is not None:
-        source += f"; its trial: {labels.outcome_words(competitor.outcome)}"
-    equal = "; statistically equal" if competitor.equal else ""
-    return f"the best plan has {ratio_words(competitor.ratio)} its speed ({source}){equal}"
+    source = "measured" if baseline.measured else "forecast"
+    if not baseline.measured and baseline.outcome is not None:
+        source += f"; its trial: {labels.outcome_words(baseline.outcome)}"
+    equal = "; statistically equal" if baseline.equal else ""
+    return f"the best plan has {ratio_words(baseline.ratio)} its speed ({source}){equal}"
 
 
-def time_sentences(competitor: Competitor) -> Iterator[str]:
+def time_sentences(baseline: BaselineComparison) -> Iterator[str]:
     """Says which parts of a step got faster: measured by phase, forecast by term."""
-    if competitor.phases:
-        best = sum(seconds for _, seconds, _ in competitor.phases)
-        other = sum(seconds for _, _, seconds in competitor.phases)
-        parts = _saved(competitor.phases, lambda name: name)
+    if baseline.phases:
+        best = sum(seconds for _, seconds, _ in baseline.phases)
+        other = sum(seconds for _, _, seconds in baseline.phases)
+        parts = _saved(baseline.phases, lambda name: name)
         yield f"measured: a step takes {_ms(best)} instead of {_ms(other)} ({parts})"
-    if competitor.terms:
-        yield f"forecast: {_saved(competitor.terms, term_words)}"
+    if baseline.terms:
+        yield f"forecast: {_saved(baseline.terms, term_words)}"
 
 
 def _saved(seconds: Seconds, words: Callable[[str], str]) -> str:
@@ -186,8 +187,8 @@ def untried_reasons(untried: UntriedExplanation, state: SweepState) -> Iterator[
     for one in untried.not_searched:
         others = ", ".join(map(value_words, one.searched))
         yield f"space.{one.knob} does not include {value_words(one.value)}, only {others}"
-    if untried.memory is not None:
-        yield _memory_words(untried.memory)
+    if untried.verdict == "forecast_not_to_fit" and untried.expected is not None:
+        yield f"it {memory_words(untried.expected, untried)}"
     if untried.verdict in ("ruled_out", "not_in_the_space"):
         return
     if (ratio := untried.ratio) is not None and state.best is not None:
@@ -203,24 +204,6 @@ def _end_words(state: SweepState) -> str:
         return f"no end of the sweep is recorded; so far it has {trials}"
     ended = stop_words(state.ended.reason)
     return f"the sweep ended before this plan was reached, after {trials}: {ended}"
-
-
-def _memory_words(reason: MayNotFit) -> str:
-    needed, bound = reason.needed_bytes, gib(reason.bound_bytes)
-    peak = f"its forecast peak is {gib(needed.value)} GiB ({gib(needed.low)} to {gib(needed.high)})"
-    fits = f"{100 * reason.fits:.0f} % likely to fit"
-    match reason.bound:
-        case "host":
-            return (
-                f"it needs {gib(needed.value)} GiB of host memory per node, but {bound} GiB are"
-                " usable"
-            )
-        case "limit":
-            return f"{peak}, above the limit of {bound} GiB: {fits}"
-        case "usable":
-            return f"{peak}, above {bound} GiB, the limit minus the headroom: {fits}"
-        case "certainty":
-            return f"{peak}, too close to the limit of {bound} GiB: {fits}"
 
 
 def explanation_text(explanation: Explanation, state: SweepState) -> Document:
@@ -248,37 +231,18 @@ def explanation_text(explanation: Explanation, state: SweepState) -> Document:
 
 
 def _best_sections(explanation: BestExplanation, state: SweepState) -> Iterator[Section]:
-    for one in explanation.competitors:
-        if one.role == "baseline":
-            trial = "not run" if one.trial is None else f"trial {one.trial}"
-            plan = labels.labelled_plan(one.plan, state.spec)
-            note = "effect: the best plan over the plan that differs in this knob alone"
-            effects = (effects_table(one.knob_effects), f"{note}; knobs interact")
-            yield Section(
-                title=f"Against the baseline: {plan} ({trial})",
-                blocks=(
-                    competitor_sentence(one),
-                    *(effects if one.knob_effects else ()),
-                    *time_sentences(one),
-                ),
-            )
-    runners_up = [one for one in explanation.competitors if one.role == "runner-up"]
-    if runners_up:
-        yield Section(title="Against the runners-up", blocks=(_runners_up_table(runners_up),))
-
-
-def _runners_up_table(runners_up: Sequence[Competitor]) -> Table:
-    return Table(
-        titles=("#trial", "#speed of the best over it", "", "#peak GiB", "the best has"),
-        rows=tuple(
-            (
-                str(one.trial),
-                "-" if one.ratio is None else ratio_words(one.ratio),
-                "equal" if one.equal else "",
-                "-" if one.peak_bytes is None else gib(one.peak_bytes),
-                change_words(one.changes) + labels.lossy_suffix(one.plan, one.lossy),
-            )
-            for one in runners_up
+    if (baseline := explanation.baseline) is None:
+        return
+    trial = "not run" if baseline.trial is None else f"trial {baseline.trial}"
+    plan = labels.labelled_plan(baseline.plan, state.spec)
+    note = "effect: the best plan over the plan that differs in this knob alone"
+    effects = (effects_table(baseline.knob_effects), f"{note}; knobs interact")
+    yield Section(
+        title=f"Against the baseline: {plan} ({trial})",
+        blocks=(
+            baseline_sentence(baseline),
+            *(effects if baseline.knob_effects else ()),
+            *time_sentences(baseline),
         ),
     )
 

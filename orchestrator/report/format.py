@@ -87,15 +87,10 @@ def count_words(count: int) -> str:
     return f"{scaled:#.3g} {'B' if prefix == 'G' else prefix}".replace(". ", " ")
 
 
-def si_scaled(value: float, smallest: float = 1e3) -> tuple[float, str]:
-    """Returns a value divided by a power of 1000, and the SI prefix of that power.
-
-    Args:
-        value: The value.
-        smallest: Smallest power that has a prefix.
-    """
+def si_scaled(value: float) -> tuple[float, str]:
+    """Returns a value divided by a power of 1000, and the SI prefix of that power."""
     for factor, prefix in _UNITS:
-        if abs(value) >= factor >= smallest:
+        if abs(value) >= factor:
             return value / factor, prefix
     return value, ""
 

@@ -81,15 +81,9 @@ def bar(share: float, width: int, label: str, line: float | None = None) -> Text
 
 
 def dashboard(state: SweepState, *, now: float, width: int, height: int) -> RenderableType:
-    """Draws a sweep on `width` x `height` characters.
+    """Draws a sweep on `width` x `height` characters, at `now` seconds since the epoch.
 
     It is never higher than the terminal: rich cannot redraw lines that have scrolled away.
-
-    Args:
-        state: The sweep.
-        now: Seconds since the epoch.
-        width: Characters.
-        height: Lines.
     """
     rows = Table.grid(padding=(0, 1), expand=True)
     rows.add_column(style="bold", width=_LABEL_COLUMNS - 1, no_wrap=True)

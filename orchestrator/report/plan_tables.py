@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from orchestrator.forecast.breakdown import Quantity, Term
+from orchestrator.forecast.breakdown import Term
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.report import plan_text
-from orchestrator.report.format import gib, mfu_words, si_scaled, significant
+from orchestrator.report.format import gib, mfu_words, significant
 from orchestrator.report.sections import Table
 
 
@@ -80,7 +80,7 @@ def _count_cells(size: ScaleResult, smallest: ForecastRow | None, prices: int) -
 
 
 def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
-    """Lists the terms of a step's time or the categories of its memory, with their breakdown."""
+    """Lists the terms of a step's time or the categories of its memory."""
     total = sum(term.amount for term in terms)
     words = plan_text.term_words if seconds else plan_text.category_words
 
@@ -93,29 +93,11 @@ def terms_table(terms: Sequence[Term], *, seconds: bool) -> Table:
             amount(term.amount),
             plan_text.percent(term.amount / total),
             "-" if abs(term.scale - 1) < 0.005 else f"x {term.scale:.2f}",
-            "; ".join(quantity_words(quantity) for quantity in term.of),
         )
         for term in sorted(terms, key=lambda term: -term.amount)
         if term.amount
     ]
     name, unit = ("term", "#ms") if seconds else ("category", "#GiB")
-    titles = (name, unit, "#share", "#correction", "breakdown")
-    rows.append(("total", amount(total), "", "", ""))
+    titles = (name, unit, "#share", "#correction")
+    rows.append(("total", amount(total), "", ""))
     return Table(titles=titles, rows=tuple(rows), bold={len(rows) - 1})
-
-
-def quantity_words(quantity: Quantity) -> str:
-    """Formats a quantity with its name and unit: `work per device 3.2 PFLOP`."""
-    name = plan_text.QUANTITY_WORDS.get(quantity.name, quantity.name.replace("_", " "))
-    name = name.format(precision=quantity.precision)
-    value, unit = quantity.value, quantity.unit
-    if unit == "share":
-        return f"{name} {plan_text.percent(value)}"
-    if unit == "B":
-        return f"{name} {gib(value)} GiB"
-    if unit == "s":
-        return f"{name} {significant(1e3 * value)} ms"
-    scaled, prefix = si_scaled(value, smallest=1e6)
-    figure = f"{scaled:,.0f}" if scaled >= 1000 else f"{scaled:.4g}"
-    gap = " " if prefix and unit[:1].islower() else ""
-    return f"{name} {figure} {prefix}{gap}{unit}".rstrip()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.forecast import planning_notes as notes
-from orchestrator.forecast.breakdown import QuantityName
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.format import gib, significant
@@ -36,22 +36,6 @@ CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
         "gathered": "gathered weights",
         "buffers": "communication buffers",
         "outside": "context and libraries",
-    }
-)
-
-QUANTITY_WORDS: Mapping[QuantityName, str] = MappingProxyType(
-    {
-        "bandwidth": "peak",
-        "bubble_ratio": "(stages - 1) / micro-batches",
-        "hidden_states": "hidden states per micro-batch",
-        "micro_batches": "micro-batches",
-        "overlapped": "overlapped with compute",
-        "peak_share": "share of the {precision} peak",
-        "rank_buffers": "per rank",
-        "sharding": "sharded over",
-        "state_size": "state",
-        "unfused_traffic": "memory traffic without fusion",
-        "work": "work per device",
     }
 )
 
@@ -109,7 +93,9 @@ def answer_sentence(report: PlanningReport) -> str:
     where = f"{report.model} on {devices(report, recommendation.ranks)}"
     if best is None:
         assert recommendation.nearest is not None
-        return f"{where}: no plan fits; {_nearest(recommendation.nearest, report)}"
+        nearest = recommendation.nearest
+        needs = memory_words(nearest, report)
+        return f"{where}: no plan fits; the closest plan ({expected_words(nearest)}) {needs}"
     rate = best.forecast.samples_per_second
     memory = f"{gib(best.forecast.peak_bytes.value)} of {gib(report.limit_bytes)} GiB"
     if best.forecast.host_bytes:
@@ -122,19 +108,19 @@ def answer_sentence(report: PlanningReport) -> str:
     )
 
 
-def _nearest(nearest: ForecastRow, report: PlanningReport) -> str:
-    forecast, host_bytes = nearest.forecast, nearest.forecast.host_bytes
-    if host_bytes > HOST_SHARE * report.node_host_bytes:
-        usable = HOST_SHARE * report.node_host_bytes
+def memory_words(row: ForecastRow, room: PlanningReport | UntriedExplanation) -> str:
+    """Compares the memory that a plan needs with the room there is: of a host, or of a device."""
+    forecast, host_bytes = row.forecast, row.forecast.host_bytes
+    if host_bytes > HOST_SHARE * room.node_host_bytes:
+        usable = HOST_SHARE * room.node_host_bytes
         return (
-            f"the closest plan ({expected_words(nearest)}) needs {gib(host_bytes)} GiB of host"
-            f" memory per node, which has {gib(report.node_host_bytes)}: with a tenth kept free,"
+            f"needs {gib(host_bytes)} GiB of host memory per node, which has"
+            f" {gib(room.node_host_bytes)}: with a tenth kept free,"
             f" {gib(host_bytes - usable)} GiB are lacking"
         )
     return (
-        f"the closest plan ({expected_words(nearest)}) needs {gib(forecast.peak_bytes.value)} GiB"
-        f" per device and is {percent(forecast.fits)} likely to fit; usable are"
-        f" {gib(report.line_bytes)} of {gib(report.limit_bytes)} GiB"
+        f"needs {gib(forecast.peak_bytes.value)} GiB per device and is {percent(forecast.fits)}"
+        f" likely to fit; usable are {gib(room.line_bytes)} of {gib(room.limit_bytes)} GiB"
     )
 
 

@@ -25,13 +25,7 @@ _REPEAT = "plimsoll tune sweep.yaml\nplimsoll export sweep.yaml\nplimsoll report
 
 
 def report_page(state: SweepState, context: ForecastContext | None = None, note: str = "") -> str:
-    """Renders the HTML of the page, which includes all its scripts and styles.
-
-    Args:
-        state: The sweep.
-        context: Forecasts of its plans.
-        note: Reason if there are none.
-    """
+    """Renders the HTML of the page, with its scripts; `note` says why there are no forecasts."""
     document = sweep_document(state, context, note)
     return render_page(document, sweep_charts(state, context))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -37,7 +36,7 @@ OUTSIDE = "outside the allocator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The used part of the budget; `left_seconds` is None until a trial has ended.
+    """The used part of the budget; `left_seconds` is None until it has a pace.
 
     `trials_of` is the budget of trials, or the number of plans if there are fewer.
     """
@@ -61,21 +60,15 @@ ANATOMY_WORDS = MappingProxyType(
 
 
 def progress(state: SweepState, now: float) -> Progress:
-    """Returns the budget used at `now` and the time left.
-
-    It is estimated from the median trial, from how many trials of this driver ran at the same time,
-    and from how fast they use GPU-hours.
-    """
+    """Returns the budget used at `now`, and the time left at the pace of this driver's trials."""
     budget = state.spec.budget
     seconds_of = budget.minutes * _SECONDS_PER_MINUTE
     seconds = max(now - state.budget_began_at, 0.0)
     count = completed_trials(state)
     trials_of = max(count, min(budget.trials, len(state.space.candidates)))
     remaining = None
-    if state.records:
-        median = statistics.median(trial_seconds(record) for record in state.records)
-        own = state.records[state.resumed :]
-        by_trials = (trials_of - count) * median / _at_once(own)
+    if own := state.records[state.resumed :]:
+        by_trials = (trials_of - count) * seconds / len(own)
         by_gpus = math.inf
         if budget.gpu_hours is not None and (used := rank_hours(own)):
             by_gpus = seconds * (budget.gpu_hours - rank_hours(state.records)) / used
@@ -87,18 +80,6 @@ def progress(state: SweepState, now: float) -> Progress:
         seconds_of=seconds_of,
         left_seconds=remaining,
     )
-
-
-def _at_once(records: Sequence[Record]) -> float:
-    if not records:
-        return 1.0
-    span = max(one.ended_at for one in records) - min(one.started_at for one in records)
-    return max(sum(map(trial_seconds, records)) / span, 1.0) if span > 0 else 1.0
-
-
-def trial_seconds(record: Record) -> float:
-    """Returns the wall-clock time of a trial in seconds."""
-    return max(record.ended_at - record.started_at, 0.0)
 
 
 def baseline_record(state: SweepState) -> Record | None:

@@ -12,7 +12,6 @@ from orchestrator.core.objective import (
     best,
     memory_of,
     outcome_counts,
-    quotient,
     score,
     speedup,
     throughput,
@@ -43,7 +42,6 @@ from search_spaces.trial import Measured
 _MOST_NUMBERS = 12  # trial numbers in a list
 # Share by which two trials of a plan differ on a quiet machine, with 95 %
 _LEAST_DIFFERENCE = 0.01
-_OVERLAP = 0.5  # share of its time from which on a trial counts as run next to others
 
 
 def best_sentence(state: SweepState) -> str:
@@ -292,44 +290,6 @@ def forecast_sentence(state: SweepState) -> str:
     return f"the median forecast error of {trials} is {100 * speed:.0f} % in speed{memory}"
 
 
-def contention_sentence(state: SweepState) -> str:
-    """Reports contention between trials; empty if no trial ran next to another.
-
-    The evidence is a plan whose trial ran next to others and whose validation ran alone.
-    """
-    shared = {one.number: one for one in state.records if _ran_concurrently(one, state.records)}
-    if not shared:
-        return ""
-    number, ratio = 0, None
-    for validation in state.validations:
-        beside = shared[validation.number].outcome if validation.number in shared else None
-        if isinstance(beside, Measured) and isinstance(validation.outcome, Measured):
-            alone = validation.outcome.samples_per_second
-            number, ratio = validation.number, quotient(alone, beside.samples_per_second)
-    if ratio is None:
-        return (
-            "trials ran side by side; contention between them is unknown, because no plan of such"
-            " a trial was validated alone"
-        )
-    evidence = f"alone, trial {number}'s plan ran at {ratio_words(ratio)} its speed next to others"
-    if ratio.low > 1:
-        return (
-            f"trials slowed each other down: {evidence}; set cluster.groups: 1 to measure one at a"
-            " time, or cluster.share_nodes: false to keep them on separate nodes"
-        )
-    return f"trials did not slow each other down beyond their intervals: {evidence}"
-
-
-def _ran_concurrently(record: Record, others: tuple[Record, ...]) -> bool:
-    length = record.ended_at - record.started_at
-    shared = sum(
-        max(min(record.ended_at, other.ended_at) - max(record.started_at, other.started_at), 0.0)
-        for other in others
-        if other.number != record.number
-    )
-    return length > 0 and shared >= _OVERLAP * length
-
-
 def evidence_sentences(state: SweepState) -> Iterator[str]:
     """Yields the evidence for the best plan; nothing without one."""
     if state.best is None:
@@ -340,7 +300,6 @@ def evidence_sentences(state: SweepState) -> Iterator[str]:
         repeats_sentence(state),
         *labels.validation_sentences(state),
         mfu_sentence(outcome.mfu, outcome.ceiling, outcome.paper_mfu),
-        contention_sentence(state),
         labels.fingerprint_sentence(state),
         regret_sentence(state),
     )

@@ -47,10 +47,7 @@ def first_pick_score(seen: Scores) -> Numbers:
 def exceedance(scores: Scores, threshold: float, widening: float) -> float:
     """Returns the sum of the candidates' chances to be feasible and above a threshold.
 
-    Args:
-        scores: The candidates.
-        threshold: A value of the objective.
-        widening: Factor of the standard deviations.
+    `threshold` is a value of the objective, `widening` a factor of the standard deviations.
     """
     standardized = (scores.mean - threshold) / (widening * scores.deviation)
     return float((scores.chance * ndtr(standardized)).sum())

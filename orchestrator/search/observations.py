@@ -185,12 +185,7 @@ def observation_of(record: Record, row: int, spec: SweepSpec) -> Observation | N
 
 
 def interval_noise(value: float, high: float) -> float:
-    """Returns the standard deviation of a throughput's logarithm, from its 95 % interval.
-
-    Args:
-        value: The throughput.
-        high: The upper end of its interval.
-    """
+    """Returns the standard deviation of a throughput's logarithm, from its 95 % interval's end."""
     return max(math.log(max(high, value) / value) / _INTERVAL, _MIN_NOISE)
 
 

@@ -75,13 +75,7 @@ class OptunaProposer(AbstractProposer):
     """
 
     def __init__(self, space: Space, spec: SweepSpec, seed: int) -> None:
-        """Makes the sampler.
-
-        Args:
-            space: The plans to propose from.
-            spec: The specification, with the sampler's name, the objective and its constraints.
-            seed: Random seed of the sampler.
-        """
+        """Makes the sampler that the specification names, with its objective and constraints."""
         self._name = name = spec.study.sampler
         self._ranking = PlimsollProposer(space, spec, spec.study.seed)
         self._table = space.table

@@ -23,7 +23,7 @@ from orchestrator.search.encoding import Distributions, distributions, position,
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, observation_of, with_deviation
 from orchestrator.search.search import CandidatePool, Search, Suggestion
-from orchestrator.search.transfer import EarlierStudy, TransferredTrial, transferred_trials
+from orchestrator.search.transfer import EarlierStudy, transferred_records
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
@@ -317,22 +317,21 @@ class _CandidateSet:
             return
         self._compared = True
         for number, study in enumerate(earlier, start=1):
-            for trial in transferred_trials([study], latest.fingerprint):
-                self._transfer(trial, number, latest, spec)
+            for record, std in transferred_records(study, latest.fingerprint):
+                for transferred in self._transferred_from(record, latest, spec):
+                    self._transferred.append(replace(transferred, study=number, transfer_std=std))
+                    if transferred.measured:
+                        self.measured_by[transferred.row] = study.name
 
-    def _transfer(
-        self, trial: TransferredTrial, study: int, latest: Record, spec: SweepSpec
-    ) -> None:
-        other_limit, limit = memory_limit_of(trial.record), memory_limit_of(latest)
+    def _transferred_from(
+        self, record: Record, latest: Record, spec: SweepSpec
+    ) -> Iterator[Observation]:
+        """Yields what another study's record says here, where the memory limit may be another."""
+        other_limit, limit = memory_limit_of(record), memory_limit_of(latest)
         shift = math.log(other_limit / limit) if other_limit and limit else 0.0
-        for observation in self._observations_of(trial.record, spec):
+        for observation in self._observations_of(record, spec):
             share = None if observation.log_share is None else observation.log_share + shift
-            transferred = replace(
-                observation, study=study, transfer_std=trial.transfer_std, log_share=share
-            )
-            self._transferred.append(transferred)
-            if transferred.measured:
-                self.measured_by[transferred.row] = trial.study
+            yield replace(observation, log_share=share)
 
     def _observations_of(self, record: Record, spec: SweepSpec) -> Iterator[Observation]:
         for row in self.rows_of(record.plan):

@@ -104,12 +104,12 @@ class BatchVariance:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidatePool:
-    """The candidates with their features, forecasts and costs.
+    """The candidates with their features and forecasts.
 
     `log_rate` and `log_share` are forecasts of throughput and of the peak over the memory limit,
     None without a forecast. `rate_parts` and `share_parts`, of shape (candidates, coefficients),
-    say how far a standard deviation of each of a forecast's coefficients moves it. `seconds` is
-    the expected duration of each trial, `aim` the objective.
+    say how far a standard deviation of each of a forecast's coefficients moves it. `aim` is the
+    objective.
     """
 
     features: Numbers
@@ -117,7 +117,6 @@ class CandidatePool:
     log_share: Numbers | None
     rate_parts: Numbers | None = None
     share_parts: Numbers | None = None
-    seconds: Numbers | None = None
     aim: SearchObjective = _FASTEST
 
     def __len__(self) -> int:
@@ -169,16 +168,6 @@ class Search:
         )
         self._random = np.random.default_rng(seed)
 
-    def next(
-        self,
-        observations: Sequence[Observation],
-        free: Flags,
-        pending: Sequence[int] = (),
-        seconds: Numbers | None = None,
-    ) -> Suggestion:
-        """Returns the best candidate to try; arguments as for `several`."""
-        return self.several(1, observations, free, pending, seconds)[0]
-
     def several(
         self,
         count: int,
@@ -195,7 +184,7 @@ class Search:
             free: Marks the candidates that may be tried, at least one; of shape (candidates,).
             pending: Candidates of running trials. They are fantasized, as are earlier members of
                 the batch, and count as incumbents if they probably fit.
-            seconds: Expected durations now, in place of those of the pool.
+            seconds: Expected duration of each trial, of shape (candidates,); all are equal if None.
         """
         fitted = self._fit(subsample(observations))
         incumbent = self._incumbent(fitted)
@@ -204,7 +193,6 @@ class Search:
         rate, whitened = learned.jointly(rows)
         predictions = self._predict(fitted, rows, rate)
         threshold = -np.inf if incumbent is None else max(incumbent.value, pending_value)
-        durations = self._pool.seconds if seconds is None else seconds
         batch_variance: BatchVariance | None = None
         batch = list[Suggestion]()
         remaining = np.arange(len(rows))  # positions in `rows` that are not chosen yet
@@ -217,7 +205,7 @@ class Search:
                 if incumbent is None
                 else expected_improvement(scores.mean, scores.deviation, threshold)
             )
-            ranking = self._ranking(scores, improvement, candidates, visited, durations)
+            ranking = self._ranking(scores, improvement, candidates, visited, seconds)
             at = self._highest(ranking)
             visited.add(int(candidates[at]))
             batch.append(self._suggestion(at, candidates, scores, ranking, improvement, incumbent))
@@ -239,7 +227,7 @@ class Search:
         improvement: Numbers | None,
         rows: Rows,
         visited: set[int],
-        durations: Numbers | None,
+        seconds: Numbers | None,
     ) -> Numbers:
         """Returns the scores to rank candidates by; `visited` are tried, running or chosen."""
         if 0 < len(visited) < self._distant_trials:
@@ -248,7 +236,7 @@ class Search:
         if improvement is None:
             return first_pick_score(scores)
         ranking = constrained_improvement(improvement * scores.reach, scores.fits)
-        return ranking if durations is None else ranking / durations[rows]
+        return ranking if seconds is None else ranking / seconds[rows]
 
     def _highest(self, ranking: Numbers) -> int:
         top = np.flatnonzero(ranking >= ranking.max() - 1e-12 * abs(ranking.max()))

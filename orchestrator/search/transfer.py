@@ -24,25 +24,13 @@ class EarlierStudy:
     records: tuple[Record, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferredTrial:
-    """A record of another study, with its uncertainty here (standard deviation of logarithms)."""
+def transferred_records(study: EarlierStudy, ours: Fingerprint) -> list[tuple[Record, float]]:
+    """Returns the records of another study that apply to this hardware, each with its uncertainty.
 
-    study: str
-    record: Record
-    transfer_std: float
-
-
-def transferred_trials(
-    studies: Iterable[EarlierStudy], ours: Fingerprint
-) -> tuple[TransferredTrial, ...]:
-    """Returns the trials of other studies that apply to this hardware and software."""
-    return tuple(
-        TransferredTrial(study=study.name, record=record, transfer_std=std)
-        for study in studies
-        for record in study.records
-        if (std := transfer_std(record.fingerprint, ours)) is not None
-    )
+    That is the standard deviation of a logarithm.
+    """
+    uncertain = ((record, transfer_std(record.fingerprint, ours)) for record in study.records)
+    return [(record, std) for record, std in uncertain if std is not None]
 
 
 def transfer_notes(
@@ -53,13 +41,13 @@ def transfer_notes(
 
 
 def _note(study: EarlierStudy, ours: Fingerprint) -> TrialsTransferred:
-    trials = transferred_trials([study], ours)
-    theirs = {trial.record.fingerprint for trial in trials if trial.record.fingerprint}
+    records = transferred_records(study, ours)
+    theirs = {record.fingerprint for record, _ in records if record.fingerprint}
     changes = {change for fingerprint in theirs for change in differences(fingerprint, ours)}
     return TrialsTransferred(
         study=study.name,
-        trials=len(trials),
-        std=max((trial.transfer_std for trial in trials), default=0.0),
+        trials=len(records),
+        std=max((std for _, std in records), default=0.0),
         differences=tuple(sorted(changes, key=str)),
         hosts=tuple(sorted({one.hosts for one in theirs} - {ours.hosts})),
     )

@@ -16,7 +16,6 @@ from typing import Any, final
 from urllib.parse import unquote, urlsplit
 
 import optuna
-from alembic.runtime.migration import MigrationContext
 from optuna.exceptions import StorageInternalError
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage
@@ -166,12 +165,6 @@ def tables(url: str) -> frozenset[str]:
     """Returns the names of the tables in a database."""
     with _disposed(open_engine(url)) as engine:
         return frozenset(inspect(engine).get_table_names())
-
-
-def revision(url: str) -> str | None:
-    """Returns the schema revision that Alembic stores, or None."""
-    with _disposed(open_engine(url)) as engine, engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
 
 
 def process_name() -> str:

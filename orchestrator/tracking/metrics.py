@@ -7,82 +7,16 @@ each combination is a time series of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.core.events import Event, SweepEnded, SweepStarted, TrialEnded, TrialStarted
+from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.objective import record_of, score, throughput
 from orchestrator.core.state import SweepState, ValidationState, validation_state
 from search_spaces.trial import OutOfMemory
 
 LABELS = ("study", "experiment")  # of every metric
 VALIDATION_STATES: tuple[ValidationState, ...] = ("off", "open", "validated", "failed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupUse:
-    """Busy time of the worker groups of one driver, without earlier drivers of the study."""
-
-    groups: int = 1  # trials that can run at the same time
-    first_at: float | None = None  # start of the first trial, seconds since the epoch
-    ran_seconds: float = 0.0  # total of ended trials, on ready workers
-    ended_at: float | None = None  # end of the sweep, seconds since the epoch
-
-
-def utilization(meter: GroupUse, event: Event, before: SweepState) -> GroupUse:
-    """Returns the meter after an event.
-
-    Args:
-        meter: The meter before the event.
-        event: The event.
-        before: The state before the event, in which a trial that ends is still running.
-    """
-    match event:
-        case SweepStarted():
-            return GroupUse(groups=event.groups)
-        case TrialStarted() if meter.first_at is None:
-            return replace(meter, first_at=event.at)
-        case TrialEnded():
-            return replace(meter, ran_seconds=meter.ran_seconds + _ran_seconds(event, before))
-        case SweepEnded():
-            return replace(meter, ended_at=event.at)
-        case _:
-            return meter
-
-
-def busy_share(meter: GroupUse, state: SweepState, now: float) -> float | None:
-    """Returns the share of time in which the groups ran trials; None until a trial has ended.
-
-    The total time is that of all groups, from the start of the first trial until `now` or the end
-    of the sweep. A trial is busy from when its workers are ready until it ends; waiting for
-    workers and pauses between trials count as idle. Running trials are left out until they end,
-    because their wait is not known yet. A trial that never reported its begin, for example on a
-    lost node, counts as idle.
-
-    Args:
-        meter: The meter after the last event.
-        state: The state after the last event.
-        now: The time, in seconds since the epoch.
-
-    Returns:
-        A share from 0 to 1.
-    """
-    if meter.first_at is None:
-        return None
-    until = now if meter.ended_at is None else meter.ended_at
-    running_seconds = sum(until - trial.at for trial in state.running)
-    total_seconds = meter.groups * (until - meter.first_at) - running_seconds
-    if total_seconds <= 0 or not state.records[state.resumed :]:
-        return None
-    return min(meter.ran_seconds / total_seconds, 1.0)
-
-
-def _ran_seconds(event: TrialEnded, before: SweepState) -> float:
-    number = event.record.number
-    started = next((trial for trial in before.running if trial.number == number), None)
-    if started is None or event.waited_seconds is None:
-        return 0.0
-    return max(event.record.ended_at - started.at - event.waited_seconds, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +61,6 @@ RUNNING = Metric(
     name="plimsoll_trials_running", kind="gauge", help="Trials and validations that are running"
 )
 GROUPS = Metric(name="plimsoll_groups", kind="gauge", help="Trials that can run at the same time")
-BUSY_SHARE = Metric(
-    name="plimsoll_busy_share",
-    kind="gauge",
-    help="Share of time in which worker groups ran trials, since the first trial started",
-)
 BEST_RATE = Metric(
     name="plimsoll_best_samples_per_second",
     kind="gauge",
@@ -165,7 +94,6 @@ METRICS = (
     WAIT_SECONDS,
     RUNNING,
     GROUPS,
-    BUSY_SHARE,
     BEST_RATE,
     BASELINE_RATE,
     BEST_OBJECTIVE,
@@ -188,12 +116,10 @@ def event_readings(event: Event) -> Iterator[Reading]:
             return
 
 
-def live_readings(meter: GroupUse, state: SweepState, now: float) -> Iterator[Reading]:
+def live_readings(groups: int, state: SweepState) -> Iterator[Reading]:
     """Yields the gauges that change all the time; cheap."""
     yield Reading(metric=RUNNING, value=len(state.running))
-    yield Reading(metric=GROUPS, value=meter.groups)
-    if (share := busy_share(meter, state, now)) is not None:
-        yield Reading(metric=BUSY_SHARE, value=share)
+    yield Reading(metric=GROUPS, value=groups)
 
 
 def study_readings(state: SweepState) -> Iterator[Reading]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable
-from multiprocessing import TimeoutError as NotInTime
-from multiprocessing.pool import ThreadPool
-from typing import TypeVar
 
 import mlflow.artifacts
 from mlflow import MlflowClient
@@ -17,7 +12,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
 from requests.exceptions import ConnectionError as LostConnection
-from requests.exceptions import ReadTimeout, RequestException, RetryError, Timeout
+from requests.exceptions import RequestException, RetryError, Timeout
 
 from orchestrator.study.storage import DATABASE_ERRORS
 from orchestrator.workspace import with_driver
@@ -46,10 +41,6 @@ _ADVICE = {
 }
 
 
-Answer = TypeVar("Answer")
-_READ_SECONDS, _READS = 20.0, 5.0  # if it is not set; waits for a byte that a probe may take
-
-
 def tracking_errors() -> tuple[type[Exception], ...]:
     """Returns the errors of an unusable store or server; those of `requests` are OSErrors.
 
@@ -65,22 +56,6 @@ def open_client(uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=with_driver(uri))
 
 
-def call_in_time(act: Callable[[], Answer]) -> Answer:
-    """Returns the result of a call in a thread of its own, which is left behind if it is late.
-
-    Raises:
-        ReadTimeout: If it takes more than five times `MLFLOW_HTTP_REQUEST_TIMEOUT`.
-    """
-    seconds = _READS * float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", _READ_SECONDS))
-    pool = ThreadPool(1)
-    try:
-        return pool.apply_async(act).get(seconds)
-    except NotInTime:
-        raise ReadTimeout(f"no complete answer within {seconds:.0f} s") from None
-    finally:
-        pool.close()  # the thread ends with its call
-
-
 def probe_store(uri: str) -> str | None:
     """Reads an experiment, as a sweep does.
 
@@ -91,7 +66,7 @@ def probe_store(uri: str) -> str | None:
         Exception: One of `tracking_errors`.
     """
     client = MlflowClient(tracking_uri=uri)
-    experiments = call_in_time(lambda: client.search_experiments(max_results=1))
+    experiments = client.search_experiments(max_results=1)
     return str(experiments[0].artifact_location) if experiments else None
 
 
@@ -101,7 +76,7 @@ def probe_artifacts(location: str, uri: str) -> None:
     Raises:
         Exception: One of `tracking_errors`.
     """
-    call_in_time(lambda: mlflow.artifacts.list_artifacts(artifact_uri=location, tracking_uri=uri))
+    mlflow.artifacts.list_artifacts(artifact_uri=location, tracking_uri=uri)
 
 
 def is_away(error: Exception) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,8 +14,6 @@ from search_spaces.specification.schema import SweepSpec
 SQLITE = "sqlite:///"
 _DATABRICKS = "databricks"  # MLflow's address for the workspace of the default profile
 _DATABASES = ("postgresql", "mysql", "mssql", "sqlite")
-_MIGRATIONS = "store/db_migrations/versions"
-_REVISION = re.compile(r"^(down_)?revision\s*(?::[^=]*)?=\s*[\"'](\w+)[\"']", re.MULTILINE)
 
 
 def study_folder(spec: SweepSpec) -> Path:
@@ -75,14 +70,14 @@ def check_database(uri: str) -> None:
 
     Raises:
         TrackingLost: If its server does not answer now, or its disk fails or is full.
-        StudyError: If it cannot be used otherwise, has another version, or belongs to a study.
+        StudyError: If it cannot be used otherwise, or belongs to a study.
     """
     # imported here: only a database needs it, and importing takes a second
-    from orchestrator.study.storage import DATABASE_ERRORS, is_server_away, reason, revision, tables
+    from orchestrator.study.storage import DATABASE_ERRORS, is_server_away, reason, tables
 
     address = without_password(uri)
     try:
-        table_names, schema = tables(uri), revision(uri)
+        table_names = tables(uri)
     except ImportError as error:  # the driver of MySQL or another database
         raise StudyError(f"the MLflow store {address} needs a driver: {error}") from error
     except DATABASE_ERRORS as error:
@@ -90,7 +85,6 @@ def check_database(uri: str) -> None:
         kind = TrackingLost if is_server_away(error) else StudyError
         raise kind(f"the MLflow store {address} cannot be opened: {message}") from error
     _refuse_studies(table_names, uri)
-    _check_revision(schema, uri)
 
 
 def _refuse_studies(table_names: frozenset[str], uri: str) -> None:
@@ -100,32 +94,3 @@ def _refuse_studies(table_names: frozenset[str], uri: str) -> None:
             f"the MLflow store {without_password(uri)} is a study's storage: MLflow needs a"
             " database of its own"
         )
-
-
-def _check_revision(schema: str | None, uri: str) -> None:
-    revisions, newest = _revisions()
-    if schema is None or schema == newest or newest is None:
-        return
-    address, installed = without_password(uri), version("mlflow")
-    if schema in revisions:
-        raise StudyError(
-            f"the MLflow store {address} was written by an older MLflow (schema {schema}, MLflow"
-            f" {installed} has {newest}): while it is not in use, upgrade it with"
-            f" `mlflow db upgrade {address}`"
-        )
-    raise StudyError(
-        f"the MLflow store {address} was written by a newer MLflow (schema {schema}) than the"
-        f" installed {installed}: install the version that its other users have"
-    )
-
-
-def _revisions() -> tuple[frozenset[str], str | None]:
-    """Schema revisions of the installed MLflow, and the newest; None if that is ambiguous."""
-    package = importlib.util.find_spec("mlflow")
-    folder = next(iter(package.submodule_search_locations or ()), "") if package else ""
-    revisions, predecessors = set[str](), set[str]()
-    for file in Path(folder, _MIGRATIONS).glob("*.py"):
-        for down, name in _REVISION.findall(file.read_text(encoding="utf-8")):
-            (predecessors if down else revisions).add(name)
-    newest = revisions - predecessors
-    return frozenset(revisions), newest.pop() if len(newest) == 1 else None

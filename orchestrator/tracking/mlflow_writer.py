@@ -30,7 +30,6 @@ from search_spaces.facts import Provenance, provenance_at
 from search_spaces.trial import Fingerprint
 
 _PAGE = 1000
-_METRICS_AT_ONCE = 800  # a call accepts 1000 metrics, params and tags together
 # Number and start [ms] of a trial: trials of another study of the same name differ in their start.
 _Identity = tuple[str, int]
 
@@ -119,7 +118,6 @@ class StudyWriter:
         for name, value in mlflow_fields.sweep_tags(state).items():
             self._client.set_tag(self._parent, name, value)
         self._write_artifacts(mlflow_artifacts.end_files(state))
-        self._delete_duplicates()
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"
         end_time = None if ended is None else _ms(ended.at)
@@ -202,7 +200,7 @@ class StudyWriter:
         if source is not None and source.data is not None:
             self._client.log_inputs(run_id, [dataset_input(source.data)])
         params = [Param(*param) for param in mlflow_fields.trial_params(record, state).items()]
-        self._log(run_id, list(_metrics(record, state)), params)
+        self._client.log_batch(run_id, metrics=list(_metrics(record, state)), params=params)
         if record.outcome.kind == "out_of_memory":
             self._add_snapshot(run_id, record, state)
         status, end = mlflow_fields.trial_status(record), _ms(record.ended_at)
@@ -210,7 +208,6 @@ class StudyWriter:
         self._client.set_terminated(run_id, status, end_time=end)
 
     def _add_snapshot(self, run_id: str, record: Record, state: SweepState) -> None:
-
         file = memory_snapshot_path(
             state.spec, self._study, record.number, validation=record.validation
         )
@@ -232,34 +229,11 @@ class StudyWriter:
         self._runs_by_trial[_identity(record)] = run_id
         return run_id
 
-    def _delete_duplicates(self) -> None:
-        """Deletes runs that were created twice, because MLflow retries if a reply is lost."""
-        own_runs = {self._parent, *self._runs_by_trial.values()}
-        start_time = self._client.get_run(self._parent).info.start_time
-        runs = list(self._runs())
-        parents = {run.data.tags.get("mlflow.parentRunId") for run in runs}
-        for run in runs:
-            if run.info.run_id in own_runs | parents:
-                continue
-            parent = run.data.tags.get("mlflow.parentRunId")
-            if parent == self._parent:
-                is_duplicate = _identity_of_run(run) in self._runs_by_trial
-            else:
-                is_duplicate = parent is None and run.info.start_time == start_time
-            if is_duplicate:
-                self._client.delete_run(run.info.run_id)
-
     def _add_progress(self, state: SweepState, index: int) -> None:
-
         time_ms, step = _ms(state.records[index].ended_at), index + 1
-        metrics = mlflow_fields.sweep_metrics(state, step)
-        self._log(self._parent, [Metric(name, v, time_ms, step) for name, v in metrics.items()], [])
-
-    def _log(self, run_id: str, metrics: list[Metric], params: list[Param]) -> None:
-        first, rest = metrics[:_METRICS_AT_ONCE], metrics[_METRICS_AT_ONCE:]
-        self._client.log_batch(run_id, metrics=first, params=params)
-        for start in range(0, len(rest), _METRICS_AT_ONCE):
-            self._client.log_batch(run_id, metrics=rest[start : start + _METRICS_AT_ONCE])
+        values = mlflow_fields.sweep_metrics(state, step)
+        metrics = [Metric(name, value, time_ms, step) for name, value in values.items()]
+        self._client.log_batch(self._parent, metrics=metrics)
 
     def _write_artifacts(self, files: dict[str, str]) -> None:
         for name, text in files.items():

@@ -136,7 +136,7 @@ COMMANDS: Mapping[str, Command] = {
             **{"--gpu": st.sampled_from(("H100", "H100,A100", "cpu")) | TEXT, "--gpus": _NUMBER},
             **{"--gpus-per-node": _NUMBER, "--price": _NUMBER, "--plan": WORD},
             **{"--host-memory": _NUMBER},
-            **{"--top": _NUMBER, "--records": STUDY, "--device-file": PATH, "--set": OVERRIDE},
+            **{"--top": _NUMBER, "--records": STUDY, "--set": OVERRIDE},
             **{"--out": PATH, "--json": _SWITCH},
         },
     ),

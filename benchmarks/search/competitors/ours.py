@@ -31,7 +31,7 @@ class Plimsoll(AbstractCompetitor):
         self._observations: list[Observation] = []
 
     def next(self, free: Flags) -> int:
-        return self._search.next(self._observations, free).row
+        return self._search.several(1, self._observations, free)[0].row
 
     def tell(self, row: int, trial: Trial) -> None:
         if trial.rate is None:

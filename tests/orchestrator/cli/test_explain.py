@@ -52,11 +52,11 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "the best plan has 2.00 x (1.96 to 2.04) its speed (measured)" in out
     assert "forecast: " in out
     assert out.endswith("written: out/won.json")
-    assert [worth["change"]["knob"] for worth in told["competitors"][0]["knob_effects"]] == [
+    assert [worth["change"]["knob"] for worth in told["baseline"]["knob_effects"]] == [
         "micro_batch",
         "batching",
     ]
-    assert all(worth["ratio"]["value"] > 0 for worth in told["competitors"][0]["knob_effects"])
+    assert all(worth["ratio"]["value"] > 0 for worth in told["baseline"]["knob_effects"])
     assert told["note"] == ""
 
 

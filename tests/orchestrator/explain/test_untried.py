@@ -35,9 +35,9 @@ def grounded(
     tried: Sequence[tuple[Plan, Outcome]] = TRIED, limit_gib: float = 80, **changes: Any
 ) -> ForecastContext:
     ground = a_ground(replace(a_state(tried), **changes))
-    question = ground.question.limited_to(int(limit_gib * GIB))
+    question = replace(ground.sized.request, limit_bytes=int(limit_gib * GIB))
     sized = forecast_table(question, 8, a_footprint, a_calibration())
-    return replace(ground, question=question, sized=sized)
+    return replace(ground, sized=sized)
 
 
 def told(asked: dict[str, Any], ground: ForecastContext) -> UntriedExplanation:
@@ -110,11 +110,12 @@ def test_what_is_not_expected_to_fit() -> None:
     near = told({"micro_batch": 4}, grounded(limit_gib=1.06 * gib))
 
     assert {one.verdict for one in (above, line)} == {"forecast_not_to_fit"}
-    bounds = [one.memory.bound if one.memory else None for one in (above, line, near)]
-    assert bounds[:2] == ["limit", "usable"]
-    assert (bounds[2] == "certainty") == (near.verdict == "forecast_not_to_fit")
-    assert "above the limit" in reasons(above, grounded())[0]
-    assert "the limit minus the headroom" in reasons(line, grounded())[0]
+    assert near.expected is not None
+    assert near.expected.keeps_headroom == (near.verdict != "forecast_not_to_fit")
+    words = f"it needs {gib:.1f} GiB per device and is"
+    usable = f"likely to fit; usable are {0.95 * 0.9 * gib:.1f} of {0.9 * gib:.1f} GiB"
+    assert reasons(above, grounded())[0].startswith(words)
+    assert usable in reasons(above, grounded())[0]
 
 
 def test_slower_by_forecast_and_not_reached() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.explain.effects import Change
 from orchestrator.explain.winner import BestExplanation, explain_best
-from orchestrator.report.explain_text import competitor_sentence
+from orchestrator.report.explain_text import baseline_sentence
 from tests.orchestrator.explain.values import (
     a_ground,
     a_plan,
@@ -33,20 +32,17 @@ def explained(tried: tuple = TRIED, with_forecasts: bool = True) -> BestExplanat
     return explain_best(state, state.best, a_ground(state) if with_forecasts else None)
 
 
-def test_the_baseline_goes_first_with_each_knob_alone() -> None:
+def test_the_baseline_is_compared_with_each_knob_alone() -> None:
     won = explained()
-    first = won.competitors[0]
+    first = won.baseline
+    assert first is not None
 
     assert (won.trial.number, won.trial.plan) == (1, WINNER)
-    assert (first.role, first.trial, first.measured, first.equal) == ("baseline", 0, True, False)
+    assert (first.trial, first.measured, first.equal) == (0, True, False)
     assert first.ratio is not None
     assert first.ratio.value == pytest.approx(2.5)
     half = 2**0.5 * 0.015  # two of 1.5 %, in quadrature
     assert first.ratio.low == pytest.approx(2.5 * (1 - half))
-    assert first.changes == (
-        Change(knob="zero_stage", value=3, other_value=2),
-        Change(knob="micro_batch", value=4, other_value=1),
-    )
     stage, micro = first.knob_effects
     # zero_stage 2 with micro-batch 4 was not tried: both are forecast
     assert (stage.change.knob, stage.trial) == ("zero_stage", None)
@@ -62,15 +58,9 @@ def test_the_baseline_goes_first_with_each_knob_alone() -> None:
 
 def test_a_baseline_that_was_not_measured_is_forecast() -> None:
     won = explained(((BASELINE, out_of_memory(90)), *TRIED[1:]))
-    first = won.competitors[0]
+    first = won.baseline
+    assert first is not None
 
     assert (first.trial, first.measured) == (0, False)
     assert first.ratio is not None
-    assert "(forecast; its trial: out of device memory" in competitor_sentence(first)
-
-
-def test_runners_up_follow_by_speed_and_equals_are_marked() -> None:
-    won = explained()
-
-    assert [(r.trial, r.equal) for r in won.competitors[1:]] == [(3, True), (4, False), (2, False)]
-    assert [c.knob for c in won.competitors[1].changes] == ["checkpoint_ratio"]
+    assert "(forecast; its trial: out of device memory" in baseline_sentence(first)

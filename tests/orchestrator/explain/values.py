@@ -67,10 +67,9 @@ def records_of(tried: Sequence[tuple[Plan, Outcome]]) -> tuple[Record, ...]:
 
 def a_ground(state: SweepState) -> ForecastContext:
     """Returns the uncalibrated forecasts of a study."""
-    question = a_question(spec=state.spec).limited_to(LIMIT)
+    question = replace(a_question(spec=state.spec), limit_bytes=LIMIT)
     return ForecastContext(
         state=state,
-        question=question,
         calibration=a_calibration(),
         trace=a_footprint,
         sized=forecast_table(question, 8, a_footprint, a_calibration()),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.forecast.breakdown import Breakdown, breakdown
+from orchestrator.forecast.breakdown import breakdown
 from orchestrator.forecast.planner import Planner
 from orchestrator.forecast.planning_notes import planning_notes
 from orchestrator.forecast.request import planning_request
@@ -138,28 +138,10 @@ def test_no_device_is_given_more_memory_than_it_has(
 
 def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     """Forward 2, backward 4 (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
-    told = breakdown(one(a_plan()), 0, a_calibration())
+    row = breakdown(one(a_plan()), 0, a_calibration()).expected
 
-    tokens = 8 * TOKENS  # of one device in a step
-    assert _figure(told, "matmul", "work") == pytest.approx(
-        6 * (DEPTH * BLOCK + VOCABULARY * HIDDEN) * tokens
-    )
-    rate = _figure(told, "matmul", "rate")
-    seconds = next(term.amount for term in told.time if term.name == "matmul")
-    assert rate * seconds == pytest.approx(_figure(told, "matmul", "work"))
-    step = told.expected.forecast.step_seconds.value
-    assert told.expected.mfu == pytest.approx(_figure(told, "matmul", "work") / step / 989e12)
-
-
-def _figure(told: Breakdown, term: str, name: str) -> float:
-    (found,) = (
-        quantity.value
-        for one in told.time
-        if one.name == term
-        for quantity in one.of
-        if quantity.name == name
-    )
-    return found
+    work = 6 * (DEPTH * BLOCK + VOCABULARY * HIDDEN) * 8 * TOKENS  # of one device in a step
+    assert row.mfu == pytest.approx(work / row.forecast.step_seconds.value / 989e12)
 
 
 def test_flash_attention_is_of_the_generations_that_a_gpu_has() -> None:

@@ -1,4 +1,4 @@
-"""Calibration of a sweep's forecasts by another study on disk."""
+"""Calibration of forecasts by a study on disk."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.api import find_study
-from orchestrator.forecast.calibration import calibrated_for_sweep
+from orchestrator.forecast.calibration import calibrated_by_study, study_device
 from orchestrator.forecast.forecaster import Forecaster
+from orchestrator.study.reader import load_state
 from orchestrator.study.study import Study
 from orchestrator.sweep import sweep_space
 from search_spaces.costs.calibration import Calibration, shipped_calibration
@@ -61,6 +62,8 @@ def speed(spec: SweepSpec, calibration: Calibration) -> float:
 
 def test_a_study_of_slow_trials_makes_forecasts_slower(spec: SweepSpec) -> None:
     before = shipped_calibration()
-    after = calibrated_for_sweep(before, find_study("slow.yaml"), spec, "other")
+    slow = find_study("slow.yaml")
+    state = load_state(slow.spec, slow.name)
+    after = calibrated_by_study(before, state, study_device(slow.spec, state.records))
 
     assert speed(spec, after) < speed(spec, before) / 10

@@ -56,7 +56,7 @@ def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
         "2.29 x the baseline",
         "0.400 of 0.500 GiB, 80 %",
         "10 of 24",
-        "2 min 14 s of 10 min, about 1 min 24 s left",
+        "2 min 14 s of 10 min, about 2 min 51 s left",
         "4 measured · 2 out of memory",
         "crashed in build",
         "note: the group was replaced after a crash",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
-from orchestrator.forecast.breakdown import Quantity
 from orchestrator.forecast.planning_notes import (
     EstimatedDevice,
     UnsupportedPrecision,
     VaryingLengths,
 )
-from orchestrator.report.plan_tables import quantity_words
 from orchestrator.report.plan_text import (
     CATEGORY_WORDS,
     TERM_WORDS,
@@ -33,21 +29,6 @@ def test_numbers_have_three_digits_and_bounds_of_intervals_two() -> None:
 def test_words_are_those_of_terms_and_categories() -> None:
     assert set(TERM_WORDS) < set(TERMS)  # the others are their own words
     assert set(CATEGORY_WORDS) < set(CATEGORIES)
-
-
-@pytest.mark.parametrize(
-    ("quantity", "words"),
-    [
-        (Quantity(name="work", value=3.2e15, unit="FLOP"), "work per device 3.2 PFLOP"),
-        (Quantity(name="updated_parameters", value=2.181e8, unit="parameters"),
-         "updated parameters 218.1 M parameters"),
-        (Quantity(name="peak_share", value=0.58, unit="share", precision="bf16"),
-         "share of the bf16 peak 58 %"),
-        (Quantity(name="overlapped", value=0.25, unit="s"), "overlapped with compute 250 ms"),
-    ],
-)  # fmt: skip
-def test_quantities(quantity: Quantity, words: str) -> None:
-    assert quantity_words(quantity) == words
 
 
 def test_notes_of_a_plan_are_sentences() -> None:

@@ -14,12 +14,13 @@ from tests.orchestrator.records import BEGAN, make_spec, make_state
 from tests.outcomes import make_measured
 
 
-def test_time_left_follows_the_median_trial_within_the_budget() -> None:
+def test_time_left_follows_the_pace_of_trials_within_the_budget() -> None:
     state = make_state([make_measured()] * 4)
 
-    assert progress(state, BEGAN + 60).left_seconds == 20 * 6.0
+    assert progress(state, BEGAN + 24).left_seconds == 20 * 6.0
     assert progress(state, BEGAN + 590).left_seconds == 10.0
     assert progress(make_state([]), BEGAN).left_seconds is None
+    assert progress(replace(state, resumed=4), BEGAN + 24).left_seconds is None
 
 
 def test_gpu_hours_end_a_sweep_before_its_trials() -> None:

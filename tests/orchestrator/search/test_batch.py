@@ -13,6 +13,7 @@ from tests.orchestrator.search.test_search import LOG_RATE, LOG_SHARE, PLACES, o
 RNG = np.random.default_rng(3)
 ROWS = [0, 30, 78, 101, 140]
 OFF = LOG_RATE + RNG.normal(0, 0.2, len(LOG_RATE))  # no two candidates alike
+SECONDS = 10 + 20 * RNG.random(len(PLACES))
 
 
 def options(aim: SearchObjective) -> CandidatePool:
@@ -23,7 +24,6 @@ def options(aim: SearchObjective) -> CandidatePool:
         log_share=LOG_SHARE,
         rate_parts=parts,
         share_parts=0.1 * parts,
-        seconds=10 + 20 * RNG.random(len(PLACES)),
         aim=aim,
     )
 
@@ -37,7 +37,7 @@ def one_by_one(
 ) -> list[Suggestion]:
     free, pending, choices = free.copy(), list(pending), list[Suggestion]()
     for _ in range(count):
-        choices.append(search.next(observations, free, pending))
+        choices += search.several(1, observations, free, pending, SECONDS)
         free[choices[-1].row] = False
         pending.append(choices[-1].row)
     return choices
@@ -62,7 +62,7 @@ def test_they_are_those_of_one_fit_after_the_other(
     free[[*ROWS, *pending]] = False
 
     wanted = one_by_one(Search(told, 0), observations, free, pending, 12)
-    found = Search(told, 0).several(12, observations, free, pending)
+    found = Search(told, 0).several(12, observations, free, pending, SECONDS)
 
     assert [choice.row for choice in found] == [choice.row for choice in wanted]
     assert len({choice.row for choice in found}) == 12

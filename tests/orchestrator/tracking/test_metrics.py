@@ -20,7 +20,6 @@ from orchestrator.tracking.metrics import (
     OUT_OF_MEMORY_SHARE,
     TRIALS,
     VALIDATION_STATE,
-    GroupUse,
     Metric,
     Reading,
     event_readings,
@@ -124,7 +123,7 @@ def test_readings_have_the_labels_of_their_metric_and_no_name_twice() -> None:
     told = [
         *(reading for end in ends for reading in event_readings(end)),
         *study_readings(state),
-        *live_readings(GroupUse(groups=1, first_at=BEGAN), state, BEGAN + 500),
+        *live_readings(1, state),
     ]
 
     assert all(tuple(name for name, _ in r.labels) == r.metric.labels for r in told)

@@ -22,7 +22,7 @@ from search_spaces.errors import StudyError
 from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.records import make_records, make_space, make_spec, sweep
 from tests.outcomes import make_measured
-from tests.rigs.postgres import PASSWORD, QUOTED, Server
+from tests.rigs.postgres import PASSWORD, Server
 
 pytestmark = pytest.mark.thorough
 
@@ -109,37 +109,6 @@ def test_two_sweeps_that_find_an_empty_database_both_log(store: str) -> None:
     assert "/#/experiments/" in pages.trials
     assert pages.answer is not None
     assert sweep_pages(shared(store), "nobodys") == Pages(trials="http://127.0.0.1:5000")
-
-
-@pytest.mark.parametrize(
-    ("revision", "words"),
-    [
-        ("451aebb31d03", "older MLflow (schema 451aebb31d03, MLflow "),  # MLflow 0.9's
-        ("ffffffffffff", "newer MLflow (schema ffffffffffff) than the "),
-    ],
-)
-def test_a_database_of_another_version(
-    revision: str, words: str, database: str, postgres: Server
-) -> None:
-    name = database.rpartition("/")[2]
-    check_tracking(shared(database))  # an empty one: its tables are made by who writes first
-    for statement in (
-        "CREATE TABLE experiments (experiment_id INTEGER)",
-        "CREATE TABLE alembic_version (version_num VARCHAR(32))",
-        f"INSERT INTO alembic_version VALUES ('{revision}')",
-    ):
-        postgres.execute(statement, name)
-
-    with pytest.raises(StudyError) as caught:
-        check_tracking(shared(database))
-
-    message = str(caught.value)
-    assert words in message
-    assert "\n" not in message
-    assert PASSWORD not in message
-    assert QUOTED not in message
-    upgrade = "`mlflow db upgrade postgresql://ann@127.0.0.1:"
-    assert (upgrade in message) == ("older" in words)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])

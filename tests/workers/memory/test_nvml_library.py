@@ -227,7 +227,7 @@ def test_an_unknown_gpu_of_this_machine_is_planned_for_by_its_properties(
     driver.gpus[0].name = b"NVIDIA H99"
     spec = make_spec(cluster={"device": "cuda"})
     with pytest.raises(DeviceError, match="'NVIDIA H99'"):  # torch has no CUDA
-        device_of(spec, name=None, file=None, devices_per_node=None)
+        device_of(spec, name=None, devices_per_node=None)
     reported = SimpleNamespace(
         name="NVIDIA H99", total_memory=80 * GIB, major=9, minor=0, multi_processor_count=132,
         clock_rate=1_980_000, memory_clock_rate=2_619_000, memory_bus_width=5120,
@@ -235,11 +235,11 @@ def test_an_unknown_gpu_of_this_machine_is_planned_for_by_its_properties(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: reported)
 
-    device = device_of(spec, name=None, file=None, devices_per_node=None)
+    device = device_of(spec, name=None, devices_per_node=None)
     assert (device.name, device.memory_bytes, device.estimated) == ("NVIDIA H99", 80 * GIB, True)
     assert device.bf16_flops_per_second == pytest.approx(989e12, rel=0.1)
     with pytest.raises(DeviceError, match="'H99'"):  # a name alone has no properties
-        device_of(spec, name="H99", file=None, devices_per_node=None)
+        device_of(spec, name="H99", devices_per_node=None)
 
 
 def test_the_folder_of_a_library_is_the_one_that_is_loaded(
