@@ -20,7 +20,8 @@ from torch import nn
 from search_spaces.facts import SAMPLES, Count, Fit, StepFindings, TargetRule
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import Task
-from workers.models.built import SampleNumbers, seeded
+from workers.data.user_batches import SampleNumbers
+from workers.models.built import seeded
 from workers.models.small_model import (
     VOCABULARY,
     random_tokens,
