@@ -44,7 +44,7 @@ def explain(
     """Explain why a plan won, how a trial ended, or why a plan was not tried."""
     study_argument, knobs = _study_and_knobs(words or [], plan)
     if trial is not None and knobs:
-        raise UserError("--trial and --plan ask two questions: give one of them")
+        raise UserError("--trial and --plan exclude each other: give one")
     study = named_study(study_argument)
 
     from orchestrator.study.reader import load_state

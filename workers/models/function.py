@@ -37,7 +37,7 @@ from workers.models.user_code import (
 
 SHAPE_SAMPLES = 32  # samples whose shapes are compared
 MOST_STEPS = 1000  # more than a trial and its validation take, unless objective.max_steps is raised
-_UNKNOWN = "the function cannot be called without memory, and model.tensor_plan is not set"
+_UNKNOWN = "the function fails on fake tensors, and model.tensor_plan is not set"
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
 

@@ -122,7 +122,7 @@ def test_without_an_answer_there_is_nothing_to_explain(
     ("arguments", "words"),
     [
         (["--trial", "9"], "study demo has no finished trial 9: its trials are 0 to 3"),
-        (["--trial", "1", "--plan", "zero_stage=3"], "two questions: give one of them"),
+        (["--trial", "1", "--plan", "zero_stage=3"], "exclude each other: give one"),
         (["--plan", "zero=3"], "--plan 'zero' is not a knob; the knobs are"),
         (["more.yaml"], "one study is explained, but demo.yaml and more.yaml were named"),
         (["zero_stage=3"], "give a plan with --plan KNOB=VALUE"),
