@@ -28,7 +28,7 @@ def conclude_trial(
     decision: FailureDecision,
     waited_seconds: float | None = None,
 ) -> None:
-    """Stores the result of a trial, retries its plan, or holds it back until the machine is checked.
+    """Stores a result, retries its plan, or holds it back until the machine is checked.
 
     Args:
         step: The step to add to.

@@ -190,7 +190,7 @@ def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]
 
 
 def announced_failure(announced: Sequence[Outcome]) -> Outcome | None:
-    """Returns the first cause that ranks announced, None if they announced broken collectives only."""
+    """Returns the failure that ranks announced, None if that is only a broken collective."""
     for outcome in announced:
         if isinstance(outcome, OutOfMemory | Diverged):
             return outcome

@@ -207,8 +207,8 @@ def next_repeat(
 ) -> Plan | None:
     """Returns the plan to measure again now; None if the leader is clear or the budget is used.
 
-    First `FINALISTS` leaders and the baseline once. Then the two leaders of the search at that time,
-    the one with fewer measurements first, so that drift of the machine affects both alike.
+    First `FINALISTS` leaders and the baseline once. Then the search's first two leaders, the one
+    with fewer measurements first, so that drift of the machine affects both alike.
 
     Args:
         records: All trials, repeats among them.

@@ -223,8 +223,8 @@ def violation_words(violation: Violation) -> str:
     if metric == "allocator_retries":
         share = 100 * (violation.reserved_share or 0.0)
         return (
-            f"it thrashes: with {share:.0f} % of the limit reserved, the allocator emptied its cache"
-            f" and retried {value:g} times in the measured steps"
+            f"it thrashes: with {share:.0f} % of the limit reserved, the allocator emptied its"
+            f" cache and retried {value:g} times in the measured steps"
         )
     if value is None:
         return f"its {METRIC_WORDS[metric]} are unknown, and at least {_short(bound)} are required"

@@ -327,8 +327,8 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "ranks_reduce_the_same_weights": (
         a_zero(zero_stage=1),
         around(model=a_model(step=StepFindings(varying=("a.weight", "b.weight")))),
-        "GPT2LMHeadModel uses a.weight and 1 more weights in some passes only, each rank in passes"
-        " of its own: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
+        "GPT2LMHeadModel uses a.weight and 1 more weights in some passes only, which differ by"
+        " rank: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
         " gradient, if only by adding 0 * weight.sum() to the loss",
     ),
     "odd_weights_are_whole": (

@@ -197,7 +197,7 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
     ("tried", "validated", "unstable", "words"),
     [
         (2e-3, 2e-3, None, "the plans differ in "),  # the plan, each time
-        (0.0, 2e-3, 1, "two runs of the plan of trial 1 differ"),
+        (0.0, 2e-3, 1, "two runs of the plan of trial 1 already differ"),
     ],
 )
 def test_losses_that_are_apart_say_since_when_and_by_what(
