@@ -13,9 +13,8 @@ from orchestrator.cli.console import print_error, print_line, table_console, wri
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
 from orchestrator.cli.result import Result, result_to_json
-from orchestrator.cli.trial import read_plan
+from orchestrator.cli.trial import plan_in_file
 from search_spaces.errors import UserError
-from search_spaces.safety.files import is_file
 from search_spaces.specification.load import load_spec, study_name
 from workers.models.trust import trust_modules
 
@@ -52,7 +51,8 @@ _Plan = Annotated[
     typer.Option(
         "--plan",
         metavar="PLAN",
-        help="Show the breakdown of one plan: its number in the table, its key, or a JSON file.",
+        help="Show the breakdown of one plan: a JSON file of its knobs, or its number in the table"
+        " or key.",
     ),
 ]
 _Top = Annotated[int, typer.Option(min=1, max=1000, help="Number of plans to show.")]
@@ -99,7 +99,7 @@ def plan(
     host = [] if host_memory is None else [f"cluster.host_memory_gib={host_memory}"]
     spec = load_spec(spec_path, [*(overrides or ()), *host])
     files = _files(out or [])
-    named = None if plan is None else _read_if_file(plan)
+    named = plan if plan is None or _is_number(plan) else plan_in_file(plan) or plan
 
     from orchestrator.forecast.calibration import Footprints
     from orchestrator.forecast.planner import Planner
@@ -189,13 +189,6 @@ def _calibration(study: str | None, planned_for: Device) -> Calibration:
             style="yellow",
         )
     return calibration
-
-
-def _read_if_file(text: str) -> Plan | str:
-    """Returns the plan in the file that --plan names; a number or a key as it is."""
-    path = Path(text)
-    is_other = _is_number(text) or not (path.suffix == ".json" or is_file(path))
-    return text if is_other else read_plan(path)
 
 
 def _is_number(text: str) -> bool:

@@ -198,4 +198,4 @@ def complete_plan(
             f" {data} = {micro * data}"
         )
         return Refused(rule="global_batch_is_kept", detail=detail)
-    return Plan(**completed, accumulation=accumulation)
+    return Plan(**completed, accumulation=values.get("accumulation", accumulation))

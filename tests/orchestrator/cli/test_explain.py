@@ -72,12 +72,17 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
             "space.batching does not include grouped, only padded, packed",
         ),
         (["checkpoint_ratio=0.5"], "after 4 trials: the budget of 3 trials is used up"),
+        (["tried.json"], "it was tried, as trial 3"),
+        (["other_batch.json"], "is 32, but train.global_batch is 16"),
     ],
 )
 def test_why_a_plan_was_not_tried(
     knobs: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = a_study(OUTCOMES)
+    tried = OUTCOMES[3][0].as_dict()
+    for name, plan in {"tried": tried, "other_batch": tried | {"accumulation": 2}}.items():
+        (here / f"{name}.json").write_text(json.dumps(plan))
     code, out, err = run(capsys, spec, "--plan", *knobs)
 
     assert (code, err) == (0, "")
