@@ -103,7 +103,7 @@ def target_weight(rule: TargetRule, batch: Mapping[str, Any], samples: int) -> f
     if value is None:
         raise ModelError(
             f"the batch maker returned no number under {rule.key!r}, by which micro-batches are"
-            " weighed: return it with every batch"
+            " weighted: return it with every batch"
         )
     if rule.count in _SHIFTED.values():
         value = value[..., 1:]

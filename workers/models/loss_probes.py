@@ -53,7 +53,7 @@ class LossFindings:
         padding: How much outputs for a sample change beside a longer one.
         attentions: How much outputs differ from those of the first attention, for each other one.
         step: Findings of passes in training mode; the loss should be the mean of `rule`.
-        rule: What Plimsoll's own batches are weighed by.
+        rule: What Plimsoll's own batches are weighted by.
     """
 
     rule: TargetRule
