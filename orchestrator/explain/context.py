@@ -35,28 +35,28 @@ class ForecastContext:
     """A study, with forecasts of every legal plan.
 
     Attributes:
-        sized: Forecasts of all plans of the space.
+        forecasts: Of all plans of the space.
     """
 
     state: SweepState
-    question: PlanningRequest
+    request: PlanningRequest
     calibration: Calibration
     trace: TraceVariants
-    sized: ForecastTable
+    forecasts: ForecastTable
 
     @property
-    def around(self) -> RuleContext:
+    def rule_context(self) -> RuleContext:
         """The context in which rules are checked."""
-        return self.question.around(self.question.ranks[0])
+        return self.request.rule_context(self.request.ranks[0])
 
     def expected(self, plan: Plan) -> ForecastRow | None:
         """Returns the forecast of a plan, inside or outside the space; None if it is not legal."""
-        rows = self.sized.table.rows_of(plan)
+        rows = self.forecasts.table.rows_of(plan)
         if len(rows):
-            return self.sized.row(int(rows[0]))
-        if refusal(plan, self.around) is not None:
+            return self.forecasts.row(int(rows[0]))
+        if refusal(plan, self.rule_context) is not None:
             return None
-        return single_plan_table(self.question, plan, self.trace, self.calibration).row(0)
+        return single_plan_table(self.request, plan, self.trace, self.calibration).row(0)
 
     def record_of(self, plan: Plan) -> Record | None:
         """Returns the last record of a plan; None if it was not tried."""
@@ -91,10 +91,10 @@ def forecast_context(state: SweepState) -> ForecastContext:
     )
     return ForecastContext(
         state=state,
-        question=request,
+        request=request,
         calibration=calibration,
         trace=trace,
-        sized=forecast_table(request, request.ranks[0], trace, calibration),
+        forecasts=forecast_table(request, request.ranks[0], trace, calibration),
     )
 
 

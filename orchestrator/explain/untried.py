@@ -95,7 +95,7 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
         knobs: Values of some knobs; the others are those of the best plan, or else the baseline.
         context: The study and its forecasts.
     """
-    state, searched = context.state, context.sized.table.values
+    state, searched = context.state, context.forecasts.table.values
     template = state.space.baseline if state.best is None else state.best.plan
     domains = {knob.name: searched[knob.name] for knob in KNOBS}
     completed = complete_plan(knobs, template, domains, state.spec.train.global_batch)
@@ -133,10 +133,10 @@ def _cause(
     if (tried := context.record_of(plan)) is not None:
         return {"verdict": "tried", "trial": tried.number, "ratio": ratio}
     outside = tuple(_values_outside(plan, domains, named))
-    if (refused := refusal(plan, context.around)) is not None:
+    if (refused := refusal(plan, context.rule_context)) is not None:
         return _ruled_out(refused) | {"not_searched": outside}
     assert expected is not None  # it is legal
-    if not len(context.sized.table.rows_of(plan)):
+    if not len(context.forecasts.table.rows_of(plan)):
         return {"verdict": "not_in_the_space", "not_searched": outside, "ratio": ratio}
     if (oom := _dominator(plan, context)) is not None:
         return {"verdict": "dominated", "trial": oom.number, "ratio": ratio}
@@ -173,14 +173,14 @@ def _dominator(plan: Plan, context: ForecastContext) -> Record | None:
 
 def _memory(expected: ForecastRow, context: ForecastContext) -> MayNotFit | None:
     """Returns the reason why a plan is not expected to fit, None if it is."""
-    question, peak, fits = context.question, expected.forecast.peak_bytes, expected.forecast.fits
-    host, limit = expected.forecast.host_bytes, float(question.limit_bytes)
-    host_limit = HOST_SHARE * question.device.node_host_bytes
+    request, peak, fits = context.request, expected.forecast.peak_bytes, expected.forecast.fits
+    host, limit = expected.forecast.host_bytes, float(request.limit_bytes)
+    host_limit = HOST_SHARE * request.device.node_host_bytes
     held = Estimate(value=host, low=host, high=host)
     bounds: tuple[tuple[Bound, float, Estimate, bool], ...] = (
         ("host", host_limit, held, host > host_limit),
         ("limit", limit, peak, peak.value > limit),
-        ("usable", question.line_bytes, peak, peak.value > question.line_bytes),
+        ("usable", request.line_bytes, peak, peak.value > request.line_bytes),
         ("certainty", limit, peak, fits < RECOMMENDED_FIT_PROBABILITY),
     )
     for bound, size, needed, exceeded in bounds:

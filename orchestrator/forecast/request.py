@@ -61,7 +61,7 @@ class PlanningRequest:
         """Returns the same request with another memory limit."""
         return replace(self, limit_bytes=limit_bytes)
 
-    def around(self, ranks: int) -> RuleContext:
+    def rule_context(self, ranks: int) -> RuleContext:
         """Returns the context of rules on this number of devices."""
         cluster = ClusterFacts(
             device=self.kind,

@@ -141,7 +141,7 @@ def _trials(state: SweepState) -> Iterator[Section]:
 
 def _reproduction(state: SweepState, ui_command: str) -> Iterator[Section]:
     machine = state.last_fingerprint
-    words = "no trial has told its machine"
+    words = "no trial has reported its machine"
     if machine is not None:
         facts = (*machine.versions, *machine.environment)
         versions = ", ".join(f"{name} {fact}" for name, fact in facts if fact)

@@ -35,9 +35,9 @@ def grounded(
     tried: Sequence[tuple[Plan, Outcome]] = TRIED, limit_gib: float = 80, **changes: Any
 ) -> ForecastContext:
     ground = a_ground(replace(a_state(tried), **changes))
-    question = ground.question.limited_to(int(limit_gib * GIB))
+    question = ground.request.limited_to(int(limit_gib * GIB))
     sized = forecast_table(question, 8, a_footprint, a_calibration())
-    return replace(ground, question=question, sized=sized)
+    return replace(ground, request=question, forecasts=sized)
 
 
 def told(asked: dict[str, Any], ground: ForecastContext) -> UntriedExplanation:

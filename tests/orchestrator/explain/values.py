@@ -70,8 +70,8 @@ def a_ground(state: SweepState) -> ForecastContext:
     question = a_question(spec=state.spec).limited_to(LIMIT)
     return ForecastContext(
         state=state,
-        question=question,
+        request=question,
         calibration=a_calibration(),
         trace=a_footprint,
-        sized=forecast_table(question, 8, a_footprint, a_calibration()),
+        forecasts=forecast_table(question, 8, a_footprint, a_calibration()),
     )
