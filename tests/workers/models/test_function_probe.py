@@ -186,7 +186,7 @@ def test_a_loss_that_one_sample_does_not_have() -> None:
     with pytest.raises(SpecError, match=r"the loss of Net .*: set train.micro_batch"):
         micro_batches(spec)
     assert micro_batches(spec_of(way="needs two", space={"micro_batch": [2]})) == {2}
-    with pytest.raises(SpecError, match="has no loss for 1 sample; micro_batch must be 2 or more"):
+    with pytest.raises(SpecError, match="fails with 1 sample: micro_batch must be 2 or more"):
         micro_batches(spec_of(way="needs two", space={"micro_batch": [1]}))
 
 
