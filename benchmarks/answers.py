@@ -32,7 +32,7 @@ from benchmarks.outcomes import measured
 from benchmarks.output import write
 from benchmarks.published.product import forecaster_without
 from benchmarks.search.surfaces import Surface, Trial, surfaces_in
-from orchestrator.core.answer import leaders
+from orchestrator.core.best import leaders
 from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import Remeasures, Sampled
 from orchestrator.core.records import Record

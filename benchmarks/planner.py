@@ -63,7 +63,7 @@ def question_for(
 def rate(plans: int) -> dict[str, Any]:
     """Seconds to forecast a number of plans after tracing, drawn from a wide space."""
     question = question_for("llama-3-8b", 64, 1024, WIDE)
-    whole = build_space(question.around(64), 64).table
+    whole = build_space(question.rule_context(64), 64).table
     footprint = Footprints(question.spec, question.kind, run_code=True)(variants_of(whole))
     drawn = np.random.default_rng(0).permutation(len(whole))[:plans]
     table = whole.take(np.sort(drawn))

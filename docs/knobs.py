@@ -19,17 +19,16 @@ from search_spaces.rules.registry import RULES, knob_at_default
 _HEAD = f"""\
 # The knobs
 
-Every knob of a plan. The section `space` of a specification (`docs/spec.md`) names the values to
-search; for other knobs `search_spaces/knobs/search_defaults.py` chooses them. A lossless knob
-changes speed and memory only; lossy values are searched only if you name them, and labelled. Where
-forecasts do not depend on a knob, only trials tell its effect.
+The section `space` of a specification (`docs/spec.md`) names the values to search; for other knobs
+`search_spaces/knobs/search_defaults.py` chooses them. A lossless knob changes speed and memory
+only; lossy values are searched only if you name them. Where forecasts do not depend on a knob, only
+trials show its effect.
 
-A knob that changes nothing, given the others, is not `active`, and has its default, in bold, so
-that no plan has two names: the rule `{knob_at_default.__name__}` rejects other values.
-`accumulation` is not a knob: it follows from `train.global_batch`, `micro_batch` and `data`, and
-the rule `global_batch_is_kept` checks it.
+A knob that changes nothing, given the others, is not `active`, and has its default, in bold: the
+rule `{knob_at_default.__name__}` rejects other values. `accumulation` is not a knob: it follows
+from `train.global_batch`, `micro_batch` and `data`.
 
-This page is generated from the code: `python docs/knobs.py > docs/knobs.md`
+This page is generated: `python docs/knobs.py > docs/knobs.md`
 
 """
 _COLUMNS = (
@@ -41,7 +40,7 @@ _COLUMNS = (
     "active",
     "forecast",
     "rules",
-    "what the worker does",
+    "the worker",
 )
 
 

@@ -23,12 +23,10 @@ One YAML file describes a sweep. Only `model.name` and `train.global_batch` are 
 `plimsoll init` writes a file with every key at its default. `plimsoll check FILE` reports all
 faults at once, and what the sweep would do. Relative paths start at the current directory.
 
-To have your editor complete and check a specification, run
-`plimsoll schema > plimsoll.schema.json` and begin the YAML file with
-`# yaml-language-server: $schema=plimsoll.schema.json`. Only `plimsoll check` finds faults that
-involve several keys, such as a missing price when the objective needs one.
+For completion in your editor, run `plimsoll schema > plimsoll.schema.json` and begin the YAML file
+with `# yaml-language-server: $schema=plimsoll.schema.json`.
 
-This page is generated from the schema (`python docs/spec.py > docs/spec.md`).
+This page is generated: `python docs/spec.py > docs/spec.md`
 """
 _TYPE_NAMES = {str: "text", int: "integer", float: "number", bool: "boolean"}
 _NO_BOUND = 1_000_000  # from here on, a bound only stops mistyped numbers
@@ -49,9 +47,14 @@ def _tables(path: str, field: FieldInfo) -> Iterator[str]:
         if "." not in path:
             yield f"## {path}\n\nHolds {field.description}.\n"
         return
-    head = "| key | type | default | meaning |\n|---|---|---|---|\n"
     keys = section.model_fields.items()
     yield f"## {path}\n\n{section.__doc__}\n"
+    if path == "space":
+        rows = "".join(f"| `{key}` | {entry.description} |\n" for key, entry in keys)
+        yield "[knobs.md](knobs.md) has the values.\n"
+        yield f"| key | meaning |\n|---|---|\n{rows}"
+        return
+    head = "| key | type | default | meaning |\n|---|---|---|---|\n"
     yield head + "".join(_row(key, entry, path) for key, entry in keys)
     for key, entry in keys:
         yield from _tables(f"{path}.{key}", entry)

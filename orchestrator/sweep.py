@@ -59,8 +59,8 @@ from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Stopped
 from workers.models.facts import pinned
-from workers.parallel.operators import compile_operators
 from workers.prepare import prepare_driver
+from workers.probe.operators import compile_operators
 
 _JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
 

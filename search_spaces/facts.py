@@ -100,7 +100,7 @@ class StepFindings:
         differentiates: True if the forward pass runs backward passes of its own.
         recomputation: Effect of recomputing blocks.
         not_probed: Reason why no pass ran; empty if the step was probed. Micro-batches are then
-            weighed as the keys of the batch suggest.
+            weighted as the keys of the batch suggest.
     """
 
     loss_form: LossForm = LossForm.NONE

@@ -378,7 +378,7 @@ class TrialRequest:
         perturbed: True to start from weights that differ by as much as the plan's precision rounds.
             Losses then show how far rounding alone carries.
         dependences: What the probe of the model found, which the record of a validation keeps.
-        step: What the probe of a step found: it says how micro-batches are weighed.
+        step: What the probe of a step found: it says how micro-batches are weighted.
         noise: What earlier trials tell of the device's noise; None if there is none.
     """
 

@@ -25,12 +25,12 @@ from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.export_manifest import ExportManifest, code_folder, load_exported_spec
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import TrialRequest
-from workers.data.batches import WORST_STEP, StepBatches, batch_source
+from workers.data.batches import WORST_STEP, StepBatches
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining
 from workers.engines.build import build_training, load_engine
 from workers.engines.stopwatch import stopwatch_for
-from workers.models.built import BuiltModel
+from workers.models.built import BuiltModel, batch_source
 from workers.models.frozen_base import parameter_count
 from workers.models.load import build, build_whole, describe
 from workers.models.stack import find_blocks

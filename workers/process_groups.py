@@ -27,7 +27,7 @@ from search_spaces.settings.rank_layout import (
     mesh_shape,
     rank_coordinates,
 )
-from workers.parallel.alarm import Alarm, needs_alarm
+from workers.alarm import Alarm, needs_alarm
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"

@@ -31,7 +31,7 @@ from search_spaces.trial import (
     TrialRequest,
     ValidationRun,
 )
-from workers.data.batches import WORST_STEP, BatchSource, StepBatches, batch_source
+from workers.data.batches import WORST_STEP, BatchSource, StepBatches
 from workers.data.loader import Feed, batch_feed
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.build import build_training, load_engine
@@ -41,6 +41,7 @@ from workers.measure.attention import AttentionBackends
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
 from workers.memory.meter import MemoryPeak
+from workers.models.built import batch_source
 from workers.models.deferred_init import Rounding
 from workers.models.function import is_function
 from workers.models.load import build

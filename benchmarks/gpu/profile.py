@@ -17,9 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu.cases import BASELINE, LLAMA_1B, winner
 from benchmarks.gpu.run import Run, apart
 from search_spaces.trial import TrialRequest
-from workers.data.batches import batch_source
 from workers.engines.build import build_training, load_engine
 from workers.engines.stopwatch import stopwatch_for
+from workers.models.built import batch_source
 from workers.models.load import build
 from workers.prepare import prepare
 from workers.worker import Worker

@@ -42,7 +42,7 @@ def expected_plans(spec_file: Path, rows: Sequence[Row]) -> SearchPrior:
     """
     question = _question(spec_file, rows[0])
     ranks = question.ranks[0]
-    plans = _plans_of(rows, build_space(question.around(ranks), ranks).table)
+    plans = _plans_of(rows, build_space(question.rule_context(ranks), ranks).table)
     at = [row for row, plan in enumerate(plans) if plan is not None]
     if not at:
         raise SurfacesError(f"{spec_file} has none of the plans that were recorded")

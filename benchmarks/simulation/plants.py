@@ -125,7 +125,7 @@ PLANTS = (
     ),
     Plant(
         "the plan with the lowest mean wins",
-        "orchestrator.core.answer",
+        "orchestrator.core.best",
         "leader = max(plans, key=rank)",
         "leader = min(plans, key=rank)",
     ),

@@ -11,6 +11,7 @@ from orchestrator.cli.console import print_error, print_line, table_console, wri
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, JsonFile, TrialNumber, named_study
 from orchestrator.cli.result import Result, result_to_json
+from orchestrator.cli.trial import plan_in_file
 from search_spaces.errors import UserError
 from search_spaces.safety.files import is_file
 
@@ -34,8 +35,9 @@ def explain(
         list[str] | None,
         typer.Option(
             "--plan",
-            metavar="KNOB=VALUE ...",
-            help="Explain why this plan was not tried. Other knobs are those of the best plan.",
+            metavar="PLAN",
+            help="Explain why this plan was not tried: a JSON file of its knobs, or KNOB=VALUE ..."
+            " with the other knobs of the best plan.",
         ),
     ] = None,
     out: JsonFile = None,
@@ -44,7 +46,7 @@ def explain(
     """Explain why a plan won, how a trial ended, or why a plan was not tried."""
     study_argument, knobs = _study_and_knobs(words or [], plan)
     if trial is not None and knobs:
-        raise UserError("--trial and --plan ask two questions: give one of them")
+        raise UserError("--trial and --plan exclude each other: give one")
     study = named_study(study_argument)
 
     from orchestrator.study.reader import load_state
@@ -116,4 +118,6 @@ def _untried(state: SweepState, knobs: list[str]) -> UntriedExplanation:
     from orchestrator.explain.context import forecast_context, knob_args
     from orchestrator.explain.untried import explain_untried
 
-    return explain_untried(knob_args(knobs), forecast_context(state))
+    plan = plan_in_file(knobs[0]) if len(knobs) == 1 else None
+    values = knob_args(knobs) if plan is None else plan.as_dict()
+    return explain_untried(values, forecast_context(state))

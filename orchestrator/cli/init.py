@@ -55,7 +55,7 @@ def init(
     """Write a specification that explains every key, one from another trainer, or an example."""
     if source is not None:
         if example is not None:
-            raise UserError("--from and --example write different files; give one of them")
+            raise UserError("--from and --example exclude each other: give one")
         _convert(source, path or _SPEC, force=force)
         return
     if example is None:

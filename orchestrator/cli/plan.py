@@ -13,9 +13,8 @@ from orchestrator.cli.console import print_error, print_line, table_console, wri
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
 from orchestrator.cli.result import Result, result_to_json
-from orchestrator.cli.trial import read_plan
+from orchestrator.cli.trial import plan_in_file
 from search_spaces.errors import UserError
-from search_spaces.safety.files import is_file
 from search_spaces.specification.load import load_spec, study_name
 from workers.models.trust import trust_modules
 
@@ -52,7 +51,8 @@ _Plan = Annotated[
     typer.Option(
         "--plan",
         metavar="PLAN",
-        help="Show the breakdown of one plan: its number in the table, or a JSON file of knobs.",
+        help="Show the breakdown of one plan: a JSON file of its knobs, or its number in the"
+        " table.",
     ),
 ]
 _Top = Annotated[int, typer.Option(min=1, max=1000, help="Number of plans to show.")]
@@ -191,11 +191,11 @@ def _number_or_plan(text: str) -> int | Plan:
     """Returns the number in the table that --plan names, or the plan in the file."""
     if text.isdecimal() and len(text) <= _NUMBER_DIGITS:
         return int(text)
-    if not is_file(Path(text)):
+    if (plan := plan_in_file(text)) is None:
         raise UserError(
             f"--plan is {text!r}: give a number of the table, or a JSON file of knobs that exists"
         )
-    return read_plan(Path(text))
+    return plan
 
 
 def _explain(planner: Planner, report: PlanningReport, named: int | Plan) -> None:

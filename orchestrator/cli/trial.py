@@ -13,7 +13,7 @@ from orchestrator.cli.options import Json, SpecPath, TrustedModules
 from orchestrator.cli.result import Result
 from search_spaces.errors import PlanError, UserError
 from search_spaces.plan import Plan
-from search_spaces.safety.files import MIB, read_bounded
+from search_spaces.safety.files import MIB, is_file, read_bounded
 from search_spaces.specification.load import load_spec
 from search_spaces.trial import Crashed, Measured, Outcome, outcome_to_json
 from workers.models.trust import trust_modules
@@ -22,7 +22,7 @@ from workers.models.trust import trust_modules
 def trial(
     spec_path: SpecPath,
     plan: Annotated[
-        Path, typer.Option("--plan", metavar="FILE", help="Plan, a JSON file of its knobs.")
+        Path, typer.Option("--plan", metavar="PLAN", help="The plan: a JSON file of its knobs.")
     ],
     validation: Annotated[
         bool,
@@ -59,6 +59,12 @@ def _show(outcome: Outcome) -> None:
         memory = outcome.memory
         share = f"{100 * memory.share:.0f} % of the limit"
         print_line(f"peak {gib(memory.peak_bytes)} GiB, {share}; --json prints all measurements")
+
+
+def plan_in_file(text: str) -> Plan | None:
+    """Returns the plan in the JSON file that --plan names; None if it names no file."""
+    path = Path(text)
+    return read_plan(path) if path.suffix == ".json" or is_file(path) else None
 
 
 def read_plan(path: Path) -> Plan:

@@ -24,8 +24,8 @@ def ui(
     # MLflow's own first page lists no runs
     pages = sweep_pages(spec, name, port=port)
     print_line(f"All trials: {pages.trials}")
-    if pages.answer:
-        print_line(f"Best plan: {pages.answer}")
+    if pages.sweep:
+        print_line(f"Best plan: {pages.sweep}")
 
     command = ui_command(spec, pages, port=port)
     try:

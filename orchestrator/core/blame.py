@@ -1,8 +1,8 @@
-"""Blame: whether a trial failed through its plan, or through the machine that ran it.
+"""Blame: whether a trial failed because of its plan, or of the machine that ran it.
 
-A plan that takes its processes down twice is suspected. Before that counts, a plan that was
-measured before runs once more: if it fails in the same way, the machine is to
-blame, no plan counts as failed, and the sweep ends so that it can resume elsewhere.
+A plan whose processes died twice is a suspect. Before it counts as failed, a plan that was measured
+before runs once more. If that fails too, the machine is to blame: no plan counts as failed, and the
+sweep ends, so that it can resume elsewhere.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def conclude_trial(
     decision: FailureDecision,
     waited_seconds: float | None = None,
 ) -> None:
-    """Stores the result of a trial, or retries its plan, or suspects it until the machine is known.
+    """Stores a result, retries its plan, or holds it back until the machine is checked.
 
     Args:
         step: The step to add to.
         trial: The trial.
         record: Its result.
-        decision: What follows from its outcome, if the machine works.
+        decision: Consequences of its outcome, if the machine works.
         waited_seconds: As in `TrialEnded`.
     """
     outcome = record.outcome
@@ -63,10 +63,7 @@ def conclude_trial(
 
 
 def next_check(step: Step) -> Open | None:
-    """Returns the trial that checks the machine: of a measured plan, for the first suspect.
-
-    None if none is due, or one runs.
-    """
+    """Returns the trial of a measured plan that checks the machine; None if none is due."""
     suspects, known = step.state.suspects, _last_measured(step)
     running = any(isinstance(trial.reason, ChecksMachine) for trial in step.state.sweep.running)
     if not suspects or known is None or running:
@@ -99,7 +96,7 @@ def _count_machine_failure(step: Step) -> None:
 
 
 def _blame_machine(step: Step, trial: TrialStarted, outcome: Crashed) -> None:
-    """Ends the search: other trials that run may end, and no plan is blamed."""
+    """Ends the search without blaming a plan; trials that run may finish."""
     step.state = replace(
         step.state, stop_reason=MachineFailed(cause=outcome.cause, error=outcome.detail)
     )

@@ -12,7 +12,8 @@ class AbstractCluster(ABC):
     """Nodes and worker groups. What they report comes to the controller as inputs.
 
     A group starts without workers. It runs one trial after the other, and keeps its workers for the
-    next one. No call waits for a trial: `TrialFinished` and `GroupsEnded` say what came of it.
+    next one. No call waits for a trial: its end comes as the input `TrialFinished` or
+    `GroupsEnded`.
     """
 
     @abstractmethod

@@ -68,7 +68,7 @@ class ControllerState:
     """State of the controller between two inputs.
 
     Attributes:
-        sweep: What is known of the sweep, the only copy; `sweep.running` are the trials under way.
+        sweep: The sweep so far, the only copy; `sweep.running` are the running trials.
         driver: The first input, with what does not change.
         nodes: The nodes that are up, as last reported.
         groups: The groups by name.

@@ -26,13 +26,13 @@ from search_spaces.trial import (
     TimedOut,
 )
 
-# Memory that a trial may leave unreleased before its group is replaced. Libraries that load lazily
-# and allocator caches creep by some tens of MiB; a leaked model takes more of the limit.
+# Memory that a trial may leave allocated before its group is replaced. Libraries that load lazily
+# and allocator caches grow by some tens of MiB; a leaked model takes more of the limit.
 RESIDUAL_SHARE = 0.05
 RESIDUAL_FLOOR_BYTES = 64 * 2**20
 
 Doing = Literal["starting", "running the trial"]
-MAX_SAME_FAILURES = 4  # plans that fail with one error before the job itself is blamed
+MAX_SAME_FAILURES = 4  # plans that fail with the same error before the search ends
 DRIVER_DIED_TWICE = Crashed(
     cause="driver_lost",
     rank=None,
@@ -82,10 +82,9 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
     | workers did not come up | once | yes | no |
     | disk full | once | if memory was not released | no |
     | missed its deadline | no | yes | yes |
-    | the driver died in it twice | no | no | no |
+    | the driver died during it twice | no | no | no |
 
-    What died twice is stored only once a measured plan has shown that the machine works: see
-    `blame`.
+    A second crash is stored only after a plan that was measured before has run again: see `blame`.
 
     Args:
         outcome: The outcome of a trial.
@@ -132,7 +131,7 @@ def reason_to_stop(records: Sequence[Record]) -> SameFailure | None:
 
 
 def is_machine_failure(outcome: Outcome) -> TypeGuard[Crashed]:
-    """Returns True for a failure that says nothing of the plan unless other plans succeed."""
+    """Returns True for a failure that usually comes from the machine, not from the plan."""
     return isinstance(outcome, Crashed) and outcome.cause in ("start_failed", "disk_full")
 
 
@@ -191,10 +190,7 @@ def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]
 
 
 def announced_failure(announced: Sequence[Outcome]) -> Outcome | None:
-    """Returns the failure that ranks announced, None if they announced none of their own.
-
-    A rank whose peers failed announces a broken collective.
-    """
+    """Returns the failure that ranks announced, None if that is only a broken collective."""
     for outcome in announced:
         if isinstance(outcome, OutOfMemory | Diverged):
             return outcome

@@ -24,8 +24,8 @@ class Difference:
 def differences(theirs: Fingerprint, ours: Fingerprint) -> tuple[Difference, ...]:
     """Returns the device, packages and environment that differ and may change a step's speed.
 
-    What one of them does not know, such as a fingerprint of an earlier version, is no difference.
-    The number of hosts is none either, because plans decide it.
+    A fact that one of them lacks is not a difference, nor is the number of hosts, which plans
+    decide.
     """
     return tuple(_differences(theirs, ours))
 
@@ -44,7 +44,7 @@ def _differences(theirs: Fingerprint, ours: Fingerprint) -> Iterator[Difference]
 
 
 def is_other_group(theirs: Fingerprint, ours: Fingerprint) -> bool:
-    """Returns True unless the fingerprints differ in nothing but facts that one does not know."""
+    """Returns True if the fingerprints differ in more than facts that one of them lacks."""
     known = replace(theirs, environment=()) == replace(ours, environment=())
     return not known or bool(differences(theirs, ours))
 

@@ -65,7 +65,7 @@ def start(started: DriverStarted) -> Decision:
     step = Step(state, started.at)
     step.announce(begun)
     for trial in started.interrupted:
-        _repair(step, trial, alone=len(started.interrupted) == 1)
+        _retry_interrupted(step, trial, alone=len(started.interrupted) == 1)
     return step.state, tuple(step.instructions)
 
 
@@ -132,10 +132,10 @@ def _sweep_started(started: DriverStarted) -> SweepStarted:
     )
 
 
-def _repair(step: Step, trial: InterruptedTrial, *, alone: bool) -> None:
+def _retry_interrupted(step: Step, trial: InterruptedTrial, *, alone: bool) -> None:
     """Closes a trial that an earlier driver left running, and schedules its retry.
 
-    A plan that was alone under way when two drivers in a row died is blamed. One that is outside of
+    A plan that ran alone when two drivers in a row died is blamed. One that is outside of
     today's space is dropped, and a repeat is chosen anew.
     """
     cause = trial.reason.cause if isinstance(trial.reason, Retry) else None
@@ -161,7 +161,7 @@ def _finish_trial(step: Step, report: TrialFinished) -> None:
         return
     if trial.validation != report.validation:
         return  # it came twice: the group validates that trial by now
-    decision = _decision(trial, report.outcome)
+    decision = _consequences(trial, report.outcome)
     ended = report.workers_ended or bool(report.lost_nodes)
     placement = group.placement
     free = Group(processes=None if ended or decision.replace else group.processes)
@@ -185,8 +185,8 @@ def _finish_trial(step: Step, report: TrialFinished) -> None:
         step.note(blamed)
 
 
-def _decision(trial: TrialStarted, outcome: Outcome) -> FailureDecision:
-    """Decides what follows; a failure of the machine before this one was none of the plan."""
+def _consequences(trial: TrialStarted, outcome: Outcome) -> FailureDecision:
+    """Decides what follows; earlier failures of the machine do not count against the plan."""
     if not isinstance(trial.reason, Retry):
         return failure_decision(outcome, second=trial.validation)
     cause = trial.reason.cause
@@ -258,7 +258,7 @@ def _lose_nodes(step: Step, trial: TrialStarted, report: TrialFinished) -> PlanB
         step,
         trial,
         report,
-        _decision(trial, report.outcome),
+        _consequences(trial, report.outcome),
     )
     return PlanBlamed(trial=trial.number, loss=loss)
 
@@ -280,7 +280,7 @@ def _lose_trial(step: Step, number: int, outcome: Crashed) -> None:
         return
     record = closed_record(number, trial.plan, outcome, trial.reason, at=step.now)
     record = replace(record, forecast=trial.forecast, validation=trial.validation)
-    conclude_trial(step, trial, record, _decision(trial, outcome))
+    conclude_trial(step, trial, record, _consequences(trial, outcome))
 
 
 def _kill_overdue(step: Step) -> None:

@@ -139,7 +139,7 @@ class TrialFinished:
         group: Name of the group.
         number: Number of the trial.
         validation: True if it was the validation of that trial.
-        outcome: What came of it.
+        outcome: Its outcome.
         fingerprint: Of the workers; None if they did not start.
         started_at: Seconds since the epoch, on the group's clock.
         ended_at: The same.
@@ -203,7 +203,7 @@ class EndWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Study, forecasts, search or host have something to say to the user."""
+    """A message for the user from study, forecasts, search or host."""
 
     notes: tuple[Note, ...]
     at: float

@@ -1,7 +1,7 @@
 """Comparison of the losses of two runs, and how far apart they may be.
 
-Plans that train the same differ by rounding alone. How far that carries depends on the model, its
-data and the precision: a repeat of a plan, whose weights began rounded otherwise, shows it.
+Plans that train the same differ by rounding alone. Rounding differences grow by model, data and
+precision; a repeat of a plan from perturbed weights measures by how much.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MIN_REFERENCE_STEPS = (
 # In fp32 the project's engines and layouts differed by up to 2e-5 over 9 steps and 1e-4 over 11; a
 # plan that does not train at all differed by 1e-3 or more (tests/workers/test_same_training, fuzz).
 TOLERANCE_FP32 = 1e-3
-# In bf16 and fp16: this many times what weights that are rounded otherwise change in a repeat.
-# Losses of plans of tiny models were up to 3 times as far apart, DeepSpeed's ZeRO 0 up to 7
+# In bf16 and fp16 the tolerance is this many times the difference of a repeat from perturbed
+# weights. Plans of tiny models differed by up to 3 times that, DeepSpeed's ZeRO 0 by up to 7
 # (docs/decisions/0015)
 ROUNDING_FACTOR = 10
 TOLERANCE_HALF = 0.02  # and at most this, which holds without a repeat too
@@ -38,7 +38,7 @@ TOLERANCE_LOSSY = (
 )
 
 # fp32, repeat: rounding alone explains the tolerance; lossy, draws: the plans may differ by more;
-# usual: no repeat says how far rounding carries
+# usual: no repeat measured rounding
 ToleranceBasis = Literal["fp32", "repeat", "usual", "lossy", "draws"]
 Cause = Literal["probe", "repeat", "plan"]
 
@@ -49,10 +49,10 @@ class LossTolerance:
 
     Attributes:
         share: Of the largest loss.
-        basis: What it rests on.
+        basis: What it follows from.
         repeat: Number of the repeat that it is derived from.
         rounding: How much the losses of that repeat differ from those of the trial.
-        steps: First steps in which rounding does not explain more than `TOLERANCE_HALF`.
+        steps: First steps, in which rounding explains no more than `TOLERANCE_HALF`.
     """
 
     share: float
@@ -72,10 +72,10 @@ class LossCheck:
         difference: The largest difference, relative to the largest loss.
         tolerance: What it may be, and why.
         first_step: The first step that differs by more, counted from 1; None if none does.
-        unstable: The trial whose plan, run twice, differed from itself by more than that; None if
-            both agreed with themselves, or ran once. Then the difference says nothing of the knobs.
+        unstable: The trial whose plan differed by more than that between two runs, so that the
+            difference may not come from the knobs; None if neither did, or each ran once.
         changes: The knobs in which the two plans differ.
-        probed: What the probe of the model says of these knobs.
+        probed: What the probe of the model found about these knobs.
     """
 
     reference: int
@@ -96,8 +96,8 @@ class LossCheck:
     def cause(self) -> Cause | None:
         """Cause of the difference; None if it is within the tolerance.
 
-        The probe of the model explains it before any plan does, then a plan that differs from
-        itself. Else it is the plan.
+        A finding of the model's probe comes first, then a plan that differs between its own runs,
+        then the plan.
         """
         if self.holds:
             return None
@@ -111,7 +111,7 @@ def loss_check(
     records: Sequence[Record],
     baseline: Plan,
     spec: SweepSpec,
-    doubted: Collection[int] = (),
+    failed: Collection[int] = (),
 ) -> LossCheck | None:
     """Compares the first losses of a validation with those of a reference plan.
 
@@ -123,12 +123,12 @@ def loss_check(
         records: The trials.
         baseline: The baseline.
         spec: Decides which plans are lossless.
-        doubted: Trials whose validation failed, which are no reference.
+        failed: Trials whose validation failed, which are no reference.
 
     Returns:
         The comparison; None if the validation or every possible reference was not measured.
     """
-    reference = _reference(validation, records, baseline, spec, doubted)
+    reference = _reference(validation, records, baseline, spec, failed)
     if reference is None or not isinstance(validation.outcome, Measured):
         return None
     tolerance = loss_tolerance(validation, records, spec, reference.plan)
@@ -139,8 +139,8 @@ def loss_check(
     unstable = probed = None
     if first_step is not None:
         runs = (validation, *records)
-        doubtful = (one for one in (validation, reference) if _varies(one, runs, tolerance))
-        unstable = next((one.number for one in doubtful), None)
+        varying = (one for one in (validation, reference) if _varies(one, runs, tolerance))
+        unstable = next((one.number for one in varying), None)
         probed = _probed(validation.outcome, changes)
     return LossCheck(
         reference=reference.number,
@@ -159,17 +159,17 @@ def _reference(
     records: Sequence[Record],
     baseline: Plan,
     spec: SweepSpec,
-    doubted: Collection[int],
+    failed: Collection[int],
 ) -> Record | None:
     """Returns the trial to compare a validation with, None without any; see `loss_check`."""
-    doubtful = {record.plan for record in records if record.number in doubted}  # repeats as well
+    failed_plans = {record.plan for record in records if record.number in failed}
     any_micro_batch = spec.train.micro_batch is None
     references = [
         record
         for record in records
         if isinstance(record.outcome, Measured)
         and record.plan != validation.plan
-        and record.plan not in doubtful
+        and record.plan not in failed_plans
         and computes_exactly(record.plan, spec)
         and (any_micro_batch or record.plan.micro_batch == validation.plan.micro_batch)
     ]
@@ -191,7 +191,7 @@ def _probed(outcome: Measured, changes: Collection[str]) -> LossDependence | Non
 
 
 def _varies(run: Record, runs: Sequence[Record], tolerance: LossTolerance) -> bool:
-    """Tells if another run of the same plan has other losses, on the same samples and seed."""
+    """Returns True if another run of the same plan has other losses, on the same samples."""
     differences = (
         loss_differences(_losses(other), _losses(run))[: tolerance.steps]
         for other in runs
@@ -213,9 +213,9 @@ def loss_tolerance(
 ) -> LossTolerance:
     """Returns the largest relative difference of losses that is allowed on the same samples.
 
-    In bf16 and fp16 it follows from repeats that began with weights that were rounded otherwise,
-    of the reference and of the plan, which may compute its loss in 16 bits too. A plan that
-    differs from itself by more than the reference's repeat allows cannot widen its own tolerance.
+    In bf16 and fp16 it follows from repeats from perturbed weights, of the reference and of the
+    plan, which may compute its loss in 16 bits too. A plan whose own runs differ by more than the
+    reference's repeat allows cannot widen its tolerance.
 
     Args:
         run: What is compared: a validation, or a trial that an export is to reproduce.
@@ -234,14 +234,14 @@ def loss_tolerance(
     ours, theirs = _roundings(run.plan, records), _roundings(reference, records)
     if not ours:
         return LossTolerance(share=TOLERANCE_HALF, basis="usual")
-    alike = [one for one in records if not _is_perturbed(one)]
-    if theirs and _varies(run, alike, tolerance := _from_roundings(theirs)):
+    exact = [one for one in records if not _is_perturbed(one)]
+    if theirs and _varies(run, exact, tolerance := _from_roundings(theirs)):
         return tolerance
     return _from_roundings(ours | theirs)
 
 
 def _from_roundings(roundings: Mapping[int, Sequence[float]]) -> LossTolerance:
-    """Returns the tolerance by what rounding changed in each step of some repeats, by number."""
+    """Returns the tolerance from the differences of repeats in each step, by number."""
     largest = [max(step) for step in zip(*roundings.values(), strict=False)]
     explained = takewhile(lambda one: ROUNDING_FACTOR * one <= TOLERANCE_HALF, largest)
     steps = max(len(list(explained)), 1)

@@ -53,8 +53,8 @@ class TrialsTransferred:
     Attributes:
         study: The other study.
         trials: Their number; 0 if the study ran on another device.
-        std: Their uncertainty here, the largest standard deviation of logarithms.
-        differences: In which their fingerprints differ from the workers'.
+        std: Their added uncertainty, the largest standard deviation of logarithms.
+        differences: Between their fingerprints and the workers'.
         hosts: Numbers of hosts there, where they differ.
     """
 

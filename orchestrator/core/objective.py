@@ -126,9 +126,9 @@ def within_headroom(memory: MemoryReading, headroom: float) -> bool:
 
 
 def thrashes(memory: MemoryReading) -> bool:
-    """Returns True if the allocator freed its cache and tried again in measured steps.
+    """Returns True if the allocator freed its cache and retried in measured steps.
 
-    Each time, the device waits; a run that lasts does so again and again, or runs out of memory.
+    Each retry stalls the device; a longer run keeps stalling, or runs out of memory.
     """
     return memory.allocator_retries > 0
 

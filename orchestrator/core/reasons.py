@@ -22,7 +22,7 @@ class IsBaseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """A sampler of Optuna proposed the plan, and does not say why."""
+    """A sampler of Optuna proposed the plan, without a reason."""
 
     kind: Literal["sampled"] = "sampled"
     sampler: Sampler
@@ -155,7 +155,7 @@ class MachineFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSilent:
-    """The cluster did not answer for minutes, so the driver ended itself."""
+    """The cluster did not answer for minutes, so the driver ended."""
 
     kind: Literal["cluster_silent"] = "cluster_silent"
 
@@ -174,7 +174,7 @@ StopReason = (
 
 
 def ended_by_machine(reason: StopReason) -> bool:
-    """Returns True if the sweep ended before its time, so that another driver can go on."""
+    """Returns True if the machine or cluster ended the sweep, so that another driver can resume."""
     return isinstance(reason, MachineFailed | ClusterSilent | NoRoom)
 
 

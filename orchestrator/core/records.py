@@ -11,7 +11,7 @@ from search_spaces.hardware.noise import Noise, noise_prior
 from search_spaces.plan import Plan
 from search_spaces.trial import Fingerprint, Measured, Outcome, PlanForecast
 
-_NOISE_TRIALS = 20  # the last ones tell of the device's noise: a machine may change its habits
+_NOISE_TRIALS = 20  # newest records that estimate the device's noise, which may change over time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

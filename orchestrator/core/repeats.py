@@ -1,7 +1,7 @@
-"""Repeats: trials that measure the leading plans again, and what all trials of a plan say together.
+"""Repeats: trials that measure the leading plans again, and the pooled speeds of each plan.
 
-One trial samples one state of the machine. How much trials of the same plan differ, the repeats of
-this study show; that deviation decides whether a leader is clear, and is part of each interval.
+One trial samples one state of the machine. Repeats show how much trials of the same plan differ;
+that deviation decides whether a leader is clear, and is part of each interval.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Cancelled, Estimate, Measured
 
 FINALISTS = 3  # plans that are measured again before any of them is for a second time
-# Observations that the usual deviation between trials counts as, besides those of the study
-_USUAL_WEIGHT = 1
-_WIDEST = 2.3  # half of an interval in logarithms, at most: a factor of ten says nothing
+_PRIOR_WEIGHT = 1  # observations that the prior deviation between trials counts as
+_WIDEST = 2.3  # half of an interval in logarithms, at most: a factor of ten
 _INTERVAL = 1.96  # standard deviations from a value to the end of its 95 % interval
 # 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom (any table)
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -57,7 +56,7 @@ class Speed:
     Attributes:
         mean: Mean over its measurements.
         count: Number of measurements.
-        within: Standard deviation of the mean that the steps within the trials show.
+        within: Standard error of the mean, from the steps within its trials.
     """
 
     mean: float
@@ -87,10 +86,10 @@ class Speeds:
     ) -> Speeds:
         """Pools trials and validations by plan."""
         values = defaultdict[Plan, list[Estimate]](list)
-        usual = noise_prior("cpu").deviation
+        prior = noise_prior("cpu").deviation
         for record in (*records, *validations):
             if record.fingerprint is not None:
-                usual = noise_prior(record.fingerprint.device).deviation
+                prior = noise_prior(record.fingerprint.device).deviation
             if isinstance(record.outcome, Measured) and record.outcome.samples_per_second.value > 0:
                 values[record.plan].append(record.outcome.samples_per_second)
         by_plan, squares, degrees = dict[Plan, Speed](), 0.0, 0
@@ -102,21 +101,20 @@ class Speeds:
             squares += sum((value - mean) ** 2 for value in logs)
             degrees += len(logs) - 1
         if not degrees:
-            return cls(by_plan=by_plan, objective=objective, deviation=usual)
-        squares += _USUAL_WEIGHT * usual**2
-        deviation = math.sqrt(squares / (_USUAL_WEIGHT + degrees))
+            return cls(by_plan=by_plan, objective=objective, deviation=prior)
+        squares += _PRIOR_WEIGHT * prior**2
+        deviation = math.sqrt(squares / (_PRIOR_WEIGHT + degrees))
         return cls(by_plan=by_plan, objective=objective, deviation=deviation, degrees=degrees)
 
     @property
     def quantile(self) -> float:
         """Standard deviations from a mean to the end of its 95 % interval."""
-        return student_quantile(_USUAL_WEIGHT + self.degrees) if self.degrees else _INTERVAL
+        return student_quantile(_PRIOR_WEIGHT + self.degrees) if self.degrees else _INTERVAL
 
     def half_width(self, plan: Plan) -> float:
         """Returns half of the 95 % interval of a plan's mean, in logarithms.
 
-        Without repeats it is what the steps within its trial show, and says nothing of other
-        trials.
+        Without repeats it covers the steps within its trial only, not other trials.
         """
         speed = self.by_plan[plan]
         between = self.quantile * self.deviation / math.sqrt(speed.count) if self.degrees else 0.0
@@ -129,11 +127,11 @@ class Speeds:
             return mean
         return mean + math.log(self.objective.seconds_per_price(plan) or 1.0)
 
-    def cautious(self, plan: Plan) -> float:
+    def lower_bound(self, plan: Plan) -> float:
         """Returns the lower end of the 95 % interval of a plan's score, by which leaders rank.
 
-        The interval covers the difference between trials alone: few steps within a trial do not
-        widen it. Of plans with the same mean the one that was measured more often is safer.
+        The interval covers differences between trials only: few steps within a trial do not widen
+        it. Of plans with the same mean, the one that was measured more often ranks first.
         """
         between = self.deviation / math.sqrt(self.by_plan[plan].count)
         return self.score(plan) - self.quantile * between
@@ -147,7 +145,7 @@ class Speeds:
         return max(self.quantile * between, _INTERVAL * math.hypot(ours.within, theirs.within))
 
     def record(self, record: Record) -> Record:
-        """Returns a plan's record with the speed that all its measurements say together."""
+        """Returns a plan's record with the pooled speed of all its measurements."""
         outcome = record.outcome
         if not self.degrees or not isinstance(outcome, Measured):
             return record
@@ -180,7 +178,7 @@ def _around(value: float, half_width: float) -> Estimate:
 
 
 def repeats_at_the_end(records: Sequence[Record]) -> list[Record]:
-    """Returns the repeats since the last trial of another plan: the budget is counted anew."""
+    """Returns the repeats since the last trial that was none; more trials renew the budget."""
     last = max((one.number for one in records if not is_repeat(one)), default=-1)
     return [one for one in records if is_repeat(one) and one.number > last]
 
@@ -196,7 +194,7 @@ def infeasible_plans(records: Iterable[Record], objective: Objective) -> frozens
 
 
 def repeats_left(records: Sequence[Record], running: Sequence[Plan], spec: SweepSpec) -> int:
-    """Returns how many more repeats `validation.repeats` allows, beside those under way."""
+    """Returns how many more repeats `validation.repeats` allows, besides those that run."""
     return spec.validation.repeats - len(repeats_at_the_end(records)) - len(running)
 
 
@@ -209,18 +207,18 @@ def next_repeat(
 ) -> Plan | None:
     """Returns the plan to measure again now; None if the leader is clear or the budget is used.
 
-    First `FINALISTS` leaders and the baseline once. Then the first two leaders, as the search ranks
-    them by then, the one with fewer measurements first: so drift of the machine meets both alike.
+    First `FINALISTS` leaders and the baseline once. Then the search's first two leaders, the one
+    with fewer measurements first, so that drift of the machine affects both alike.
 
     Args:
         records: All trials, repeats among them.
-        running: Plans whose repeats are under way.
+        running: Plans whose repeats run.
         leaders: The plans that the search expects to be best, by all of these records, best first.
         baseline: The baseline.
         spec: Says how many repeats there may be, and what difference matters.
     """
     if not set(leaders) - {baseline} or repeats_left(records, running, spec) < 1:
-        return None  # nothing to decide, or nothing to decide it with
+        return None
     again = Counter([*(one.plan for one in repeats_at_the_end(records)), *running])
     fresh = [plan for plan in leaders[:FINALISTS] if not again[plan]]
     if fresh and len(again.keys() - {baseline}) < FINALISTS:
@@ -240,8 +238,8 @@ def next_repeat(
 
 
 def _is_clear(plans: Sequence[Plan], speeds: Speeds, spec: SweepSpec) -> bool:
-    """Tells if none of these plans can be faster than the first by more than matters."""
-    leader = max(plans, key=speeds.cautious)
+    """Returns True if no other plan can be meaningfully faster than the leader."""
+    leader = max(plans, key=speeds.lower_bound)
     ahead = max(
         speeds.score(plan) - speeds.score(leader) + speeds.margin(plan, leader)
         for plan in plans

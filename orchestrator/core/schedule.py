@@ -74,10 +74,10 @@ class Next(Enum):
 
 
 def schedule(step: Step) -> None:
-    """Starts whatever can start now, but at most one group that is not there yet.
+    """Starts what can start now, but at most one new group.
 
-    The next tick starts another: so the first of a thousand groups does not wait for the last one's
-    trial to be chosen.
+    The next tick starts another, so that the first of a thousand groups does not wait while trials
+    of the others are chosen.
     """
     while _can_start(step) and _start_next(step) is Next.STARTED:
         pass
@@ -126,7 +126,7 @@ def _decide(step: Step) -> Next:
 
 
 def _runs_alone(state: ControllerState) -> bool:
-    """Returns True while a trial runs that must have no other beside it."""
+    """Returns True while a trial runs that must run alone."""
     suspects = {suspect.record.number for suspect in state.suspects}
     return any(
         isinstance(trial.reason, Retry) and _is_suspected_of_drivers(trial.reason)
@@ -259,7 +259,7 @@ def _request(sweep: SweepState, trial: TrialStarted) -> TrialRequest:
     if trial.validation:
         return replace(request, dependences=sweep.space.dependences)
     if trial.is_repeat:
-        # its speed is the same, and its losses show how far rounding carries
+        # its speed is the same, and its losses measure rounding
         return replace(request, perturbed=trial.plan.precision != "fp32")
     return replace(request, incumbent=incumbent(sweep, trial.plan))
 

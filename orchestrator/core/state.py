@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.answer import answer, leaders, next_validation
+from orchestrator.core.best import best_record, leaders, next_validation
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -96,8 +96,10 @@ class SweepState:
 
     @property
     def best(self) -> Record | None:
-        """The best plan: its first trial, with the speed that all its measurements say together."""
-        return answer(self.records, self.ties, self.validations, self.failed_validations, self.spec)
+        """The best plan: its first trial, with the pooled speed of all its measurements."""
+        return best_record(
+            self.records, self.ties, self.validations, self.failed_validations, self.spec
+        )
 
     @property
     def ties(self) -> list[Record]:

@@ -1,7 +1,7 @@
-"""Validation of the best plans: checks of the reruns.
+"""Checks of validations, the reruns of the best plans.
 
-A validation is a record of its own, with the number of its trial. Its result is derived from both
-records each time, so that a changed headroom applies to old validations too.
+A validation is a record with the number of its trial. Its result is derived from both records each
+time, so that a changed headroom applies to old validations too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ValidationFailure:
     """Reason why a validation failed.
 
     `outcome`: it was not measured. `constraint`: it violates one. `losses`: they differ from those
-    of the reference. One that was slower than its trial is no failure: it counts as one more
-    measurement of the plan.
+    of the reference. Being slower than its trial is not a failure: the validation counts as one
+    more measurement of the plan.
     """
 
     cause: Literal["outcome", "constraint", "losses"]
@@ -38,7 +38,7 @@ def failure(
     records: Sequence[Record],
     baseline: Plan,
     spec: SweepSpec,
-    doubted: Collection[int] = (),
+    failed: Collection[int] = (),
 ) -> ValidationFailure | None:
     """Returns the reason why a validation failed, None if it passed; see `loss_check`."""
     outcome = validation.outcome
@@ -46,7 +46,7 @@ def failure(
         return ValidationFailure(cause="outcome", outcome=outcome)
     if violation := next(Objective.of(spec).violations(validation), None):
         return ValidationFailure(cause="constraint", outcome=outcome, violation=violation)
-    check = loss_check(validation, records, baseline, spec, doubted)
+    check = loss_check(validation, records, baseline, spec, failed)
     if check is not None and not check.holds:
         return ValidationFailure(cause="losses", outcome=outcome, check=check)
     return None

@@ -37,27 +37,27 @@ class ForecastContext:
     """A study, with forecasts of every legal plan.
 
     Attributes:
-        sized: Forecasts of all plans of the space.
+        forecasts: Of all plans of the space.
     """
 
     state: SweepState
     calibration: Calibration
     trace: TraceVariants
-    sized: ForecastTable
+    forecasts: ForecastTable
 
     @property
-    def around(self) -> RuleContext:
+    def rule_context(self) -> RuleContext:
         """The context in which rules are checked."""
-        return self.sized.request.around(self.sized.ranks)
+        return self.forecasts.request.rule_context(self.forecasts.ranks)
 
     def expected(self, plan: Plan) -> ForecastRow | None:
         """Returns the forecast of a plan, inside or outside the space; None if it is not legal."""
-        rows = self.sized.table.rows_of(plan)
+        rows = self.forecasts.table.rows_of(plan)
         if len(rows):
-            return self.sized.row(int(rows[0]))
-        if refusal(plan, self.around) is not None:
+            return self.forecasts.row(int(rows[0]))
+        if refusal(plan, self.rule_context) is not None:
             return None
-        return single_plan_table(self.sized.request, plan, self.trace, self.calibration).row(0)
+        return single_plan_table(self.forecasts.request, plan, self.trace, self.calibration).row(0)
 
     def record_of(self, plan: Plan) -> Record | None:
         """Returns the last record of a plan; None if it was not tried."""
@@ -94,7 +94,7 @@ def forecast_context(state: SweepState) -> ForecastContext:
         state=state,
         calibration=calibration,
         trace=trace,
-        sized=forecast_table(request, request.ranks[0], trace, calibration),
+        forecasts=forecast_table(request, request.ranks[0], trace, calibration),
     )
 
 
@@ -187,4 +187,4 @@ def complete_plan(
             f" {data} = {micro * data}"
         )
         return Refused(rule="global_batch_is_kept", detail=detail)
-    return Plan(**completed, accumulation=accumulation)
+    return Plan(**completed, accumulation=values.get("accumulation", accumulation))

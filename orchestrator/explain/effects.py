@@ -84,7 +84,7 @@ def single_changes(
     plan = record.plan
     tables = [PlanTable.of(trial.plan for trial in records)]
     if context is not None:
-        tables.append(context.sized.table)
+        tables.append(context.forecasts.table)
     near_plans: dict[tuple[str, Any], list[Plan]] = {}
     for table in tables:
         for neighbour in neighbours(plan, table):

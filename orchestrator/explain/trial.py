@@ -78,12 +78,12 @@ class Shortage:
 
 def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> Shortage:
     """Explains why a trial ran out of device memory, and which changes of one knob fit."""
-    limit = outcome.limit_bytes or context.sized.request.limit_bytes
+    limit = outcome.limit_bytes or context.forecasts.request.limit_bytes
     expected = context.expected(record.plan)
     wanted = outcome.wanted_bytes
     peak = None if expected is None else expected.forecast.peak_bytes
     factor = max(wanted / peak.value, 1.0) if wanted and peak else 1.0
-    table = context.sized.table
+    table = context.forecasts.table
     near = {neighbour.row: neighbour.knob for neighbour in neighbours(record.plan, table)}
     dominated = {
         int(row) for trial in context.state.records for row in dominated_rows(table, trial)
@@ -110,7 +110,7 @@ def _oom_fix(
     plan: Plan, knob: str, row: int, context: ForecastContext, limit: int, factor: float
 ) -> OomFix | None:
     """Returns the plan in a row if it was measured to fit or is likely to fit."""
-    expected = context.sized.row(row)
+    expected = context.forecasts.row(row)
     other, speed = expected.plan, expected.forecast.samples_per_second
     change = Change(knob=knob, value=getattr(plan, knob), other_value=getattr(other, knob))
     line = limit * (1 - context.state.spec.objective.headroom)
@@ -122,7 +122,7 @@ def _oom_fix(
             return None
         peak, fits = float(tried.outcome.memory.peak_bytes), 1.0
         measured = tried.outcome.samples_per_second
-    elif fits < LIKELY or not context.sized.hosted[row]:
+    elif fits < LIKELY or not context.forecasts.hosted[row]:
         return None
     return OomFix(
         change=change,

@@ -78,7 +78,7 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
         knobs: Values of some knobs; the others are those of the best plan, or else the baseline.
         context: The study and its forecasts.
     """
-    state, searched = context.state, context.sized.table.values
+    state, searched = context.state, context.forecasts.table.values
     template = state.space.baseline if state.best is None else state.best.plan
     domains = {knob.name: searched[knob.name] for knob in KNOBS}
     completed = complete_plan(knobs, template, domains, state.spec.train.global_batch)
@@ -86,9 +86,9 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
     known: dict[str, Any] = {
         "study": state.study,
         "like": None if tried is None else tried.number,
-        "limit_bytes": context.sized.request.limit_bytes,
-        "line_bytes": context.sized.request.line_bytes,
-        "node_host_bytes": context.sized.request.device.node_host_bytes,
+        "limit_bytes": context.forecasts.request.limit_bytes,
+        "line_bytes": context.forecasts.request.line_bytes,
+        "node_host_bytes": context.forecasts.request.device.node_host_bytes,
     }
     if isinstance(completed, Refused):
         return UntriedExplanation(plan=None, lossy=(), changes=(), **known, **_ruled_out(completed))
@@ -119,10 +119,10 @@ def _cause(
     if (tried := context.record_of(plan)) is not None:
         return {"verdict": "tried", "trial": tried.number, "ratio": ratio}
     outside = tuple(_values_outside(plan, domains, named))
-    if (refused := refusal(plan, context.around)) is not None:
+    if (refused := refusal(plan, context.rule_context)) is not None:
         return _ruled_out(refused) | {"not_searched": outside}
     assert expected is not None  # it is legal
-    if not len(context.sized.table.rows_of(plan)):
+    if not len(context.forecasts.table.rows_of(plan)):
         return {"verdict": "not_in_the_space", "not_searched": outside, "ratio": ratio}
     if (oom := _dominator(plan, context)) is not None:
         return {"verdict": "dominated", "trial": oom.number, "ratio": ratio}

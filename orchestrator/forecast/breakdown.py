@@ -34,14 +34,14 @@ class Breakdown:
     provenance: str
 
 
-def breakdown(sized: ForecastTable, row: int, calibration: Calibration) -> Breakdown:
+def breakdown(table: ForecastTable, row: int, calibration: Calibration) -> Breakdown:
     """Breaks down the forecast of the plan in a row."""
     rows = np.array([row])
-    work, forecasts = sized.work.take(rows), sized.forecasts.take(rows)
+    work, forecasts = table.work.take(rows), table.forecasts.take(rows)
     uncorrected = step_terms(work, calibration.time).seconds[0]
     memory_scales = np.exp(calibration.memory_scales.logarithms)
     return Breakdown(
-        expected=sized.row(row),
+        expected=table.row(row),
         time=tuple(
             Term(
                 name=name,

@@ -88,13 +88,13 @@ class PlanningReport:
         return self.recommendation.best[0] if self.recommendation.best else None
 
 
-def memory_front(sized: ForecastTable) -> tuple[ForecastRow, ...]:
+def memory_front(table: ForecastTable) -> tuple[ForecastRow, ...]:
     """Returns the Pareto front of speed and memory up to the limit, thinned to at most 10 plans."""
-    forecasts = sized.forecasts
-    within = np.flatnonzero(sized.hosted & (forecasts.peak_bytes <= sized.request.limit_bytes))
+    forecasts = table.forecasts
+    within = np.flatnonzero(table.hosted & (forecasts.peak_bytes <= table.request.limit_bytes))
     rows = within[front_rows(forecasts.peak_bytes[within], forecasts.samples_per_second[within])]
     rows = thin_front(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
-    return tuple(sized.row(int(row)) for row in rows)
+    return tuple(table.row(int(row)) for row in rows)
 
 
 def _nearest(table: ForecastTable) -> ForecastRow:
@@ -105,17 +105,17 @@ def _nearest(table: ForecastTable) -> ForecastRow:
     return table.row(int(np.argmin(np.where(among, amounts, np.inf))))
 
 
-def scatter_points(sized: ForecastTable) -> tuple[tuple[float, float, float], ...]:
+def scatter_points(table: ForecastTable) -> tuple[tuple[float, float, float], ...]:
     """Returns peak bytes, samples per second and P(fits) of all plans, or of a sample.
 
     The sample is evenly spaced in the order of speed and includes the Pareto front.
     """
-    forecasts = sized.forecasts
-    rows = np.flatnonzero(sized.hosted)
+    forecasts = table.forecasts
+    rows = np.flatnonzero(table.hosted)
     rows = rows[np.argsort(-forecasts.samples_per_second[rows], kind="stable")]
     if len(rows) > MAX_POINTS:
         rows = rows[np.linspace(0, len(rows) - 1, MAX_POINTS).astype(np.int64)]
-        hosted = np.flatnonzero(sized.hosted)
+        hosted = np.flatnonzero(table.hosted)
         peaks, speeds = forecasts.peak_bytes[hosted], forecasts.samples_per_second[hosted]
         rows = np.unique(np.concatenate([rows, hosted[front_rows(peaks, speeds)]]))
     columns = (forecasts.peak_bytes[rows], forecasts.samples_per_second[rows], forecasts.fits[rows])
@@ -130,10 +130,10 @@ class Planner:
     """Answers one planning request, with one forecast of each device count."""
 
     def __init__(
-        self, question: PlanningRequest, trace: TraceVariants, calibration: Calibration
+        self, request: PlanningRequest, trace: TraceVariants, calibration: Calibration
     ) -> None:
         """Makes a planner for a request; `trace` traces footprints of its model."""
-        self._request = question
+        self._request = request
         self._trace = trace
         self._calibration = calibration
         self._results: dict[int, ScaleResult] = {}
@@ -158,7 +158,7 @@ class Planner:
             understood=Understanding(
                 data=request.data,
                 model=request.model,
-                cluster=request.around(ranks).cluster,
+                cluster=request.rule_context(ranks).cluster,
                 ranks=ranks,
             ),
             model=request.model.name,

@@ -56,7 +56,7 @@ class PlanningRequest:
         """Memory limit minus headroom, in bytes."""
         return self.limit_bytes * (1 - self.spec.objective.headroom)
 
-    def around(self, ranks: int) -> RuleContext:
+    def rule_context(self, ranks: int) -> RuleContext:
         """Returns the context of rules on this number of devices."""
         cluster = ClusterFacts(
             device=self.kind,

@@ -107,7 +107,7 @@ class ForecastTable:
 
 
 def forecast_table(
-    question: PlanningRequest, ranks: int, trace: TraceVariants, calibration: Calibration
+    request: PlanningRequest, ranks: int, trace: TraceVariants, calibration: Calibration
 ) -> ForecastTable:
     """Enumerates and forecasts the legal plans on a number of devices.
 
@@ -115,21 +115,21 @@ def forecast_table(
         SpecError: If no plan is legal.
         UserError: If the model cannot be traced.
     """
-    space = build_space(question.around(ranks), ranks)
-    return _table_of(question, ranks, space.table, space.ruled_out, trace, calibration)
+    space = build_space(request.rule_context(ranks), ranks)
+    return _table_of(request, ranks, space.table, space.ruled_out, trace, calibration)
 
 
 def single_plan_table(
-    question: PlanningRequest, plan: Plan, trace: TraceVariants, calibration: Calibration
+    request: PlanningRequest, plan: Plan, trace: TraceVariants, calibration: Calibration
 ) -> ForecastTable:
     """Forecasts one plan, on the devices that it needs, as a table of one row.
 
     Raises:
         UserError: If a rule refuses it, or the model cannot be traced.
     """
-    if violation := refusal(plan, question.around(plan.world_size)):
+    if violation := refusal(plan, request.rule_context(plan.world_size)):
         raise UserError(f"the plan is not legal here: {violation.detail} ({violation.rule})")
-    return _table_of(question, plan.world_size, PlanTable.of([plan]), (), trace, calibration)
+    return _table_of(request, plan.world_size, PlanTable.of([plan]), (), trace, calibration)
 
 
 def _table_of(

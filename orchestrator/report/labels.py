@@ -44,7 +44,7 @@ def outcome_words(outcome: Outcome) -> str:
         return words
     if thrashes(outcome.memory):
         retries = plural(outcome.memory.allocator_retries, "time")
-        words += f" (thrashes: the allocator tried again {retries})"
+        words += f" (thrashes: the allocator retried {retries})"
     if outcome.conditions.throttled:
         words += f" (throttled: {', '.join(outcome.conditions.throttled)})"
     return words
@@ -223,8 +223,8 @@ def violation_words(violation: Violation) -> str:
     if metric == "allocator_retries":
         share = 100 * (violation.reserved_share or 0.0)
         return (
-            f"it thrashes: with {share:.0f} % of the limit reserved, the allocator gave its cache"
-            f" back and tried again {value:g} times in the measured steps"
+            f"it thrashes: with {share:.0f} % of the limit reserved, the allocator emptied its"
+            f" cache and retried {value:g} times in the measured steps"
         )
     if value is None:
         return f"its {METRIC_WORDS[metric]} are unknown, and at least {_short(bound)} are required"
@@ -257,27 +257,27 @@ def _tolerance_words(tolerance: LossTolerance) -> str:
             return f"{words} in fp32"
         case "repeat":
             return (
-                f"{words} from trial {tolerance.repeat}, a repeat with weights rounded otherwise,"
-                f" which changed losses by {100 * (tolerance.rounding or 0.0):.2g} %"
+                f"{words} from trial {tolerance.repeat}, a repeat from perturbed weights, which"
+                f" changed losses by {100 * (tolerance.rounding or 0.0):.2g} %"
             )
         case "usual":
-            return f"{words} in 16 bits without a repeat that shows less"
+            return f"{words} in 16 bits, where no repeat measured rounding"
         case "lossy":
             return f"{words} for a lossy plan"
         case "draws":
-            return f"{words} since training draws random numbers"
+            return f"{words} because training draws random numbers"
 
 
 def _cause_words(check: LossCheck) -> str:
     knobs = [name for name in check.changes if name != "accumulation"]  # it follows from others
     differ = f"the plans differ in {', '.join(knobs)}"
     if check.probed is not None:
-        return f"the probe of the model says why: {dependence_words(check.probed)}"
+        return f"the probe of the model shows why: {dependence_words(check.probed)}"
     if check.unstable is not None:
         return (
-            f"two runs of the plan of trial {check.unstable} differ by more than that from each"
-            " other, so that no knob has to be the cause: does the model or its data draw random"
-            " numbers that train.seed does not set?"
+            f"two runs of the plan of trial {check.unstable} already differ by more than that, so"
+            " the knobs need not be the cause: does the model or its data draw random numbers that"
+            " train.seed does not set?"
         )
     return differ
 
@@ -288,21 +288,21 @@ def dependence_words(found: LossDependence) -> str:
     match found.on:
         case "data":
             return (
-                f"{share} of the values of a batch differ when the batch maker is asked"
-                " again for the same sample numbers, so that no two plans train on the same data"
+                f"{share} of the values of a batch differ when the batch maker is called again"
+                " with the same sample numbers, so no two plans train on the same data"
             )
         case "batch":
             return (
-                "the loss of a batch differs from the weighted mean of its parts by"
-                f" {share}, and the plans differ in their micro-batches"
+                f"this model's loss is not a mean over the parts of a batch ({share} off), so plans"
+                " with different micro-batches cannot be compared"
             )
         case "padding":
             return (
-                f"outputs for a sample change by up to {share} beside a longer one, and"
-                " the plans differ in what is padded"
+                f"padding a sample changes its outputs by up to {share}, so plans that pad"
+                " differently cannot be compared"
             )
         case "attention":
-            return f"outputs differ by up to {share} between implementations of attention"
+            return f"attention implementations differ by up to {share} in their outputs"
 
 
 def validation_words(validation: Record, state: SweepState) -> str:
@@ -311,7 +311,7 @@ def validation_words(validation: Record, state: SweepState) -> str:
     if (reason := state.failed_validations.get(validation.number)) is not None:
         return f"failed: {failure_words(reason)}"
     if not isinstance(outcome, Measured):
-        return outcome_words(outcome)  # stopped, which is no failure
+        return outcome_words(outcome)  # cancelled, which is not a failure
     memory, steps = outcome.memory, len(outcome.losses)
     words = (
         f"passed: {plural(steps, 'step')} at {spread(outcome.samples_per_second)} samples/s, peak"
@@ -347,7 +347,7 @@ def _losses(check: LossCheck | None) -> str:
 
 
 def fingerprint_sentence(state: SweepState) -> str:
-    """Reports trials with another fingerprint than the last; empty if all are alike."""
+    """Reports trials with another fingerprint than the last; empty if all have the same."""
     here = state.last_fingerprint
     others, changes = differing(state.records, here) if here else ((), ())
     if not others:
@@ -355,10 +355,10 @@ def fingerprint_sentence(state: SweepState) -> str:
     measured = filter(is_measured, (*state.records, *state.validations))
     plans = {record.plan for record in alike(measured, here)}
     is_elsewhere = state.best is not None and state.best.plan not in plans
-    elsewhere = "; the best plan was measured there alone" if is_elsewhere else ""
+    elsewhere = "; the best plan was measured only there" if is_elsewhere else ""
     return (
-        f"{len(others)} of {plural(len(state.records), 'trial')} ran otherwise than the last"
-        f" ({difference_words(changes)}){elsewhere}"
+        f"{len(others)} of {plural(len(state.records), 'trial')} ran on other hardware or software"
+        f" than the last ({difference_words(changes)}){elsewhere}"
     )
 
 

@@ -163,7 +163,7 @@ def planning_note_words(note: notes.PlanningNote) -> str:
             return f"cluster.memory_gib limits each {device} to {gib(specified)} of {gib(has)} GiB"
         case notes.AssumedHostMemory(device=device, node_bytes=node_bytes):
             return (
-                f"a node with {device} is taken to have {gib(node_bytes)} GiB of host memory;"
+                f"a node with {device} is assumed to have {gib(node_bytes)} GiB of host memory;"
                 " --host-memory or cluster.host_memory_gib says how much it has"
             )
         case notes.VaryingLengths(longest_tokens=longest, mean_tokens=mean):

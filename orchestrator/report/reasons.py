@@ -41,11 +41,11 @@ _COMPARATIVES = (
 )
 _MACHINE_FAILURES: Mapping[CrashKind, str] = MappingProxyType(
     {
-        "start_failed": "workers do not start, whatever the plan",
-        "disk_full": "a disk is full, whatever the plan",
-        "worker_died": "workers die even with a plan that was measured before",
-        "collective": "ranks lose each other even with a plan that was measured before",
-        "device_error": "a device fails even with a plan that was measured before",
+        "start_failed": "workers fail to start with any plan",
+        "disk_full": "a disk is full, which fails any plan",
+        "worker_died": "workers die even with a plan that ran before",
+        "collective": "collectives fail even with a plan that ran before",
+        "device_error": "a device fails even with a plan that ran before",
     }
 )
 _NAMED_KNOBS = 2  # of those that a proposal changes
@@ -106,7 +106,7 @@ def _promise(reason: reasons.Promising) -> Iterator[str]:
     if not reason.forecast:
         yield "without a forecast"
     if reason.measured_by is not None:
-        yield f"study {reason.measured_by} measured it before, repeated here for comparison"
+        yield f"measured in study {reason.measured_by}, repeated here for comparison"
 
 
 def interruption_words(cause: Interruption) -> str:
@@ -212,15 +212,15 @@ def note_words(note: notes.Note) -> str:
         case notes.TrialsTransferred():
             return _transfer(note)
         case notes.FingerprintsDiffer(trials=trials, differences=differences):
-            earlier = plural(trials, "earlier trial")
             return (
-                f"{earlier} ran otherwise ({difference_words(differences)}):"
-                " forecasts learn nothing from that, and speeds may differ for this reason alone"
+                f"{plural(trials, 'earlier trial')} ran on other hardware or software"
+                f" ({difference_words(differences)}): forecasts ignore them, and speeds may differ"
+                " for this reason alone"
             )
 
 
 def difference_words(differences: Iterable[Difference]) -> str:
-    """Describes what differed there, each with what is here."""
+    """Describes how fingerprints differ: `driver 575.57, here 580.65`."""
     return "; ".join(
         f"{one.name} {_fact_words(one.there)}, here {_fact_words(one.here)}" for one in differences
     )

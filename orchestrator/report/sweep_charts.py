@@ -82,7 +82,7 @@ def _trials_chart(state: SweepState, context: ForecastContext | None) -> Figure:
     """
     traces: list[Trace] = []
     if context is not None:
-        plans = [(peak / GIB, rate) for peak, rate, _ in scatter_points(context.sized)]
+        plans = [(peak / GIB, rate) for peak, rate, _ in scatter_points(context.forecasts)]
         hover = "forecast: %{y:.3g} samples/s, %{x:.3g} GiB<extra></extra>"
         traces.append(points("forecast", plans, _UNTRIED_COLOUR, hover=hover, size=4, opacity=0.45))
     placed = ((record, _place(record)) for record in state.records)

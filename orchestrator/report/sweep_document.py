@@ -43,17 +43,17 @@ def sweep_document(
     ui_command: str = "",
 ) -> Document:
     """Reports a sweep: the best plans, their speed-up, the outcomes and the rules that applied."""
-    answer = sweep_text.best_sentence(state)
+    headline = sweep_text.best_sentence(state)
     if state.best is not None:
-        answer += f"; {sweep_text.speedup_sentence(state)}"
+        headline += f"; {sweep_text.speedup_sentence(state)}"
     note = f"there are no forecasts: {note}" if note else ""
     return Document(
         title=f"plimsoll {state.study}: {state.spec.model.name}",
-        headline=answer,
+        headline=headline,
         facts=tuple(_facts(state)),
         understood=understood_rows(state.understanding) if state.understanding else (),
         notes=tuple(filter(None, (note, sweep_text.lossy_sentence(state)))),
-        sections=(*_answer(state, context), *_trials(state), *_reproduction(state, ui_command)),
+        sections=(*_best(state, context), *_trials(state), *_reproduction(state, ui_command)),
     )
 
 
@@ -76,7 +76,7 @@ def _facts(state: SweepState) -> Iterator[str]:
         yield f"ended after {elapsed}: {stop_words(state.ended.reason)}"
 
 
-def _answer(state: SweepState, context: ForecastContext | None) -> Iterator[Section]:
+def _best(state: SweepState, context: ForecastContext | None) -> Iterator[Section]:
     best = state.best
     if best is not None:
         yield Section(title="Evidence", blocks=tuple(sweep_text.evidence_sentences(state)))
@@ -135,7 +135,7 @@ def _trials(state: SweepState) -> Iterator[Section]:
 
 def _reproduction(state: SweepState, ui_command: str) -> Iterator[Section]:
     machine = state.last_fingerprint
-    words = "no trial has told its machine"
+    words = "no trial has reported its machine"
     if machine is not None:
         facts = (*machine.versions, *machine.environment)
         versions = ", ".join(f"{name} {fact}" for name, fact in facts if fact)

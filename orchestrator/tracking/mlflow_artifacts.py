@@ -44,7 +44,7 @@ def end_files(state: SweepState) -> dict[str, str]:
     return plan | {"report.html": report_page(state, note=_WITHOUT)}
 
 
-def answer_markdown(state: SweepState) -> str:
+def best_markdown(state: SweepState) -> str:
     """Returns the description of the sweep's run; MLflow shows its first three lines."""
     document = sweep_document(state)
     return "\n".join(f"- {sentence}" for sentence in document.sentences)

@@ -106,7 +106,7 @@ def refusal(error: Exception, uri: str) -> str:
     if status in _ADVICE:
         return f"answered {status}: {_ADVICE[status]}"
     if uri.startswith("http") and not isinstance(error, RestException):
-        return f"answered unlike an MLflow server ({message}): {_ADVICE[404]}"
+        return f"is not an MLflow server ({message}): {_ADVICE[404]}"
     return f"cannot be used: {message}"
 
 

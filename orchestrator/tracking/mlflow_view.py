@@ -117,12 +117,12 @@ def _memory_to_speed() -> dict[str, Any]:
 class Pages:
     """Addresses for a browser.
 
-    If the store lacks the sweep or cannot be read, `trials` is MLflow's first page and `answer` is
+    If the store lacks the sweep or cannot be read, `trials` is MLflow's first page and `sweep` is
     None.
     """
 
     trials: str
-    answer: str | None = None
+    sweep: str | None = None
 
 
 def sweep_pages(spec: SweepSpec, study: str, *, port: int = 5000) -> Pages:
@@ -144,8 +144,8 @@ def sweep_pages(spec: SweepSpec, study: str, *, port: int = 5000) -> Pages:
         except tracking_errors():  # MLflow's first page works without the lookup
             return Pages(trials=home)
     runs = f"{home}/#/experiments/{experiment.experiment_id}/runs"
-    answer = None if run is None else f"{runs}/{run.info.run_id}?{KIND_QUERY}"
-    return Pages(trials=f"{runs}?{VIEW_QUERY}", answer=answer)
+    sweep = None if run is None else f"{runs}/{run.info.run_id}?{KIND_QUERY}"
+    return Pages(trials=f"{runs}?{VIEW_QUERY}", sweep=sweep)
 
 
 def ui_command(spec: SweepSpec, pages: Pages, *, port: int = 5000) -> list[str]:

@@ -113,7 +113,7 @@ class StudyWriter:
         """Adds the result and ends the sweep's run, as killed if the sweep did not end itself."""
         self.add_missing(state)
         self._client.set_tag(
-            self._parent, "mlflow.note.content", mlflow_artifacts.answer_markdown(state)
+            self._parent, "mlflow.note.content", mlflow_artifacts.best_markdown(state)
         )
         for name, value in mlflow_fields.sweep_tags(state).items():
             self._client.set_tag(self._parent, name, value)

@@ -19,9 +19,8 @@ COMMUNICATION = (
     knob.Knob(
         name="bucket_mib",
         trades="fewer, larger reductions against an earlier start and smaller buffers",
-        does="`torch`: sets `bucket_cap_mb` of DDP, or how much is averaged at a time where a"
-        " schedule rules DDP out; `deepspeed`: sets `reduce_bucket_size` and"
-        " `allgather_bucket_size`, limited to the size of the model",
+        does="`torch`: `bucket_cap_mb` of DDP; `deepspeed`: `reduce_bucket_size` and"
+        " `allgather_bucket_size`, up to the size of the model",
         is_active=lambda chosen: knob.is_replicated(chosen) or knob.is_zero(chosen),
         active="with replicas of engine torch, or with engine deepspeed and zero_stage above 0",
         depends_on=knob.REPLICATED,
@@ -29,15 +28,14 @@ COMMUNICATION = (
     ),
     knob.Knob(
         name="gradient_as_bucket_view",
-        trades="true avoids a copy of the gradients: they live in the reduction buckets",
+        trades="no copy of the gradients: they live in the reduction buckets",
         does="sets DDP's argument of the same name",
         **_WITH_DDP,
         label="own gradients",
     ),
     knob.Knob(
         name="ddp_static_graph",
-        trades="DDP learns in the first step which gradients come in which order, and looks no"
-        " more; a model whose graph changes later fails",
+        trades="DDP learns the order of gradients once; a model whose graph changes later fails",
         does="sets DDP's argument `static_graph`",
         **_WITH_DDP,
         forecast=False,
@@ -45,9 +43,8 @@ COMMUNICATION = (
     ),
     knob.Knob(
         name="compression",
-        trades="less gradient traffic against accuracy; powersgd also needs memory for its error"
-        " feedback",
-        does="registers DDP's communication hook",
+        trades="less gradient traffic against accuracy; powersgd also holds its error feedback",
+        does="DDP's communication hook",
         **_WITH_DDP,
         lossy=lambda value, _: value != "none",
         lossy_values="fp16, bf16, powersgd",
@@ -80,11 +77,10 @@ COMMUNICATION = (
     ),
     knob.Knob(
         name="prefetch_blocks",
-        trades="weights that arrive in time where a block computes for less time than its weights"
-        " travel, against memory for the blocks gathered ahead",
-        does="has each block gather the weights of that many blocks after it in forward and before"
-        " it in backward, by FSDP2's `set_modules_to_forward_prefetch` and"
-        " `set_modules_to_backward_prefetch`; 0 leaves it to torch, which gathers one block ahead",
+        trades="weights that arrive in time where blocks compute quickly, against memory for the"
+        " blocks gathered ahead",
+        does="FSDP2's `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`; 0:"
+        " torch's default, one block",
         engines="torch",
         is_active=lambda chosen: chosen["engine"] == "torch" and knob.is_sharded(chosen),
         active="with engine torch and zero_stage 2 or 3",
@@ -94,9 +90,9 @@ COMMUNICATION = (
     ),
     knob.Knob(
         name="reshard_ranks",
-        trades="backward gathers weights from fewer ranks, such as those of a node, against memory"
-        " for a larger share of all blocks until then",
-        does="sets `reshard_after_forward` of FSDP2 to that number of ranks; 0 sets it to true",
+        trades="backward gathers weights from fewer ranks, such as a node's, against memory for a"
+        " larger share of all blocks until then",
+        does="FSDP2's `reshard_after_forward`; 0: all data ranks",
         engines="torch",
         default=search_defaults.reshard_ranks,
         is_active=lambda chosen: chosen["engine"] == "torch" and chosen["zero_stage"] == 3,
@@ -108,11 +104,9 @@ COMMUNICATION = (
     # zero_stage 2 needs, and where gathers are not hidden; it would double the plans of stage 3.
     knob.Knob(
         name="gathered_between_passes",
-        trades="one gather of all weights instead of two for each micro-batch but the first,"
-        " against memory for all of them from backward to the next forward, which frees them block"
-        " by block",
-        does="calls `set_reshard_after_backward(False)` of FSDP2 before all backward passes of a"
-        " step but the last, as zero_stage 2 does too",
+        trades="about half the gathers of a step, against memory for all weights between its"
+        " passes",
+        does="FSDP2's `set_reshard_after_backward(False)` for all micro-batches but the last",
         engines="torch",
         is_active=lambda chosen: chosen["engine"] == "torch" and chosen["zero_stage"] == 3,
         active="with engine torch and zero_stage 3",

@@ -8,35 +8,33 @@ from search_spaces.knobs.knob import Knob
 COMPUTATION = (
     Knob(
         name="attention",
-        trades="speed and memory of the same attention: eager stores the whole attention matrix,"
-        " flash never does, sdpa uses the kernel that torch picks",
-        does="builds a transformers model with that implementation; a model from a user's function"
-        " has its own",
+        trades="eager stores the whole attention matrix, flash never does, sdpa uses the kernel"
+        " that torch picks",
+        does="builds a transformers model with it; a user's function has its own",
         default=search_defaults.attentions,
     ),
     Knob(
         name="precision",
         trades="speed and memory for activations against accuracy; master weights are always fp32",
-        does="`torch`: FSDP2's mixed-precision policy, or autocast without FSDP2, with dynamic"
-        " loss scaling for fp16; `deepspeed`: its bf16 or fp16 mode",
+        does="`torch`: FSDP2's mixed precision or autocast, with dynamic loss scaling for fp16;"
+        " `deepspeed`: its bf16 or fp16 mode",
         default=lambda choice: (choice.spec.train.precision,),
         lossy=lambda value, spec: value != spec.train.precision,
         lossy_values="all but `train.precision`",
     ),
     Knob(
         name="batching",
-        trades="less padding against batches of uneven shapes: grouped batches samples of similar"
-        " length, packed concatenates samples",
-        does="arranges each step's samples in micro-batches; every choice trains on the same"
-        " samples",
+        trades="less padding against uneven shapes: grouped batches samples of similar length,"
+        " packed concatenates samples",
+        does="arranges each step's samples in micro-batches",
         default=search_defaults.batchings,
     ),
     Knob(
         name="pad_multiple",
-        trades="fewer different widths, for each of which libraries choose their kernels anew,"
-        " against more padding",
-        does="pads each micro-batch to its longest sample, then to a multiple of that many tokens;"
-        " with sequence_parallel, to one of the tensor ranks too",
+        trades="fewer widths, for each of which libraries choose their kernels anew, against more"
+        " padding",
+        does="pads rows to a multiple of that many tokens; with sequence_parallel, of the tensor"
+        " ranks too",
         default=search_defaults.pad_multiples,
         is_active=lambda chosen: bool(chosen["batching"] != "packed"),
         active="if batching is padded or grouped",
@@ -46,18 +44,16 @@ COMPUTATION = (
     ),
     Knob(
         name="compile",
-        trades="faster steps against compile time, which the trial reports separately",
-        does="compiles each block on its own, recomputation included: first for the first width,"
-        " then once more for all widths",
+        trades="faster steps against compile time",
+        does="torch.compile for each block, recomputation included",
         default=search_defaults.compiles,
         label="compile",
     ),
     Knob(
         name="compile_mode",
-        trades="max-autotune-no-cudagraphs tries several kernels for each matmul and takes the"
-        " fastest, against a longer compile time",
-        does="sets the argument `mode` of torch.compile; compile times measured in one mode do not"
-        " shorten deadlines in the other",
+        trades="max-autotune-no-cudagraphs tries several kernels for each matmul, against compile"
+        " time",
+        does="sets `mode` of torch.compile",
         is_active=lambda chosen: bool(chosen["compile"]),
         active="with compile",
         depends_on=("compile",),
@@ -67,10 +63,9 @@ COMPUTATION = (
     Knob(
         name="optimizer",
         trades="adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"
-        " adamw_8bit and adafactor need less memory for states, but approximate the moments;"
-        " another train.optimizer has one implementation, and custom is module:function",
-        does="creates that optimizer for the trained weights; if states are offloaded, DeepSpeed's"
-        " own CPU Adam replaces adamw_fused",
+        " adamw_8bit and adafactor take less memory, but approximate the moments",
+        does="creates that optimizer; another train.optimizer has one implementation. With"
+        " offloaded states DeepSpeed's CPU Adam replaces adamw_fused",
         default=search_defaults.optimizers,
         lossy=lambda value, spec: (
             spec.train.optimizer == "adamw" and value in {"adamw_8bit", "adafactor"}

@@ -20,8 +20,7 @@ MEMORY = (
     knob.Knob(
         name="micro_batch",
         trades="better device utilization against the activations of more samples at once",
-        does="feeds that many samples to each forward pass, and accumulates gradients over the"
-        " step",
+        does="samples of a forward pass; gradients accumulate over the step",
         default=search_defaults.micro_batches,
         depends_on=("data",),
         lossy=lambda value, spec: spec.train.micro_batch not in (None, value),
@@ -31,32 +30,30 @@ MEMORY = (
     knob.Knob(
         name="checkpoint_ratio",
         trades="less memory for activations against computing those blocks twice",
-        does="recomputes that share of the blocks in backward, spread evenly over the stack",
+        does="recomputes that share of the blocks, spread evenly",
         default=search_defaults.checkpoint_ratios,
         memory=-1,
     ),
     knob.Knob(
         name="checkpoint_mode",
-        trades="selective saves less memory and costs less time: it keeps the expensive outputs"
-        " (matmuls, and attention computed by one kernel) and recomputes the rest",
-        does="wraps the recomputed blocks in torch's selective activation checkpointing",
+        trades="selective saves less memory and costs less time: it keeps the outputs of matmuls"
+        " and attention kernels",
+        does="torch's selective activation checkpointing",
         default=search_defaults.checkpoint_modes,
         **_CHECKPOINTED,
     ),
     knob.Knob(
         name="checkpoint_offload",
-        trades="less device memory for the saved tensors of recomputed blocks, against copies to"
-        " the host and back",
-        does="keeps the inputs of recomputed blocks, and the outputs that selective saves, in host"
-        " memory until backward needs them",
+        trades="less device memory, against copies to the host and back",
+        does="keeps what recomputed blocks save in host memory until backward",
         **_CHECKPOINTED,
     ),
     knob.Knob(
         name="offload_optimizer",
         trades="less device memory for optimizer states, against updates on the CPU or reads from"
         " NVMe",
-        does="`torch`: FSDP2's CPU offload policy, which moves weights too; `deepspeed`:"
-        " ZeRO-Offload with DeepSpeed's CPU Adam, and swapping to `cluster.nvme_folder`",
+        does="`torch`: FSDP2's CPU offload, which moves weights too; `deepspeed`: ZeRO-Offload"
+        " with its CPU Adam, and `cluster.nvme_folder`",
         default=search_defaults.optimizer_offloads,
         is_active=knob.is_sharded,
         active="if zero_stage shards states (torch: 2 or 3, deepspeed: 1 to 3)",
@@ -65,8 +62,8 @@ MEMORY = (
     knob.Knob(
         name="offload_parameters",
         trades="less device memory for weights, against copies before each use",
-        does="`torch`: the same policy as for the optimizer; `deepspeed`: ZeRO-3 fetches weights"
-        " from host memory or NVMe",
+        does="`torch`: as for the optimizer; `deepspeed`: ZeRO-3 fetches weights from host memory"
+        " or NVMe",
         default=search_defaults.parameter_offloads,
         is_active=knob.is_sharded,
         active="if zero_stage shards states (torch: 2 or 3, deepspeed: 1 to 3)",

@@ -8,10 +8,9 @@ PROCESS = (
     Knob(
         name="loader_workers",
         trades="batches prepared in parallel with training, against CPU cores and host memory"
-        " (counted neither in the peak nor against the limit)",
-        does="forks that many processes per rank to make batches, including those of a user's"
-        " batch maker; batches pass through /dev/shm, which needs room for them; 0: the rank"
-        " makes them itself",
+        " (neither in the peak nor in the limit)",
+        does="forks processes that make batches, also those of a user's batch maker, and pass them"
+        " through /dev/shm; 0: the rank does",
         forecast=False,
         label="loaders {}",
     ),
@@ -24,9 +23,8 @@ PROCESS = (
     ),
     Knob(
         name="allocator",
-        trades="less fragmentation and less retained memory, against more work in the allocator",
-        does="sets environment variables that are read when a process starts: a plan with another"
-        " value gets a new worker group",
+        trades="less fragmentation and retained memory, against more work in the allocator",
+        does="sets environment variables, which needs a new worker group",
         forecast=False,
         set_in="process",
         label="{}",

@@ -41,8 +41,8 @@ def attention_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     if difference <= SAME_OUTPUTS:
         return None
     return (
-        f"attention {plan.attention} of {model.architecture} is another function than {reference}:"
-        f" outputs differ by up to {share_words(difference)}"
+        f"attention {plan.attention} of {model.architecture} computes other outputs than"
+        f" {reference}: they differ by up to {share_words(difference)}"
     )
 
 
@@ -91,8 +91,8 @@ def compiled_blocks_are_called(plan: Plan, context: RuleContext) -> str | None:
     if not (plan.compile and context.model.bypasses_hooks):
         return None
     return (
-        f"{context.model.architecture} calls the forward of its blocks itself, which stays as it is"
-        " when blocks are compiled: compile must be false"
+        f"{context.model.architecture} calls the forward method of its blocks directly, which"
+        " torch.compile does not replace: compile must be false"
     )
 
 
@@ -176,8 +176,8 @@ def recomputation_keeps_the_gradient(plan: Plan, context: RuleContext) -> str | 
         return f"{context.model.architecture} fails when its blocks are recomputed"
     state = f", which changes {', '.join(step.changed_state[:3])}" if step.changed_state else ""
     return (
-        f"recomputed blocks of {context.model.architecture} give another gradient, since a forward"
-        f" pass changes the state that the next one reads{state}"
+        f"recomputing blocks of {context.model.architecture} changes the gradient, because each"
+        f" forward pass changes state that the next one reads{state}"
     )
 
 

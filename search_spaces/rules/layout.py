@@ -86,7 +86,7 @@ def interleaving_has_whole_rounds(plan: Plan, _: RuleContext) -> str | None:
 
 
 def split_backward_is_plain(plan: Plan, _: RuleContext) -> str | None:
-    """Gradients of weights that are computed apart need everything that forward saved.
+    """A backward pass that is split needs everything that forward saved, for weight gradients too.
 
     They are computed by one call of autograd for each group of weights, which would recompute a
     whole block each time. FSDP2 frees and reduces a block's weights when the gradients of its
@@ -102,8 +102,8 @@ def split_backward_is_plain(plan: Plan, _: RuleContext) -> str | None:
     for name, value in needed.items():
         if (found := getattr(plan, name)) != value:
             return (
-                f"schedule {plan.pipeline_schedule} computes gradients of weights apart, which"
-                f" needs {name} {_word(value)}, but it is {_word(found)}"
+                f"schedule {plan.pipeline_schedule} splits the backward pass and supports only"
+                f" {name} {_word(value)}, but it is {_word(found)}"
             )
     return None
 
@@ -125,7 +125,7 @@ def global_batch_is_kept(plan: Plan, context: RuleContext) -> str | None:
 
 
 def packing_is_kept_apart(plan: Plan, context: RuleContext) -> str | None:
-    """Packed samples must not attend to each other, or the training would be another one."""
+    """Packed samples must not attend to each other, which would change the training."""
     model = context.model
     if plan.batching != "packed" or plan.attention in model.packing:
         return None
@@ -135,7 +135,7 @@ def packing_is_kept_apart(plan: Plan, context: RuleContext) -> str | None:
 
 
 def packing_is_read_by_stages(plan: Plan, _: RuleContext) -> str | None:
-    """Flash attention is told where packed samples start, and micro-batches differ in how many.
+    """Flash attention takes the starts of packed samples, whose number differs by micro-batch.
 
     A pipeline needs micro-batches of one shape.
     """
@@ -145,11 +145,11 @@ def packing_is_read_by_stages(plan: Plan, _: RuleContext) -> str | None:
 
 
 def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
-    """The user says the micro-batch if a sample's share of the loss depends on the others.
+    """The user sets the micro-batch if a sample's share of the loss depends on the others.
 
-    It is a part of what is trained then: `train.micro_batch`, or the only value of
-    `space.micro_batch`. Others are lossy. How samples are batched must not change, nor how many
-    ranks if state passes from one forward pass to the next.
+    It is then part of the training: `train.micro_batch`, or the only value of `space.micro_batch`.
+    Other values are lossy. The batching must not change, nor the number of data ranks if state
+    passes from one forward pass to the next.
     """
     model, space, smallest = context.model, context.spec.space, context.model.smallest_micro_batch
     own, depends = context.spec.train.micro_batch, model.batch_difference > facts.SAME_LOSS
@@ -160,42 +160,40 @@ def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
         found = f"the loss of {model.architecture} {_difference_words(model)}"
     if own is None and {*(space.micro_batch or ())} != {plan.micro_batch}:
         return (
-            f"{found}: say train.micro_batch, the samples of a rank's forward pass in your"
-            " training; space.micro_batch names others to compare with it, which are lossy"
+            f"{found}: set train.micro_batch to the samples of a forward pass in your own"
+            " training; other values in space.micro_batch are compared with it, as lossy"
         )
     if plan.micro_batch < smallest:
         return (
-            f"{model.architecture} takes statistics over a micro-batch, and has no loss for"
-            f" {plan.micro_batch} sample; micro_batch must be {smallest} or more"
+            f"{model.architecture} computes statistics over a micro-batch and fails with"
+            f" {plan.micro_batch} sample: micro_batch must be {smallest} or more"
         )
     ranks = context.spec.baseline.get("data", 1)
     if model.step is not None and model.step.carries_state and plan.data != ranks:
-        return (
-            f"{found}, and ranks have passes of their own: data must be that of baseline, {ranks}"
-        )
+        return f"{found}, and each rank runs its own: data must be that of baseline, {ranks}"
     batching = space.batching[0] if space.batching else "padded"
     if plan.batching == batching or plan.micro_batch == 1:
         return None
-    return f"{found}, and {plan.batching} micro-batches have other samples than {batching} ones"
+    return f"{found}, and batching {plan.batching} puts other samples together than {batching}"
 
 
 def _difference_words(model: facts.ModelFacts) -> str:
     share, step = facts.share_words(model.batch_difference), model.step or facts.StepFindings()
     if step.carries_state and step.nearest is None:
         state = ", ".join(step.changed_state[:3]) or "what is in no buffer"
-        return f"changes with the pass before, which changes {state}"
+        return f"depends on the forward pass before, which changes {state}"
     if step.fit is facts.Fit.HIDDEN:
         return (
-            "is a mean with weights that no entry of the batch gives (return their sum as"
-            f" `targets`): that of a batch differs from the mean of its parts by {share}"
+            "is a mean whose weights are not in the batch (return their sum as `targets`): the"
+            f" loss of a batch is {share} off the mean of its parts"
         )
     if step.nearest is None:
-        return f"for two samples differs from the mean of theirs by {share}"
+        return f"for two samples is {share} off the mean of their losses"
     over = repr(step.nearest.key) if step.nearest.key else "samples"
     alone = " but among samples of one shape" if step.fit is facts.Fit.PADDING else ""
     return (
-        f"is no mean over samples, labels or an entry of the batch{alone}: the nearest, over"
-        f" {over}, misses it by {share}"
+        f"is not a mean over samples, labels or an entry of the batch{alone}: the nearest, over"
+        f" {over}, is {share} off"
     )
 
 
@@ -208,9 +206,9 @@ def padding_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     if plan.micro_batch == 1 and not plan.sequence_parallel and plan.pad_multiple == 1:
         return None
     return (
-        f"outputs of {model.architecture} for a sample change beside a longer one (by up to"
-        f" {facts.share_words(model.padding_difference)}), so that padded micro-batches would train"
-        " another loss; use micro_batch 1 and pad_multiple 1, or samples of one length"
+        f"padding changes the outputs of {model.architecture} (by up to"
+        f" {facts.share_words(model.padding_difference)}), so padded micro-batches would train"
+        " another loss: use micro_batch 1 and pad_multiple 1, or samples of one length"
     )
 
 

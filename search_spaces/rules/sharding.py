@@ -43,8 +43,8 @@ def fsdp_gathers_in_hooks(plan: Plan, context: RuleContext) -> str | None:
     if not (sharded and context.model.bypasses_hooks):
         return None
     return (
-        f"{context.model.architecture} calls the forward of its blocks itself, past the hooks in"
-        f" which FSDP2 gathers their weights: zero_stage {plan.zero_stage} needs engine deepspeed"
+        f"{context.model.architecture} calls the forward method of its blocks directly, without the"
+        f" hooks that gather FSDP2's weights: zero_stage {plan.zero_stage} needs engine deepspeed"
     )
 
 
@@ -77,8 +77,8 @@ def ranks_reduce_the_same_weights(plan: Plan, context: RuleContext) -> str | Non
     if varying and (plan.pipeline > 1 or (plan.zero_stage > 0 and plan.data > 1)):
         more = f" and {len(varying) - 1} more weights" if len(varying) > 1 else ""
         return (
-            f"{model.architecture} uses {varying[0]}{more} in some passes only, each rank in passes"
-            " of its own: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
+            f"{model.architecture} uses {varying[0]}{more} in some passes only, which differ by"
+            " rank: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
             " gradient, if only by adding 0 * weight.sum() to the loss"
         )
     averages = SCHEDULES[plan.pipeline_schedule].splits_backward or plan.zero_stage > 0

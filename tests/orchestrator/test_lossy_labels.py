@@ -23,7 +23,7 @@ from orchestrator.report.labels import may_be_lossy
 from orchestrator.report.live import dashboard, lines
 from orchestrator.report.sweep_document import render_report, report_page
 from orchestrator.report.terminal import render_text
-from orchestrator.tracking.mlflow_artifacts import answer_markdown
+from orchestrator.tracking.mlflow_artifacts import best_markdown
 from orchestrator.tracking.mlflow_fields import sweep_tags, trial_tags
 from orchestrator.tracking.mlflow_view import view_state
 from tests.orchestrator.export.folders import taken_of
@@ -66,7 +66,7 @@ def won(state: SweepState) -> str:
 VIEWS: dict[str, Callable[[SweepState], str]] = {
     "report": lambda state: printed(render_report(state, "plimsoll ui")),
     "page": report_page,
-    "description in MLflow": answer_markdown,
+    "description in MLflow": best_markdown,
     "log": started,
     "live": lambda state: printed(dashboard(state, now=BEGAN, width=200, height=60)),
     "explain": won,

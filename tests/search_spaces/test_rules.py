@@ -65,21 +65,20 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "micro_batch_keeps_the_loss": (
         ddp_plan(),
         around(model=a_model(batch_difference=0.45)),
-        "the loss of GPT2LMHeadModel for two samples differs from the mean of theirs by 45 %: say"
-        " train.micro_batch, the samples of a rank's forward pass in your training;"
-        " space.micro_batch names others to compare with it, which are lossy",
+        "the loss of GPT2LMHeadModel for two samples is 45 % off the mean of their losses: set"
+        " train.micro_batch to the samples of a forward pass in your own training; other values in"
+        " space.micro_batch are compared with it, as lossy",
     ),
     "padding_keeps_the_loss": (
         ddp_plan(),
         around(model=a_model(padding_difference=0.24), spec=a_spec(data=LENGTHS)),
-        "outputs of GPT2LMHeadModel for a sample change beside a longer one (by up to 24 %), so"
-        " that padded micro-batches would train another loss; use micro_batch 1 and pad_multiple 1,"
-        " or samples of one length",
+        "padding changes the outputs of GPT2LMHeadModel (by up to 24 %), so padded micro-batches"
+        " would train another loss: use micro_batch 1 and pad_multiple 1, or samples of one length",
     ),
     "attention_keeps_the_loss": (
         ddp_plan(attention="eager"),
         around(model=a_model(attention_differences=(("eager", 0.036),))),
-        "attention eager of GPT2LMHeadModel is another function than sdpa: outputs differ by up to"
+        "attention eager of GPT2LMHeadModel computes other outputs than sdpa: they differ by up to"
         " 3.6 %",
     ),
     "batching_needs_lengths": (
@@ -124,8 +123,7 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
             pipeline=2, pipeline_schedule="zbv", micro_batch=4, accumulation=4, checkpoint_ratio=0.5
         ),
         around(cluster=EIGHT, model=a_model(blocks=4)),
-        "schedule zbv computes gradients of weights apart, which needs checkpoint_ratio 0, but it"
-        " is 0.5",
+        "schedule zbv splits the backward pass and supports only checkpoint_ratio 0, but it is 0.5",
     ),
     "interleaving_has_whole_rounds": (
         ddp_plan(pipeline=2, pipeline_schedule="interleaved", micro_batch=1, accumulation=5),
@@ -311,14 +309,14 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "compiled_blocks_are_called": (
         ddp_plan(compile=True),
         around(model=a_model(bypasses_hooks=True)),
-        "GPT2LMHeadModel calls the forward of its blocks itself, which stays as it is when blocks"
-        " are compiled: compile must be false",
+        "GPT2LMHeadModel calls the forward method of its blocks directly, which torch.compile does"
+        " not replace: compile must be false",
     ),
     "fsdp_gathers_in_hooks": (
         ddp_plan(zero_stage=3),
         around(model=a_model(bypasses_hooks=True)),
-        "GPT2LMHeadModel calls the forward of its blocks itself, past the hooks in which FSDP2"
-        " gathers their weights: zero_stage 3 needs engine deepspeed",
+        "GPT2LMHeadModel calls the forward method of its blocks directly, without the hooks that"
+        " gather FSDP2's weights: zero_stage 3 needs engine deepspeed",
     ),
     "fsdp_groups_share_no_weights": (
         ddp_plan(zero_stage=3),
@@ -329,8 +327,8 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
     "ranks_reduce_the_same_weights": (
         a_zero(zero_stage=1),
         around(model=a_model(step=StepFindings(varying=("a.weight", "b.weight")))),
-        "GPT2LMHeadModel uses a.weight and 1 more weights in some passes only, each rank in passes"
-        " of its own: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
+        "GPT2LMHeadModel uses a.weight and 1 more weights in some passes only, which differ by"
+        " rank: zero_stage must be 0 and pipeline 1, or each pass must give all weights a"
         " gradient, if only by adding 0 * weight.sum() to the loss",
     ),
     "odd_weights_are_whole": (

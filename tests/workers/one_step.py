@@ -13,9 +13,10 @@ from torch.distributed.tensor import DTensor
 from search_spaces.facts import ModelFacts, with_findings
 from search_spaces.settings.deepspeed_config import render_deepspeed
 from search_spaces.trial import TrialRequest
-from workers.data.batches import BatchSource, StepBatches, batch_source
+from workers.data.batches import BatchSource, StepBatches
 from workers.engines.build import build_training, load_engine
 from workers.engines.stopwatch import stopwatch_for
+from workers.models.built import batch_source
 from workers.models.load import build
 from workers.parallel.tensor import original_order
 from workers.plain_torch.slices import as_distributed

@@ -13,7 +13,7 @@ from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, WORST_STEP, reference_losses
 from tests.workers.values import a_plan
 from workers.api import apply_plan
-from workers.data.batches import batch_source
+from workers.models.built import batch_source
 from workers.models.load import build, build_whole
 from workers.worker import Worker
 

@@ -19,7 +19,8 @@ from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Groups
 from tests.workers.models.tiny_models import TINY_GPT2
 from tests.workers.values import STEPS, a_plan, a_spec
-from workers.data.batches import WORST_STEP, batch_source
+from workers.data.batches import WORST_STEP
+from workers.models.built import batch_source
 from workers.models.load import build_whole
 from workers.parallel.deepspeed_features import missing_for_cpu_adam
 from workers.plain_torch.optimizers import decay_groups

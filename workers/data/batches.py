@@ -14,31 +14,30 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 
-from search_spaces.errors import DataError
 from search_spaces.facts import SAMPLES, TargetRule
 from search_spaces.plan import Attention, Batching, Plan
 from search_spaces.specification.schema import SweepSpec, TextTask
 from workers.data.collate import Layout, MicroBatch, collate, target_count
-from workers.data.dataset import Dataset, load_dataset
+from workers.data.dataset import Dataset
 from workers.data.user_batches import (
     ONE,
+    BatchMaker,
+    SampleNumbers,
     assumed_rule,
     batch_tensors,
     module_inputs,
     takes_targets,
     target_weight,
 )
-from workers.models.built import BatchMaker, BuiltModel
 from workers.process_groups import sum_over_ranks
 
-Numbers = tuple[int, ...]
 Lengths = NDArray[np.int32]
 WORST_STEP = -1  # the step that takes the longest samples
 
 
 def deal_samples(
-    numbers: Numbers, lengths: Sequence[int], plan: Plan
-) -> tuple[tuple[Numbers, ...], ...]:
+    numbers: SampleNumbers, lengths: Sequence[int], plan: Plan
+) -> tuple[tuple[SampleNumbers, ...], ...]:
     """Deals the samples of one optimizer step to ranks and micro-batches.
 
     Padded and packed batching keep the data order. Grouped batching sorts the samples by
@@ -65,7 +64,7 @@ def deal_samples(
     order = list(range(len(numbers)))
     if plan.batching == "grouped":
         order.sort(key=lambda index: -lengths[index])
-    by_rank: list[list[Numbers]] = [[] for _ in range(plan.data)]
+    by_rank: list[list[SampleNumbers]] = [[] for _ in range(plan.data)]
     for micro in range(plan.accumulation):
         start = micro * plan.data * plan.micro_batch
         for turn in range(plan.data):
@@ -283,7 +282,7 @@ class FunctionSource:
         """Returns a batch of the first sample."""
         return self.batch((0,))[0]
 
-    def entries(self, numbers: Numbers) -> dict[str, Any]:
+    def entries(self, numbers: SampleNumbers) -> dict[str, Any]:
         """Returns all that the batch maker returns for some samples, in tensors."""
         return batch_tensors(self.batch_maker(numbers))
 
@@ -293,7 +292,7 @@ class FunctionSource:
             entries, shifts_labels=self.shifts_labels, takes_targets=self.takes_targets
         )
 
-    def batch(self, numbers: Numbers) -> tuple[MicroBatch, TargetRule]:
+    def batch(self, numbers: SampleNumbers) -> tuple[MicroBatch, TargetRule]:
         """Returns a micro-batch, and the rule that gives its targets."""
         entries = self.entries(numbers)
         rule = self.rule_of(entries)
@@ -307,26 +306,6 @@ class FunctionSource:
 
 
 BatchSource = DatasetSource | FunctionSource
-
-
-def batch_source(model: BuiltModel, spec: SweepSpec, rule: TargetRule | None = None) -> BatchSource:
-    """Returns the source of a model's batches: its own batch maker, else the spec's data.
-
-    Args:
-        model: The model.
-        spec: Names the data.
-        rule: What the loss of a user's function is a mean over; None to go by its batches' keys.
-
-    Raises:
-        DataError: If the spec's data cannot be read, or the model has neither a batch maker
-            nor a vocabulary.
-    """
-    if model.batch_maker is not None:
-        return batch_source_of(model.module, model.batch_maker, rule)
-    if model.vocab_size is None or model.task is None:
-        raise DataError(f"{spec.model.name} has no vocabulary to draw tokens from")
-    dataset = load_dataset(spec.data, spec.train, model.vocab_size)
-    return DatasetSource(dataset=dataset, spec=spec, task=model.task)
 
 
 def batch_source_of(

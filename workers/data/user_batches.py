@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from torch import nn
 from search_spaces.errors import ModelError
 from search_spaces.facts import SAMPLES, Count, TargetRule
 
+SampleNumbers = tuple[int, ...]
+BatchMaker = Callable[[SampleNumbers], Mapping[str, Any]]
 TARGETS = "targets"  # key of a batch: the weight of its loss, unless it is the module's argument
 ONE = TargetRule(count=Count.ONE)
 _SHIFTED = {
@@ -101,7 +103,7 @@ def target_weight(rule: TargetRule, batch: Mapping[str, Any], samples: int) -> f
     if value is None:
         raise ModelError(
             f"the batch maker returned no number under {rule.key!r}, by which micro-batches are"
-            " weighed: return it with every batch"
+            " weighted: return it with every batch"
         )
     if rule.count in _SHIFTED.values():
         value = value[..., 1:]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from search_spaces.specification.schema import TextTask
+from search_spaces.errors import DataError
+from search_spaces.facts import TargetRule
+from search_spaces.specification.schema import SweepSpec, TextTask
+from workers.data.batches import BatchSource, DatasetSource, batch_source_of
+from workers.data.dataset import load_dataset
+from workers.data.user_batches import BatchMaker
 from workers.models.deferred_init import InitialValues
 
-SampleNumbers = tuple[int, ...]
 PROBE_SAMPLES = (0, 1)  # sample numbers of the batch that probes a model
-BatchMaker = Callable[[SampleNumbers], Mapping[str, Any]]  # see `workers.data.user_batches`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,26 @@ class BuiltModel:
         """Puts the whole model with its values on `device` (default: CPU), in place."""
         self.initial.materialise(self.module, device or torch.device("cpu"))
         return self
+
+
+def batch_source(model: BuiltModel, spec: SweepSpec, rule: TargetRule | None = None) -> BatchSource:
+    """Returns the source of a model's batches: its own batch maker, else the spec's data.
+
+    Args:
+        model: The model.
+        spec: Names the data.
+        rule: What the loss of a user's function is a mean over; None to go by its batches' keys.
+
+    Raises:
+        DataError: If the spec's data cannot be read, or the model has neither a batch maker
+            nor a vocabulary.
+    """
+    if model.batch_maker is not None:
+        return batch_source_of(model.module, model.batch_maker, rule)
+    if model.vocab_size is None or model.task is None:
+        raise DataError(f"{spec.model.name} has no vocabulary to draw tokens from")
+    dataset = load_dataset(spec.data, spec.train, model.vocab_size)
+    return DatasetSource(dataset=dataset, spec=spec, task=model.task)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import nn
 from search_spaces.errors import ModelError
 from search_spaces.specification.sections import QUANTIZED, Base
 from workers.models.stack import find_blocks
-from workers.parallel.split_modules import replace_weights
+from workers.plain_torch.slices import replace_weights
 
 _BASE = "_plimsoll_base"  # attribute of a linear layer to quantize once its weight has values
 _OUTLIERS = 6.0  # activations above it are computed in 16 bits; transformers' default for int8

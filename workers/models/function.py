@@ -19,9 +19,9 @@ from search_spaces.errors import DataError, ModelError
 from search_spaces.facts import ModelFacts, TensorFacts
 from search_spaces.specification.schema import ModelSpec
 from search_spaces.specification.sections import LoraSpec, TrainSpec
-from workers.data.user_batches import inputs_of
+from workers.data.user_batches import BatchMaker, SampleNumbers, inputs_of
 from workers.models.block_calls import training_facts
-from workers.models.built import PROBE_SAMPLES, BatchMaker, BuiltModel, SampleNumbers, seeded
+from workers.models.built import PROBE_SAMPLES, BuiltModel, seeded
 from workers.models.fake_memory import FakeMemory
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
@@ -37,7 +37,7 @@ from workers.models.user_code import (
 
 SHAPE_SAMPLES = 32  # samples whose shapes are compared
 MOST_STEPS = 1000  # more than a trial and its validation take, unless objective.max_steps is raised
-_UNKNOWN = "the function cannot be called without memory, and model.tensor_plan is not set"
+_UNKNOWN = "the function fails on fake tensors, and model.tensor_plan is not set"
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
 

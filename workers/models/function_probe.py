@@ -19,7 +19,8 @@ from search_spaces.facts import SAMPLES, ModelFacts, StepFindings, with_findings
 from search_spaces.specification.schema import ModelSpec, Task
 from search_spaces.specification.sections import TrainSpec
 from workers.data.batches import FunctionSource, batch_source_of
-from workers.models.built import PROBE_SAMPLES, SampleNumbers, seeded
+from workers.data.user_batches import SampleNumbers
+from workers.models.built import PROBE_SAMPLES, seeded
 from workers.models.function import MOST_STEPS, build_function, call_function
 from workers.models.load import build, build_whole
 from workers.models.shapes import random_batches

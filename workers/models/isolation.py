@@ -120,9 +120,9 @@ class _Forks:
                 except TimeoutError:
                     self._kill()  # whatever it runs hears that we are gone, and is killed
                     raise MachineError(
-                        "this machine did not get to the end of the model's code within"
-                        f" {seconds:.0f} s: it is too busy, or hangs; run the same command again"
-                        " when it is not"
+                        f"the process for the model's code did not answer within {seconds:.0f} s:"
+                        " the machine is too busy, or hangs; run the same command again when it is"
+                        " not"
                     ) from None
                 except OSError:
                     continue

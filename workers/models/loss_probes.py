@@ -20,7 +20,8 @@ from torch import nn
 from search_spaces.facts import SAMPLES, Count, Fit, StepFindings, TargetRule
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import Task
-from workers.models.built import SampleNumbers, seeded
+from workers.data.user_batches import SampleNumbers
+from workers.models.built import seeded
 from workers.models.small_model import (
     VOCABULARY,
     random_tokens,
@@ -52,7 +53,7 @@ class LossFindings:
         padding: How much outputs for a sample change beside a longer one.
         attentions: How much outputs differ from those of the first attention, for each other one.
         step: Findings of passes in training mode; the loss should be the mean of `rule`.
-        rule: What Plimsoll's own batches are weighed by.
+        rule: What Plimsoll's own batches are weighted by.
     """
 
     rule: TargetRule

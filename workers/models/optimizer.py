@@ -76,8 +76,8 @@ def optimizer_facts(spec: ModelSpec, train: TrainSpec, build_fake: BuildFake) ->
 def _counted(spec: ModelSpec, train: TrainSpec, build_fake: BuildFake) -> OptimizerFacts:
     def step_error(error: BaseException) -> ModelError:
         return ModelError(
-            f"train.optimizer {train.optimizer} cannot be used with {spec.name}: a step without"
-            f" memory, which counts its states, fails with {type(error).__name__}: {error}"
+            f"train.optimizer {train.optimizer} cannot be used with {spec.name}: a step on fake"
+            f" tensors, which counts its states, fails with {type(error).__name__}: {error}"
         )
 
     mode = FakeMemory()

@@ -14,7 +14,7 @@ import torch
 from search_spaces.errors import ModelError
 from search_spaces.specification.schema import ModelSpec, Task
 from workers.data.collate import IGNORED
-from workers.models.built import SampleNumbers
+from workers.data.user_batches import SampleNumbers
 from workers.models.task import TEXT_TASKS, function_needed
 from workers.models.user_code import errors_as
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.errors import ModelError, UserError
 from search_spaces.facts import LossForm
-from workers.models.built import SampleNumbers
+from workers.data.user_batches import SampleNumbers
 from workers.models.user_code import user_code_errors
 from workers.plain_torch.loss import loss_of
 

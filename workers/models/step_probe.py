@@ -14,8 +14,13 @@ from torch import nn
 
 from search_spaces.errors import UserError
 from search_spaces.facts import Count, Fit, Recomputation, StepFindings, TargetRule
-from workers.data.user_batches import module_inputs, offered_rules, takes_targets, target_weight
-from workers.models.built import SampleNumbers
+from workers.data.user_batches import (
+    SampleNumbers,
+    module_inputs,
+    offered_rules,
+    takes_targets,
+    target_weight,
+)
 from workers.models.stack import find_blocks
 from workers.models.step_passes import ROUNDING, StepPasses, TooSlowError, distance
 from workers.models.user_code import UserCodeError

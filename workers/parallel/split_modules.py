@@ -7,7 +7,7 @@ DTensors, which DistributedDataParallel does not support, and only handle `nn.Li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from workers.parallel.collectives import (
     summed,
     summed_slice,
 )
-from workers.plain_torch.slices import LAYOUT
+from workers.plain_torch.slices import LAYOUT, replace_weights
 
 Entrance = Literal["whole", "tokens", "ready"]  # an input: whole, a slice of tokens, or prepared
 TOKENS = -2  # the dimension of tokens, with or without a batch dimension
@@ -198,15 +198,3 @@ def localize(module: nn.Module) -> None:
         return local
 
     replace_weights(module, plain)
-
-
-def replace_weights(module: nn.Module, replacement: Callable[[nn.Parameter], nn.Parameter]) -> None:
-    """Replaces each parameter of a module and its submodules; tied weights stay tied."""
-    replacements: dict[int, nn.Parameter] = {}
-    originals = []  # keeps the old parameters alive, so that no id is reused
-    for part in module.modules():
-        for name, weight in part._parameters.items():
-            if weight is not None:
-                originals.append(weight)
-                replacements.setdefault(id(weight), replacement(weight))
-                part._parameters[name] = replacements[id(weight)]

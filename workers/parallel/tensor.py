@@ -45,9 +45,9 @@ from workers.parallel.split_modules import (
     RowProjection,
     VocabularyEmbedding,
     enter,
-    replace_weights,
     sum_gradients,
 )
+from workers.plain_torch.slices import replace_weights
 from workers.process_groups import Mesh
 
 _SEQUENCE = 1  # the dimension of tokens in (samples, tokens, features)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
@@ -40,3 +43,15 @@ def as_distributed(weight: torch.Tensor, values: torch.Tensor | None = None) -> 
     if layout is None:
         return values
     return DTensor.from_local(values.detach(), *layout, run_check=False)
+
+
+def replace_weights(module: nn.Module, replacement: Callable[[nn.Parameter], nn.Parameter]) -> None:
+    """Replaces each parameter of a module and its submodules; tied weights stay tied."""
+    replacements: dict[int, nn.Parameter] = {}
+    originals = []  # keeps the old parameters alive, so that no id is reused
+    for part in module.modules():
+        for name, weight in part._parameters.items():
+            if weight is not None:
+                originals.append(weight)
+                replacements.setdefault(id(weight), replacement(weight))
+                part._parameters[name] = replacements[id(weight)]

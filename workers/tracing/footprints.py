@@ -67,9 +67,9 @@ def untraceable(name: str, failed: StepFailedError) -> ModelError:
     label = str(operator).removesuffix(".default")
     is_users = getattr(operator, "namespace", "aten") not in ("aten", "prims", "_c10d_functional")
     if isinstance(cause, _NEEDS_VALUES):
-        reason = "has a result that depends on values, and a trace has none"
+        reason = "has a shape or result that depends on values, which fake tensors do not have"
     elif is_users or isinstance(cause, UnsupportedOperatorException | NotImplementedError):
-        reason = "cannot run without values"
+        reason = "has no implementation for fake tensors"
     else:
         return ModelError(f"{name} cannot be traced: operator {label} raises {_summary(cause)}")
     full = getattr(getattr(operator, "_schema", None), "name", operator)

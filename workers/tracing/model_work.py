@@ -14,8 +14,8 @@ from search_spaces.costs.model_work import CEILING_TOKENS, LayerMatmul, ModelWor
 from search_spaces.errors import UserError
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import SweepSpec
-from workers.data.batches import BatchSource, DatasetSource, batch_source, is_causal_lm
-from workers.models.built import seeded
+from workers.data.batches import BatchSource, DatasetSource, is_causal_lm
+from workers.models.built import batch_source, seeded
 from workers.models.fake_memory import FakeMemory
 from workers.models.tensor_plan import text_config
 from workers.models.user_code import user_code_errors

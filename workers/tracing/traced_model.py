@@ -21,8 +21,7 @@ from search_spaces.errors import ModelError
 from search_spaces.plan import Attention, Plan
 from search_spaces.settings.rank_layout import MESH_DIMENSIONS, mesh_shape, rank_coordinates
 from search_spaces.specification.schema import SweepSpec
-from workers.data.batches import batch_source
-from workers.models.built import BuiltModel
+from workers.models.built import BuiltModel, batch_source
 from workers.models.config import one_sentence
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.function import build_fake_function, is_function
@@ -31,7 +30,8 @@ from workers.models.stack import find_stack
 from workers.models.stack_trace import NoStackError
 from workers.models.stage_placeholders import BlockPlaceholder
 from workers.models.user_code import errors_as
-from workers.parallel.split_modules import localize, replace_weights
+from workers.parallel.split_modules import localize
+from workers.plain_torch.slices import replace_weights
 from workers.process_groups import Mesh, clear_mesh_caches
 
 _Settings = dict[tuple[str, str], Any]  # by module and attribute
@@ -171,7 +171,7 @@ def _build(spec: SweepSpec, attention: Attention, mode: FakeMemory) -> BuiltMode
 
     def build_error(error: BaseException) -> ModelError:
         return ModelError(
-            f"{spec.model.name} cannot be built without values, as a trace needs it:"
+            f"{spec.model.name} cannot be built on fake tensors, as a trace needs it:"
             f" {type(error).__name__}: {one_sentence(error)}"
         )
 

@@ -14,10 +14,10 @@ from search_spaces.costs.footprint import BlockKind, FusedAttention, Matmul, Par
 from search_spaces.errors import ModelError
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import DataSpec, SweepSpec
-from workers.data.batches import WORST_STEP, batch_source
+from workers.data.batches import WORST_STEP
 from workers.data.collate import MicroBatch
 from workers.data.dataset import load_dataset
-from workers.models.built import BuiltModel, seeded
+from workers.models.built import BuiltModel, batch_source, seeded
 from workers.models.tensor_plan import tensor_facts, tensor_plan
 from workers.tracing.operators import FusedCall, Product
 from workers.tracing.pass_costs import Grid, PartCosts, PassCosts, as_extent

@@ -276,5 +276,5 @@ def test_check_says_what_would_change_the_loss(
 
     told = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
-    assert "Lossless plans only: outputs of FNetForMaskedLM for a sample change beside a" in told
-    assert "use micro_batch 1, or samples of one length." in told
+    assert "Lossless plans only: padding changes the outputs of FNetForMaskedLM" in told
+    assert "use micro_batch 1 and pad_multiple 1, or samples of one length." in told

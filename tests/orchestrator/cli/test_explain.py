@@ -72,12 +72,17 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
             "space.batching does not include grouped, only padded, packed",
         ),
         (["checkpoint_ratio=0.5"], "after 4 trials: the budget of 3 trials is used up"),
+        (["tried.json"], "it was tried, as trial 3"),
+        (["other_batch.json"], "is 32, but train.global_batch is 16"),
     ],
 )
 def test_why_a_plan_was_not_tried(
     knobs: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = a_study(OUTCOMES)
+    tried = OUTCOMES[3][0].as_dict()
+    for name, plan in {"tried": tried, "other_batch": tried | {"accumulation": 2}}.items():
+        (here / f"{name}.json").write_text(json.dumps(plan))
     code, out, err = run(capsys, spec, "--plan", *knobs)
 
     assert (code, err) == (0, "")
@@ -122,7 +127,7 @@ def test_without_an_answer_there_is_nothing_to_explain(
     ("arguments", "words"),
     [
         (["--trial", "9"], "study demo has no finished trial 9: its trials are 0 to 3"),
-        (["--trial", "1", "--plan", "zero_stage=3"], "two questions: give one of them"),
+        (["--trial", "1", "--plan", "zero_stage=3"], "exclude each other: give one"),
         (["--plan", "zero=3"], "--plan 'zero' is not a knob; the knobs are"),
         (["more.yaml"], "one study is explained, but demo.yaml and more.yaml were named"),
         (["zero_stage=3"], "give a plan with --plan KNOB=VALUE"),

@@ -116,7 +116,7 @@ def test_a_server_that_goes_and_comes_back_holds_every_trial_once(
         assert listener.problem is None
         pages = sweep_pages(spec, "goes-on")
         assert pages.trials.startswith(f"http://ann@127.0.0.1:{line.port}/#/experiments/")
-        assert pages.answer is not None
+        assert pages.sweep is not None
         assert capsys.readouterr().out == ""  # there a view is, or lines of JSON
         assert trials_of(uri, "goes-on") == ["0", "1", "2", "3", "4"]
         runs = runs_of(uri, "goes-on")

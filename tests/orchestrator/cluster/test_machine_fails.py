@@ -121,7 +121,7 @@ def test_a_full_folder_blames_no_plan_and_the_same_command_goes_on(folder: Path)
         assert process.wait(600) == os.EX_TEMPFAIL, said(folder)
     temporary.rmdir()
     log = said(folder)
-    assert "workers do not start, whatever the plan" in log
+    assert "workers fail to start with any plan" in log
     assert "make room there" in log
     assert set(outcomes_of(folder)) == {Measured}
 

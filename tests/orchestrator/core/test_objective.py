@@ -153,10 +153,10 @@ def test_a_plan_that_thrashes_is_no_answer() -> None:
     assert 0 < constraints_of(thrashing, objective)["memory"] < 0.01
     (violation,) = objective.violations(thrashing)
     assert violation_words(violation) == (
-        "it thrashes: with 77 % of the limit reserved, the allocator gave its cache back and tried"
-        " again 3 times in the measured steps"
+        "it thrashes: with 77 % of the limit reserved, the allocator emptied its cache and retried"
+        " 3 times in the measured steps"
     )
-    assert "(thrashes: the allocator tried again 3 times)" in outcome_words(thrashing.outcome)
+    assert "(thrashes: the allocator retried 3 times)" in outcome_words(thrashing.outcome)
     alone = make_state([thrashing.outcome])
     assert alone.best is None
     assert "but it thrashes" in _nothing_feasible(alone)

@@ -197,7 +197,7 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
     ("tried", "validated", "unstable", "words"),
     [
         (2e-3, 2e-3, None, "the plans differ in "),  # the plan, each time
-        (0.0, 2e-3, 1, "two runs of the plan of trial 1 differ"),
+        (0.0, 2e-3, 1, "two runs of the plan of trial 1 already differ"),
     ],
 )
 def test_losses_that_are_apart_say_since_when_and_by_what(
@@ -272,7 +272,7 @@ def test_what_other_rounding_changes_in_a_repeat_is_the_tolerance(
     assert "(tolerance " in words
     assert "first exceeded in step 1); the plans differ in" in words
     if repeat is not None:
-        assert f"from trial {repeat}, a repeat with weights rounded otherwise" in words
+        assert f"from trial {repeat}, a repeat from perturbed weights" in words
 
 
 def test_a_plan_that_differs_from_itself_cannot_widen_its_own_tolerance() -> None:
@@ -293,7 +293,7 @@ def test_what_the_probe_found_explains_a_difference_before_any_plan() -> None:
         assert checked(state, 1, off).cause == cause
     off = drifting([0.1], validation=validation_run(dependences=(data,)))
     words = words_of(after_validation(searched([SLOW, FAST]), 1, off))[1]
-    assert "the probe of the model says why: 40 % of the values of a batch differ" in words
+    assert "the probe of the model shows why: 40 % of the values of a batch differ" in words
 
 
 def test_precision_and_lossy_knobs_widen_what_may_be() -> None:

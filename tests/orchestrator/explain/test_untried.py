@@ -35,9 +35,9 @@ def grounded(
     tried: Sequence[tuple[Plan, Outcome]] = TRIED, limit_gib: float = 80, **changes: Any
 ) -> ForecastContext:
     ground = a_ground(replace(a_state(tried), **changes))
-    question = replace(ground.sized.request, limit_bytes=int(limit_gib * GIB))
-    sized = forecast_table(question, 8, a_footprint, a_calibration())
-    return replace(ground, sized=sized)
+    request = replace(ground.forecasts.request, limit_bytes=int(limit_gib * GIB))
+    sized = forecast_table(request, 8, a_footprint, a_calibration())
+    return replace(ground, forecasts=sized)
 
 
 def told(asked: dict[str, Any], ground: ForecastContext) -> UntriedExplanation:

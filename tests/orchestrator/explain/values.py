@@ -72,5 +72,5 @@ def a_ground(state: SweepState) -> ForecastContext:
         state=state,
         calibration=a_calibration(),
         trace=a_footprint,
-        sized=forecast_table(question, 8, a_footprint, a_calibration()),
+        forecasts=forecast_table(question, 8, a_footprint, a_calibration()),
     )

@@ -16,7 +16,8 @@ from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.export.folders import CLIP, STEPS, run_folder, taken_of
 from tests.workers.test_same_training import LOSS_TOLERANCE
 from tests.workers.values import a_plan, a_spec
-from workers.data.batches import WORST_STEP, batch_source
+from workers.data.batches import WORST_STEP
+from workers.models.built import batch_source
 from workers.models.load import build_whole
 
 T5: dict[str, Any] = {

@@ -51,7 +51,7 @@ def test_recommends_the_fastest_of_all_that_keep_the_line(answer: PlanningReport
     assert answer.best is not None
     assert answer.best.forecast.samples_per_second.value == pytest.approx(fastest)
     assert answer.best.keeps_headroom
-    assert refusal(answer.best.plan, a_question().around(8)) is None
+    assert refusal(answer.best.plan, a_question().rule_context(8)) is None
     speeds = [told.forecast.samples_per_second.value for told in answer.recommendation.best]
     assert speeds == sorted(speeds, reverse=True)
     edge = [

@@ -73,8 +73,8 @@ TRIED: tuple[tuple[reasons.TrialReason, str], ...] = (
     ),
     (
         reasons.Promising(fits=0.5, gain=0.1, measured_by="old"),
-        "expected 10% faster than the best; 50% likely to fit; study old measured it before,"
-        " repeated here for comparison",
+        "expected 10% faster than the best; 50% likely to fit; measured in study old, repeated here"
+        " for comparison",
     ),
 )
 ENDED: tuple[tuple[reasons.StopReason, str], ...] = (
@@ -93,7 +93,7 @@ ENDED: tuple[tuple[reasons.StopReason, str], ...] = (
     (reasons.ClusterSilent(), "the cluster does not answer"),
     (
         reasons.MachineFailed(cause="disk_full", error="OSError: so"),
-        "a disk is full, whatever the plan: OSError: so",
+        "a disk is full, which fails any plan: OSError: so",
     ),
     (Stopped(by="Ctrl-C"), "stopped by Ctrl-C"),
     (
@@ -155,8 +155,9 @@ NOTED: tuple[tuple[notes.Note, str], ...] = (
                 Difference(name="MALLOC_ARENA_MAX", there="", here="1"),
             ),
         ),
-        "1 earlier trial ran otherwise (driver 575.57, here 580.65; MALLOC_ARENA_MAX unset, here"
-        " 1): forecasts learn nothing from that, and speeds may differ for this reason alone",
+        "1 earlier trial ran on other hardware or software (driver 575.57, here 580.65;"
+        " MALLOC_ARENA_MAX unset, here 1): forecasts ignore them, and speeds may differ for this"
+        " reason alone",
     ),
 )
 OUTCOMES: tuple[tuple[Outcome, str], ...] = (

@@ -13,7 +13,7 @@ from orchestrator.report.sweep_text import (
     evidence_sentences,
     repeats_sentence,
 )
-from orchestrator.tracking.mlflow_artifacts import answer_markdown
+from orchestrator.tracking.mlflow_artifacts import best_markdown
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import state_after
 from tests.outcomes import make_measured
@@ -70,7 +70,7 @@ def test_the_page_and_mlflow_have_the_evidence_of_the_terminal() -> None:
 
     assert repeats_sentence(state) in evidence
     page = html.unescape(report_page(state))
-    told = answer_markdown(state)
+    told = best_markdown(state)
     for sentence in evidence:
         assert sentence in page
         assert sentence in told

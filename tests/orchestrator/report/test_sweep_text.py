@@ -210,9 +210,11 @@ def test_trials_of_another_fingerprint_are_told_and_whether_the_best_is_one() ->
     first, best, last = state.records
     changed = replace(best, fingerprint=there)
     state = replace(state, records=(first, changed, last), fingerprint=here)
-    sentence = "1 of 3 trials ran otherwise than the last (driver 575.57, here 580.65)"
+    sentence = (
+        "1 of 3 trials ran on other hardware or software than the last (driver 575.57, here 580.65)"
+    )
 
-    assert f"{sentence}; the best plan was measured there alone" in words(state)
+    assert f"{sentence}; the best plan was measured only there" in words(state)
     validation = replace(best, fingerprint=here, validation=True)
     assert f"{sentence};" not in words(replace(state, validations=(validation,)))
     assert sentence in words(replace(state, validations=(validation,)))

@@ -17,7 +17,7 @@ from orchestrator.core.state import SweepState, advance
 from orchestrator.report.labels import validation_sentences, validation_words
 from orchestrator.report.live import dashboard, lines
 from orchestrator.report.sweep_document import render_report
-from orchestrator.tracking.mlflow_artifacts import answer_markdown
+from orchestrator.tracking.mlflow_artifacts import best_markdown
 from orchestrator.tracking.mlflow_fields import validation_metrics, validation_tags
 from tests.orchestrator.core.test_validation import (
     after_validation,
@@ -111,7 +111,7 @@ def test_the_report_has_the_validation_and_names_the_equals() -> None:
 
 def test_mlflow_says_it_too() -> None:
     state = failing_then_validated()
-    text = answer_markdown(state)
+    text = best_markdown(state)
 
     assert "- validation in a fresh worker group passed" in text
     assert f"- the validation of trial 2 {FAILED}" in text

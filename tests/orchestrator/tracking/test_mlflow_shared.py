@@ -107,7 +107,7 @@ def test_two_sweeps_that_find_an_empty_database_both_log(store: str) -> None:
     check_tracking(shared(store))
     pages = sweep_pages(shared(store), "anns")
     assert "/#/experiments/" in pages.trials
-    assert pages.answer is not None
+    assert pages.sweep is not None
     assert sweep_pages(shared(store), "nobodys") == Pages(trials="http://127.0.0.1:5000")
 
 

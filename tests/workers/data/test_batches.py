@@ -11,8 +11,7 @@ from search_spaces.errors import ModelError
 from search_spaces.specification.schema import ModelSpec, SweepSpec
 from search_spaces.specification.sections import TrainSpec
 from tests.plans import ddp_plan
-from workers.data.batches import batch_source
-from workers.models.built import BuiltModel
+from workers.models.built import BuiltModel, batch_source
 
 SPEC = SweepSpec(model=ModelSpec(name="mine:make"), train=TrainSpec(global_batch=8))
 PLAN = ddp_plan(micro_batch=2, accumulation=2, data=2)

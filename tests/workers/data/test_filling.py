@@ -18,8 +18,8 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.specification.schema import SweepSpec
 from tests.plans import ddp_plan
-from workers.data.batches import WORST_STEP, batch_source
-from workers.models.built import BuiltModel
+from workers.data.batches import WORST_STEP
+from workers.models.built import BuiltModel, batch_source
 from workers.tracing.variants import lengths_of
 
 ROW_TOKENS, GLOBAL_BATCH, STEPS = 192, 16, 40

@@ -20,8 +20,8 @@ from search_spaces.specification.schema import DataSpec, ModelSpec, SweepSpec
 from search_spaces.specification.sections import TrainSpec
 from tests.plans import ddp_plan
 from tests.workers.models.tiny_models import TINY_BERT, TINY_GPT2, TINY_LLAMA
-from workers.data.batches import BatchSource, batch_source
-from workers.models.built import BuiltModel
+from workers.data.batches import BatchSource
+from workers.models.built import BuiltModel, batch_source
 from workers.models.load import build_whole
 
 GLOBAL_BATCH, SEQUENCE_LENGTH = 16, 96

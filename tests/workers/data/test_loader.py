@@ -14,8 +14,9 @@ from search_spaces.trial import Crashed, Measured
 from tests.workers.launch import Group
 from tests.workers.test_same_training import LOSS_TOLERANCE, SPEC, reference_losses
 from tests.workers.values import a_plan, a_request, a_spec, odd_model
-from workers.data.batches import WORST_STEP, BatchSource, FunctionSource, batch_source
+from workers.data.batches import WORST_STEP, BatchSource, FunctionSource
 from workers.data.loader import Feed, batch_feed
+from workers.models.built import batch_source
 from workers.models.load import build
 from workers.worker import Worker
 

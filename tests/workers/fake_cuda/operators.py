@@ -44,7 +44,7 @@ def _operators(device: str, task: str, model_type: str, folder: Path) -> list[st
     from tests.workers.parity.architectures import model_folder, spec_of
     from workers.models.experts import GROUPED_MM, grouped_result
     from workers.models.load import build
-    from workers.parallel.split_modules import replace_weights
+    from workers.plain_torch.slices import replace_weights
     from workers.tracing.operators import tensors
     from workers.tracing.step import CudaEmulation, autocast_as_on
 

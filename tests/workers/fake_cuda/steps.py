@@ -132,10 +132,10 @@ def step(train: dict[str, Any], knobs: dict[str, Any]) -> dict[str, Any]:
     from search_spaces.plan import Plan
     from search_spaces.specification.schema import SweepSpec
     from search_spaces.trial import TrialRequest
-    from workers.data.batches import batch_source
     from workers.engines.build import build_training
     from workers.engines.stopwatch import Stopwatch
     from workers.memory.device_runtime import CpuRuntime
+    from workers.models.built import batch_source
     from workers.models.load import build
     from workers.prepare import prepare
 

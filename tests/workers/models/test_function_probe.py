@@ -65,7 +65,7 @@ def test_a_loss_that_depends_on_the_samples_beside_one() -> None:
 
     assert facts.batch_difference > 0.01
     assert [found.on for found in facts.dependences] == ["batch"]
-    with pytest.raises(SpecError, match=r"the loss of Net .*: say train.micro_batch"):
+    with pytest.raises(SpecError, match=r"the loss of Net .*: set train.micro_batch"):
         micro_batches(spec_of(way="normalised"))
     assert micro_batches(spec_of(way="normalised", space={"micro_batch": [4]})) == {4}
 
@@ -183,10 +183,10 @@ def test_a_loss_that_one_sample_does_not_have() -> None:
     spec = spec_of(way="needs two")
 
     assert facts_of(spec).smallest_micro_batch == 2
-    with pytest.raises(SpecError, match=r"the loss of Net .*: say train.micro_batch"):
+    with pytest.raises(SpecError, match=r"the loss of Net .*: set train.micro_batch"):
         micro_batches(spec)
     assert micro_batches(spec_of(way="needs two", space={"micro_batch": [2]})) == {2}
-    with pytest.raises(SpecError, match="has no loss for 1 sample; micro_batch must be 2 or more"):
+    with pytest.raises(SpecError, match="fails with 1 sample: micro_batch must be 2 or more"):
         micro_batches(spec_of(way="needs two", space={"micro_batch": [1]}))
 
 

@@ -161,7 +161,7 @@ def test_a_machine_that_does_not_get_to_it_is_told(
     monkeypatch.setattr(isolation, "_START_SECONDS", 0.5)
     forks = isolation._Forks()
     monkeypatch.setattr(isolation, "_forks", forks)
-    with pytest.raises(MachineError, match="within 1 s: it is too busy, or hangs"):
+    with pytest.raises(MachineError, match="within 1 s: the machine is too busy, or hangs"):
         _described(here / "mark", seconds=0.1)
 
     assert forks._process is not None

@@ -20,7 +20,8 @@ from tests.workers.launch import Groups
 from tests.workers.parity.comparison import Expected, Parity
 from tests.workers.parity.layouts import COMMON
 from tests.workers.values import a_plan, a_spec
-from workers.data.batches import FunctionSource, batch_source
+from workers.data.batches import FunctionSource
+from workers.models.built import batch_source
 from workers.models.function_probe import with_function_findings
 from workers.models.load import build_whole, describe
 from workers.prepare import prepare

@@ -47,7 +47,7 @@ TOLERANCES: Mapping[Quantity, float] = {
     "losses in 8 bits": 1e-2,  # bitsandbytes keeps 32 for parts of fewer than 4096 numbers
 }
 _CALL_SECONDS = 1200.0
-_DEPENDS = "say train.micro_batch"
+_DEPENDS = "set train.micro_batch"
 _CANNOT_BE_BUILT = (ModelError, DataError, KeyError, ValueError, TypeError, RuntimeError)
 
 

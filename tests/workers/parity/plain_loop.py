@@ -26,8 +26,9 @@ from torch.nn.utils import get_total_norm
 from search_spaces.specification.schema import SweepSpec, Task
 from tests.workers.parity.architectures import GLOBAL_BATCH, STEPS
 from tests.workers.parity.layouts import ONE_BY_ONE, plan_of
-from workers.data.batches import FunctionSource, batch_source
+from workers.data.batches import FunctionSource
 from workers.data.collate import IGNORED
+from workers.models.built import batch_source
 from workers.models.deferred_init import original_name
 from workers.models.load import build_whole
 from workers.prepare import prepare

@@ -77,7 +77,7 @@ def test_flops_are_those_of_a_real_step_and_of_routed_tokens_alone(
 
 
 @pytest.mark.thorough
-@ALL
+@pytest.mark.parametrize("model", EXPERTS.values(), ids=EXPERTS)
 def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) -> None:
     """The footprint of gpt-oss says 1.5 % more saved bytes than the real step keeps."""
     spec = spec_of(model)
@@ -95,13 +95,9 @@ def test_memory_is_that_of_a_real_step(model: dict[str, Any], tmp_path: Path) ->
     assert peak_bytes(variant, MICRO_BATCH) == pytest.approx(whole.peak_bytes, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "compute"),
-    [
-        *(pytest.param(name, "cast", marks=pytest.mark.thorough) for name in EXPERTS),
-        *(pytest.param(name, "autocast", marks=pytest.mark.thorough) for name in EXPERTS),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("compute", ["cast", "autocast"])
+@pytest.mark.parametrize("name", EXPERTS)
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
 def test_sharded_it_is_as_torch_tracks_it(name: str, compute: Compute, tmp_path: Path) -> None:
     """Peaks under autocast are left out: the tracker reports up to 9 % more for Mixtral."""
@@ -138,7 +134,7 @@ def test_model_flops_are_those_that_were_traced(model: dict[str, Any], tmp_path:
     ("name", "published", "looked_up"),
     [
         ("mixtral-8x7b", 12.9, 32_000 * 4096),
-        pytest.param("qwen3-30b-a3b", 3.3, 151_936 * 2048, marks=pytest.mark.thorough),
+        ("qwen3-30b-a3b", 3.3, 151_936 * 2048),
         ("gpt-oss-20b", 3.61, 0),
     ],
 )

@@ -84,14 +84,11 @@ def block_of(
 @pytest.mark.parametrize(
     ("model", "train", "compute"),
     [
-        (LLAMA, {"method": "lora"}, "cast"),
-        *(
-            pytest.param(*case, marks=pytest.mark.thorough)
-            for case in (
-                *((GPT2, {}, "autocast"), (LLAMA, {}, "cast"), (BERT, {}, "autocast")),
-                *((STACKED, {}, "cast"), (LLAMA, {"method": "lora"}, "autocast")),
-            )
-        ),
+        (GPT2, {}, "autocast"),
+        (LLAMA, {}, "cast"),
+        (BERT, {}, "autocast"),
+        (STACKED, {}, "cast"),
+        *((LLAMA, {"method": "lora"}, compute) for compute in ("cast", "autocast")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
@@ -107,7 +104,7 @@ def test_the_whole_model_sharded_is_as_torch_tracks_it(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("attention", [pytest.param("eager", marks=pytest.mark.thorough), "sdpa"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:Module is None")
 def test_an_encoder_and_a_decoder_are_as_torch_tracks_them(
     attention: Attention, tmp_path: Path

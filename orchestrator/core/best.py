@@ -1,4 +1,4 @@
-"""The answer of a sweep: its best plan by all measurements, and which plan is validated next."""
+"""The best plan of a sweep, by all of its measurements, and the plan that is validated next."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def leaders(
 ) -> list[Record]:
     """Returns the best plan and its statistical ties, without those whose validation failed.
 
-    Each is the first trial of its plan, with the speed that all measurements of the plan say
-    together. Once leading plans were measured again, a plan that was measured once is among them
-    only if it is faster beyond doubt: the fastest of many single measurements was lucky.
+    Each is the first trial of its plan, with the pooled speed of all its measurements. Once leading
+    plans were measured again, a plan that was measured once is among them only if its whole
+    interval is faster: the fastest of many single measurements was lucky.
 
-    The plan whose interval has the highest lower end comes first, without repeats the one with the
-    highest mean; with `objective.prefer: headroom` the one with the most free memory, and if
-    headroom is the objective, the fastest.
+    The plan whose interval has the highest lower end comes first; without repeats, the highest
+    mean; with `objective.prefer: headroom`, the most free memory; and if headroom is the objective,
+    the fastest.
     """
     objective = Objective.of(spec)
     eligible = [record for record in records if record.number not in failed]
-    if objective.metric == "headroom":  # which a repeat does not make surer
+    if objective.metric == "headroom":  # peaks of repeats hardly differ
         out = infeasible_plans(records, objective)
         first = [one for one in eligible if not is_repeat(one) and one.plan not in out]
         return sorted(ties_of_best(first, objective), key=throughput, reverse=True)
@@ -56,15 +56,15 @@ def _pooled_ties(records: Sequence[Record], objective: Objective, speeds: Speeds
                 first.setdefault(record.plan, record)
     infeasible = infeasible_plans(records, objective)
     plans = [plan for plan in first if plan not in infeasible]
-    if known := max((speeds.score(plan) for plan in plans if plan in repeated), default=None):
+    if fastest := max((speeds.score(plan) for plan in plans if plan in repeated), default=None):
         plans = [
             plan
             for plan in plans
-            if plan in repeated or speeds.score(plan) - speeds.half_width(plan) > known
+            if plan in repeated or speeds.score(plan) - speeds.half_width(plan) > fastest
         ]
     if not plans:
         return []
-    rank = speeds.cautious if repeated else speeds.score
+    rank = speeds.lower_bound if repeated else speeds.score
     leader = max(plans, key=rank)
     ties = [
         plan
@@ -74,24 +74,24 @@ def _pooled_ties(records: Sequence[Record], objective: Objective, speeds: Speeds
     return [speeds.record(first[plan]) for plan in sorted(ties, key=rank, reverse=True)]
 
 
-def answer(
+def best_record(
     records: Sequence[Record],
     ties: Sequence[Record],
     validations: Sequence[Record],
     failed: Mapping[int, ValidationFailure],
     spec: SweepSpec,
 ) -> Record | None:
-    """Returns the best plan: of plans that differ by less than matters, one that is validated.
+    """Returns the best plan: of plans within `objective.interval` of the leader, a validated one.
 
-    Without any such, the first of the ties; once `validation.tries` plans were validated, the first
-    that passed.
+    Without one, the first of the ties; once `validation.tries` plans were validated, the first that
+    passed.
 
     Args:
         records: The trials.
         ties: The best plans, from `leaders`.
         validations: All validations.
         failed: Those that failed.
-        spec: Says what difference matters: `objective.interval`.
+        spec: The specification.
     """
     passed = {one.number for one in validations} - failed.keys()
     validated = [record for record in ties if record.number in passed]
@@ -113,11 +113,11 @@ def next_validation(
     failed: Mapping[int, ValidationFailure],
     spec: SweepSpec,
 ) -> Record | None:
-    """Returns the trial to validate now; None if the answer is validated, or enough were tried.
+    """Returns the trial to validate now; None if the best is validated, or enough were tried.
 
     `validation.tries` counts plans, and starts again once other trials have ended.
     """
-    best = answer(records, ties, validations, failed, spec)
+    best = best_record(records, ties, validations, failed, spec)
     if not spec.validation.enabled or best is None:
         return None
     if any(validation.number == best.number for validation in validations):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.search_spaces.values import a_spec
-from workers.parallel.operators import compile_operators
+from workers.probe.operators import compile_operators
 
 OFFLOADED = a_spec(
     cluster={"device": "cpu"},
