@@ -156,7 +156,7 @@ def test_where_nothing_fits_it_says_what_would(
         (("--records", "nobody"), "neither a specification nor a study"),
         (("--out", "plan.txt"), "--out plan.txt: must end with .html"),
         (("--out", "tiny.yaml/plan.json"), "tiny.yaml/plan.json cannot be written"),
-        (("--plan", "none.json"), "a JSON file of knobs that exists"),
+        (("--plan", "none.json"), "none.json cannot be read"),
     ],
 )
 def test_errors_are_sentences(
