@@ -73,7 +73,7 @@ class Watchdog:
             self._silence += min(now - before, 2 * _CHECK_SECONDS)
             before, head = now, head or self._find_head()
             if self._silence > self._seconds:
-                self._end(f"the cluster has not answered for {self._seconds:.0f} s")
+                self._end(f"Ray or the study's database has not answered for {self._seconds:.0f} s")
             elif head is not None and has_ended(head):
                 self._end("Ray's head on this machine has died")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -20,13 +19,13 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from orchestrator.study.fence import guard
 from orchestrator.study.holder import Holder, Life, this_process
-from orchestrator.study.lockable import refuse_unlockable
 from orchestrator.study.optuna_private import STUDIES, STUDY_ATTRIBUTES
 from orchestrator.study.retry import Unavailable
 from orchestrator.study.storage import (
     created_study,
     open_engine,
     opened_storage,
+    refuse_unlockable,
     sqlite_path,
     storage_errors,
     storage_url,
@@ -36,6 +35,8 @@ from search_spaces.safety.files import real_path
 from search_spaces.specification.schema import SweepSpec
 
 _DRIVER, _BEAT = "driver", "driver_beat"  # keys of the study's attributes
+# a driver that is stopped in a transaction would keep the row, and with it all others out
+_POSTGRES_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
 
 Say = Callable[[str], None]
 
@@ -48,34 +49,9 @@ class Lease:
     silent_seconds: float = 60.0
 
 
-class AbstractLock(ABC):
-    """Lock of a driver that writes a study. Readers need none."""
-
-    @abstractmethod
-    def take(self) -> bool:
-        """Takes the lock; returns False if another process has it."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Checks ahead of a write that this process still has the lock.
-
-        Raises:
-            StudyError: If another process has taken the study.
-            Unavailable: If the database is not where it was.
-        """
-
-    @abstractmethod
-    def guard(self, engine: Engine) -> None:
-        """Lets no transaction of an engine write once another process has taken the study."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Releases the lock."""
-
-
 @final
-class DriverLock(AbstractLock):
-    """Row of the study's attributes with the token of the driver that may write.
+class DriverLock:
+    """Row of the study's attributes with the token of the driver that may write. Readers need none.
 
     SQLite and PostgreSQL alike: whoever writes changes the row of the token first, so that the
     database orders it and a driver that takes the study.
@@ -108,6 +84,7 @@ class DriverLock(AbstractLock):
         self._heart = threading.Thread(target=self._beat, name="plimsoll-driver", daemon=True)
 
     def take(self) -> bool:
+        """Takes the lock; returns False if another process has it."""
         while True:
             content = self._stored(_DRIVER)
             holder = Holder.from_json(content)
@@ -126,6 +103,12 @@ class DriverLock(AbstractLock):
         return "" if holder is None else holder.name
 
     def check(self) -> None:
+        """Checks ahead of a write that this process still has the lock.
+
+        Raises:
+            StudyError: If another process has taken the study.
+            Unavailable: If the database is not where it was.
+        """
         try:
             if self._identity() == self._file:
                 return
@@ -137,9 +120,11 @@ class DriverLock(AbstractLock):
         raise Unavailable(f"another file has taken the place of {self._path}")
 
     def guard(self, engine: Engine) -> None:
+        """Lets no transaction of an engine write once another process has taken the study."""
         guard(engine, self._confirm)
 
     def release(self) -> None:
+        """Releases the lock."""
         self._stop.set()
         if self._heart.is_alive():
             self._heart.join(self._lease.beat_seconds)
@@ -158,6 +143,8 @@ class DriverLock(AbstractLock):
 
     def _confirm(self, connection: Connection) -> None:
         """Writes the token over itself, which fails if another one stands there."""
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(_POSTGRES_IDLE)
         row = self._row(_DRIVER, self._content)
         confirmed = connection.execute(row.values(value_json=self._content)).rowcount == 1
         if confirmed:

@@ -56,6 +56,7 @@ _READ_ONLY = "25006"  # error code of a PostgreSQL standby that is about to take
 _LOST_IN_TRANSACTION = "8s2b"  # SQLAlchemy's code for a transaction whose connection is gone
 STUDY_FILE = "study.db"  # in a study's folder, if no storage is named
 _SQLITE, _FILE = "sqlite:///", "file:"
+_UNLOCKED = ("nolock", "immutable", "vfs")  # parameters that turn SQLite's locks off
 _TRUE = ("true", "t", "1", "yes", "y", "on")  # as SQLAlchemy reads them
 _STUDIES = "studies"  # a table in every version of Optuna's schema
 _LAST = {"alembic_version"}  # the table that Optuna creates last
@@ -96,6 +97,25 @@ def _backend(url: str) -> str:
     return url.partition(":")[0].partition("+")[0]
 
 
+def refuse_unlockable(url: str) -> None:
+    """Checks that a storage can keep two drivers apart; creates nothing.
+
+    Raises:
+        StudyError: If it cannot; one sentence.
+        ArgumentError: If the URL is none.
+    """
+    address = make_url(url)
+    if not (is_postgres(url) or is_sqlite(url)):
+        fault = "studies are kept in SQLite or PostgreSQL, where one driver at a time can be sure"
+    elif is_sqlite(url) and sqlite_path(url) is None:
+        fault = "a database in memory ends with its process; name a file"
+    elif off := [name for name in _UNLOCKED if name in address.query]:
+        fault = f"{off[0]} turns SQLite's locks off; leave it out"
+    else:
+        return
+    raise StudyError(f"study.storage {safe_url(url)} cannot be opened: {fault}")
+
+
 def engine_options(url: str) -> dict[str, Any]:
     """Returns the arguments of `create_engine` for a URL, without the URL itself.
 
@@ -106,13 +126,9 @@ def engine_options(url: str) -> dict[str, Any]:
         return {"connect_args": {"timeout": _BUSY_SECONDS, "factory": _DurableConnection}}
     if not is_postgres(url):
         return {"pool_pre_ping": True}
-    options = {"pool_pre_ping": True, "pool_size": 2, "connect_args": _connect_arguments(url)}
-    if _driver(url) not in _PSYCOPG:
-        return options
-    require("psycopg")
-    from orchestrator.study.postgres import IMPATIENT  # psycopg is optional
-
-    return options | {"module": IMPATIENT}
+    if _driver(url) in _PSYCOPG:
+        require("psycopg")
+    return {"pool_pre_ping": True, "pool_size": 2, "connect_args": _connect_arguments(url)}
 
 
 def open_engine(url: str) -> Engine:
@@ -139,10 +155,10 @@ def _sqlite_code(error: DBAPIError) -> int | None:
     return code
 
 
-# libpq's and PostgreSQL's own words, those of `postgres.py`, and SQLite's about its disk
+# libpq's and PostgreSQL's own words, and SQLite's about its disk
 _AWAY = (
     *("disk I/O error", "database or disk is full", "database is locked"),
-    *("Connection refused", "timeout expired", "has not answered", "No route to host"),
+    *("Connection refused", "timeout expired", "No route to host"),
     *("closed the connection unexpectedly", "is starting up", "is shutting down"),
     *("not yet accepting connections", "in recovery mode", "too many clients", "connection slots"),
 )

@@ -25,7 +25,7 @@ from orchestrator.core.records import Record
 from orchestrator.search.encoding import distributions, parameters, storable
 from orchestrator.search.observations import CONSTRAINTS_LIST, constraints_of
 from orchestrator.study.identity import check_same_job
-from orchestrator.study.locks import AbstractLock, DriverLock, exclusive_driver
+from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.optuna_private import StudyStorage, constraint_key
 from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 from orchestrator.study.serialization import (
@@ -129,7 +129,7 @@ class Study:
         spec: SweepSpec,
         name: str,
         space: Space,
-        lock: AbstractLock | None = None,
+        lock: DriverLock | None = None,
         clock: Clock | None = None,
         storage: StudyStorage | None = None,
     ) -> None:

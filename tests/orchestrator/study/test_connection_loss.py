@@ -114,26 +114,6 @@ def test_a_server_that_stays_away_ends_the_sweep_and_its_trials_run_again(
     assert [record.number for record in again.records()] == [0]
 
 
-@pytest.mark.thorough
-def test_a_server_that_hangs_is_away(
-    spec: SweepSpec, postgres: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server accepts data but does not answer; its sessions survive until it continues."""
-    with exclusive_driver(spec, NAME) as lock:
-        study = Study(spec, NAME, make_space(spec), lock=lock)
-        plan = next_plan(study)
-        number = study.ask(plan, PROPOSED)
-        monkeypatch.setattr("orchestrator.study.postgres.ANSWER_SECONDS", AWAY_SECONDS)
-        postgres.suspend()
-        thread = threading.Timer(2 * AWAY_SECONDS, postgres.resume)
-        thread.start()
-
-        study.tell(make_record(number, plan, make_measured(30.0)))
-        thread.join()
-
-    assert [record.number for record in load_records(spec, NAME)] == [0]
-
-
 @pytest.fixture
 def line(postgres: Server) -> Iterator[Proxy]:
     with proxy_to(postgres.port) as proxy:

@@ -13,7 +13,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from orchestrator.study.holder import Life, this_process
-from orchestrator.study.lockable import lock_fault
 from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.storage import open_engine
@@ -265,31 +264,3 @@ def test_a_storage_that_cannot_lock_is_refused(
     assert str(caught.value).startswith("study.storage ")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-MOUNTS = """\
-22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
-30 22 0:40 / /home rw - nfs4 server:/home rw,vers=4.2,local_lock=none
-31 22 0:41 / /old rw - nfs server:/old rw,vers=3,nolock,local_lock=all
-32 22 0:42 / /scratch rw - lustre mds@tcp:/s rw,localflock
-33 22 0:43 / /scratch/ok rw - lustre mds@tcp:/s rw,flock
-34 22 0:44 / /my\\040disk rw - fuse.sshfs ann@host: rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "fault"),
-    [
-        ("/root/study.db", None),
-        ("/old/study.db", "nfs is mounted with nolock"),
-        ("/scratch/study.db", "lustre is mounted with localflock"),
-        ("/scratch/ok/study.db", None),
-        ("/my disk/study.db", "fuse.sshfs does not lock files"),
-    ],
-)
-def test_a_mount_whose_locks_other_machines_do_not_see_is_refused(
-    path: str, fault: str | None
-) -> None:
-    answer = lock_fault(MOUNTS, Path(path))
-
-    assert answer is None if fault is None else str(answer).startswith(fault)
