@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from alembic.script import ScriptDirectory
 from optuna.distributions import distribution_to_json
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.models import (
@@ -18,50 +16,13 @@ from optuna.storages._rdb.models import (
     TrialParamModel,
     TrialUserAttributeModel,
 )
-from optuna.storages._rdb.storage import _VersionManager
 from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import Table, event, insert, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Table, insert, select
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from sqlalchemy.orm.attributes import set_committed_value
 
 STUDIES: Table = StudyModel.__table__
 STUDY_ATTRIBUTES: Table = StudyUserAttributeModel.__table__
-
-
-def _mark_damage(attribute: Any, _: Any) -> None:
-    """Replaces the text of a damaged attribute by JSON, in memory alone: Optuna reads all or none.
-
-    What reads the attribute then finds another form, and can leave out this one.
-    """
-    try:
-        json.loads(attribute.value_json)
-    except (ValueError, TypeError):
-        set_committed_value(attribute, "value_json", json.dumps({"damaged": attribute.value_json}))
-
-
-for _model in (StudyUserAttributeModel, TrialUserAttributeModel):
-    event.listen(_model, "load", _mark_damage)
-
-
-_load_migrations = _VersionManager._create_alembic_script
-
-
-def _create_alembic_script(_: _VersionManager) -> ScriptDirectory:
-    return _migrations()
-
-
-@functools.cache
-def _migrations() -> ScriptDirectory:
-    manager = _VersionManager.__new__(_VersionManager)
-    manager.url = ""  # is not used to load them
-    return _load_migrations(manager)
-
-
-# Whenever a storage is opened, Optuna executes its migrations to learn the newest schema: they
-# define the tables of each again, which takes longer than all else, and stay in memory.
-_VersionManager._create_alembic_script = _create_alembic_script  # type: ignore[assignment, method-assign]
 
 
 def constraint_key(name: str) -> str:
@@ -70,20 +31,11 @@ def constraint_key(name: str) -> str:
 
 
 class StudyStorage(RDBStorage):
-    """RDBStorage that opens a trial in 7 statements instead of 34, and can group writes.
-
-    It leaves no connection open if it cannot create its tables.
-    """
+    """RDBStorage that opens a trial in 7 statements instead of 34, and can group writes."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._numbers: dict[int, int] = {}  # of trials, by id
-        try:
-            super().__init__(*arguments, **options)
-        except SQLAlchemyError:
-            # there is no engine yet if the URL is wrong
-            if (engine := getattr(self, "engine", None)) is not None:
-                engine.dispose()
-            raise
+        super().__init__(*arguments, **options)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

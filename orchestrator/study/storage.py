@@ -277,18 +277,19 @@ def open_storage(url: str) -> StudyStorage:
             time.sleep(0.05 * (attempt + 1))
         else:
             weakref.finalize(storage, storage.engine.dispose)
-            _check_version(storage, url)
             return storage
     raise AssertionError("the last attempt returns or raises")
 
 
 def _storage(url: str, *, create: bool) -> StudyStorage:
-    return StudyStorage(
-        with_driver(url).replace("{", "{{").replace("}", "}}"),  # Optuna formats the URL
-        engine_kwargs=engine_options(url),
-        skip_table_creation=not create,  # an older schema must not get newer tables
-        skip_compatibility_check=True,  # `_check_version` has better messages
-    )
+    try:
+        return StudyStorage(
+            with_driver(url).replace("{", "{{").replace("}", "}}"),  # Optuna formats the URL
+            engine_kwargs=engine_options(url),
+            skip_table_creation=not create,  # an older schema must not get newer tables
+        )
+    except RuntimeError as error:  # Optuna's, with the command that helps
+        raise StudyError(f"study.storage {safe_url(url)} cannot be opened: {error}") from error
 
 
 def _exists_already(error: SQLAlchemyError) -> bool:
@@ -301,24 +302,6 @@ def _refuse_mlflow_database(url: str, existing: frozenset[str]) -> None:
         raise StudyError(
             f"study.storage {safe_url(url)} is MLflow's database: the study needs one of its own"
         )
-
-
-def _check_version(storage: StudyStorage, url: str) -> None:
-    current, newest = storage.get_current_version(), storage.get_head_version()
-    if current == newest:
-        return
-    address = safe_url(url)
-    if current in storage.get_all_versions():
-        raise StudyError(
-            f"study.storage {address} was written by an older Optuna (schema {current}, Optuna"
-            f" {optuna.__version__} has {newest}): upgrade it with"
-            f" `optuna storage upgrade --storage {without_password(url)}` while no sweep uses it"
-        )
-    raise StudyError(
-        f"study.storage {address} was written by a newer Optuna (schema {current}) than the"
-        f" installed {optuna.__version__}, which supports schemas up to {newest}: install the"
-        " version that the other drivers use"
-    )
 
 
 def created_study(storage: BaseStorage, name: str) -> optuna.Study:

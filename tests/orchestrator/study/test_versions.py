@@ -12,6 +12,7 @@ from orchestrator.study.reader import load_records
 from orchestrator.study.storage import opened_storage
 from orchestrator.study.study import check_study
 from orchestrator.study.warm_start import earlier_studies
+from orchestrator.workspace import with_driver
 from search_spaces.errors import StudyError
 from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.study.values import NAME, execute, open_study, run
@@ -36,20 +37,16 @@ def test_an_older_storage_is_upgraded_by_the_command_that_is_named(
     """The test undoes the last migration; the command in the message repeats it."""
     run(open_study(spec), 2)
     with opened_storage(storage) as opened:
-        newest, before = opened.get_all_versions()[:2]
+        before = opened.get_all_versions()[1]
     execute(storage, f"UPDATE alembic_version SET version_num = '{before}'")
 
-    message = refused(spec)
+    command = refused(spec).partition("`$ ")[2].partition("`")[0].split()
 
-    assert f"was written by an older Optuna (schema {before}, " in message
-    assert f"has {newest})" in message
-    command = message.partition("`")[2].partition("`")[0].split()
-    assert command[:3] == ["optuna", "storage", "upgrade"]
+    assert command == ["optuna", "storage", "upgrade", "--storage", "$STORAGE_URL"]
     assert earlier_studies(spec, "other") == ()  # a search can do without
-    secret = {"PGPASSWORD": PASSWORD}
     upgraded = subprocess.run(
-        [str(Path(sys.executable).with_name("optuna")), *command[1:]],
-        env={"PATH": "", **secret},
+        [str(Path(sys.executable).with_name("optuna")), *command[1:-1], with_driver(storage)],
+        env={"PATH": "", "PGPASSWORD": PASSWORD},
         capture_output=True,
         text=True,
         check=False,
@@ -62,10 +59,7 @@ def test_a_newer_storage_says_so(spec: SweepSpec, storage: str) -> None:
     run(open_study(spec), 1)
     execute(storage, "UPDATE alembic_version SET version_num = 'v9.0.0.a'")
 
-    message = refused(spec)
-
-    assert "was written by a newer Optuna (schema v9.0.0.a)" in message
-    assert "install the version that the other drivers use" in message
+    assert "Please try updating optuna" in refused(spec)
 
 
 def test_mlflows_database_is_left_alone(spec: SweepSpec, storage: str) -> None:
