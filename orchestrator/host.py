@@ -1,4 +1,4 @@
-"""This machine: hardware, package versions, GPU memory, OOM kills, and signals that end us."""
+"""This machine: hardware, package versions, OOM kills, and signals that end us."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +22,7 @@ import psutil
 
 from search_spaces.errors import DISTRIBUTION
 from search_spaces.specification.schema import GIB
-from workers.memory.nvml import memory_in_use, nvml
+from workers.memory.nvml import nvml
 
 # Measurements depend on these; after a change of one they have to be repeated.
 KEY_PACKAGES = (
@@ -42,8 +41,6 @@ KEY_PACKAGES = (
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # Linux, cgroup v2
 _CPU_INFO = Path("/proc/cpuinfo")
-_POLL_SECONDS = 0.2
-_SLACK_BYTES = 256 * 2**20  # that other processes, such as a display, may allocate meanwhile
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")  # of this container, under cgroup v2
 _VMSTAT = Path("/proc/vmstat")  # of the whole machine
 _OOM_KILL_FIELD = "oom_kill"
@@ -135,80 +132,6 @@ def _gpus() -> Iterator[dict[str, Any]]:
             except library.NVMLError as error:
                 name = f"unreadable: {error}"
             yield {"name": name, "memory_gib": memory, "driver": driver}
-
-
-def gpu_bytes_in_use() -> dict[str, int]:
-    """Returns the bytes in use of each GPU of this machine by UUID, in the driver's order."""
-    with nvml() as library:
-        if library is None:
-            return {}
-        used = dict[str, int]()
-        try:
-            count = library.nvmlDeviceGetCount()
-        except library.NVMLError:
-            return {}
-        for index in range(count):
-            with contextlib.suppress(library.NVMLError):  # an unreadable GPU is left out
-                handle = library.nvmlDeviceGetHandleByIndex(index)
-                uuid = str(library.nvmlDeviceGetUUID(handle))
-                used[uuid] = 0  # of memory that is shared with the host, NVML knows nothing
-                used[uuid] = memory_in_use(library, handle)
-        return used
-
-
-def visible_gpu_bytes_in_use(
-    read: Callable[[], Mapping[str, int]] = gpu_bytes_in_use,
-) -> dict[str, int]:
-    """Returns the bytes in use of the GPUs in `CUDA_VISIBLE_DEVICES`, by UUID.
-
-    Ray sets the variable to the devices of all of a group's ranks on the node, as indices or UUIDs.
-
-    Args:
-        read: Reads the bytes in use of all GPUs.
-    """
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if names == "":
-        return {}
-    used = dict(read())
-    if names is None:
-        return used
-    order = list(used)
-    chosen = [
-        order[int(name)] if name.isdigit() and int(name) < len(order) else name
-        for name in map(str.strip, names.split(","))
-    ]
-    return {uuid: used[uuid] for uuid in chosen if uuid in used}
-
-
-def wait_for_release(
-    before: Mapping[str, int],
-    seconds: float,
-    read: Callable[[], Mapping[str, int]] = gpu_bytes_in_use,
-) -> tuple[str, ...]:
-    """Waits until each GPU has no more memory in use than before a group started.
-
-    Args:
-        before: Bytes in use when the group started, by the UUID of the GPU.
-        seconds: Longest wait.
-        read: Reads the bytes in use now.
-
-    Returns:
-        A sentence for each GPU whose memory was not released in time.
-    """
-    until = time.monotonic() + seconds
-    while held := {
-        uuid: now - before[uuid]
-        for uuid, now in (read() if before else {}).items()
-        if uuid in before and now - before[uuid] > _SLACK_BYTES
-    }:
-        if time.monotonic() >= until:
-            break
-        time.sleep(_POLL_SECONDS)
-    return tuple(
-        f"{held_bytes / GIB:.1f} GiB of {uuid} were not released within {seconds:.0f} s after its"
-        " processes ended: nvidia-smi shows which processes hold them"
-        for uuid, held_bytes in held.items()
-    )
 
 
 def oom_kills() -> int:

@@ -27,7 +27,7 @@ import psutil
 
 from benchmarks.gpu.results import DONE, Results, troubles
 from benchmarks.gpu.run import Run
-from orchestrator.host import gpu_bytes_in_use
+from orchestrator.host import system_facts
 from search_spaces.errors import UserError
 
 FOLDER, TINY = Path("plimsoll-runs/gpu"), Path("plimsoll-runs/gpu-tiny")
@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="time for all steps; 30, or 240 if tiny")
     parser.add_argument("--step", choices=[step.name for step in STEPS], help="run it alone")
     given = parser.parse_args()
-    if not given.tiny and not gpu_bytes_in_use():
+    if not given.tiny and not system_facts()["gpus"]:
         print(
             "no CUDA GPU can be reached here (NVML tells of none);"
             " --tiny runs the program on a CPU, with sizes that say nothing of speed",

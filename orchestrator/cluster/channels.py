@@ -32,7 +32,6 @@ class WorkerProcess:
     node: str  # its id
     pid: int
     started_at: float  # seconds since the epoch
-    devices: tuple[tuple[str, int], ...] = ()  # its group's GPUs there: UUID, bytes in use before
 
 
 class GroupQueues:

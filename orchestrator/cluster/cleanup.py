@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator.cluster.channels import WorkerProcess
 from orchestrator.cluster.processes import kill_leftovers
 from orchestrator.cluster.ray_private import actors_of_job, is_alive, placement_groups_of
-from orchestrator.host import oom_kills, wait_for_release
+from orchestrator.host import oom_kills
 
 _EXIT_SECONDS = 5.0  # for a process that was told to end
-_RELEASE_SECONDS = 15.0  # until a driver has back the memory of a process that has ended
 _NODE_SECONDS = 50.0  # for one node to clean up
 _DEATH_NOTICE_SECONDS = 10.0  # until Ray notices that a process has ended
 _POLL_SECONDS = 0.2
@@ -44,13 +43,13 @@ def session_folder() -> Path | None:
 
 
 def end_worker_processes(worker_processes: Sequence[WorkerProcess]) -> tuple[str, ...]:
-    """Ends all processes of workers on their nodes, and waits until their GPUs are free.
+    """Ends all processes of workers on their nodes. So they hold no GPU memory any more.
 
     Args:
         worker_processes: Of the workers.
 
     Returns:
-        What is still running or still holds memory, a sentence each.
+        What is still running, a sentence for each node.
     """
     this_node = ray.get_runtime_context().get_node_id()
     faults: list[str] = []
@@ -58,30 +57,23 @@ def end_worker_processes(worker_processes: Sequence[WorkerProcess]) -> tuple[str
         leaders = {
             process.pid: process.started_at for process in worker_processes if process.node == node
         }
-        devices = dict(
-            pair for process in worker_processes if process.node == node for pair in process.devices
-        )
         survivors: tuple[int, ...] = ()
-        unfreed: tuple[str, ...] = ()
         if node == this_node:
-            survivors, unfreed = _clean_node(leaders, devices)
+            survivors = kill_leftovers(leaders, _EXIT_SECONDS)
         else:
-            affinity = NodeAffinitySchedulingStrategy(node, soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=affinity)(_clean_node)
             with contextlib.suppress(RayError):  # a node that is gone has no processes
-                reference = task.remote(leaders, devices)
-                survivors, unfreed = ray.get(reference, timeout=_NODE_SECONDS)
+                reference = _on(node, kill_leftovers).remote(leaders, _EXIT_SECONDS)
+                survivors = ray.get(reference, timeout=_NODE_SECONDS)
         if survivors:
             pids = ", ".join(map(str, survivors))
             faults.append(f"processes {pids} on node {node} are still running after SIGKILL")
-        faults += unfreed
     return tuple(faults)
 
 
-def _clean_node(
-    leaders: Mapping[int, float], devices: Mapping[str, int]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    return kill_leftovers(leaders, _EXIT_SECONDS), wait_for_release(devices, _RELEASE_SECONDS)
+def _on(node: str, function: Callable[..., Any]) -> Any:
+    """Returns a function as a task that Ray runs on a node, once and without cores."""
+    affinity = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=affinity)(function)
 
 
 def oom_killed(before: Mapping[str, int]) -> bool:
@@ -90,12 +82,9 @@ def oom_killed(before: Mapping[str, int]) -> bool:
     Args:
         before: Kills on each node when counting began, by the node's id.
     """
-    count_kills = ray.remote(num_cpus=0, max_retries=0)(oom_kills)
     for node, count in before.items():
-        affinity = NodeAffinitySchedulingStrategy(node, soft=False)
         with contextlib.suppress(RayError):  # a node that is gone cannot answer
-            reference = count_kills.options(scheduling_strategy=affinity).remote()
-            if ray.get(reference, timeout=_NODE_SECONDS) > count:
+            if ray.get(_on(node, oom_kills).remote(), timeout=_NODE_SECONDS) > count:
                 return True
     return False
 
@@ -126,7 +115,7 @@ def clean_up_group(worker_processes: Sequence[WorkerProcess]) -> tuple[str, ...]
         worker_processes: Of the group's workers.
 
     Returns:
-        What is still running or still holds memory, a sentence each.
+        What is still running, a sentence for each node.
     """
     actors = actors_of_job()
     dead = {_worker_id(actor.address) for actor in actors if not is_alive(actor)}

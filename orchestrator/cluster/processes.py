@@ -51,10 +51,15 @@ def _members(leaders: Mapping[int, float], before: float) -> Iterator[int]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
             began = leaders.get(os.getpgid(process.pid))
-            if began is None or process.status() == psutil.STATUS_ZOMBIE:
+            if began is None or _is_gone(process):
                 continue
             if began - _CLOCK_SECONDS <= process.create_time() < before:
                 yield process.pid
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    """Returns True for a zombie whose last thread has ended, and released its GPU's memory."""
+    return process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
 
 
 @contextlib.contextmanager

@@ -168,11 +168,7 @@ class TuneCluster(AbstractCluster):
             self.put(StopRequested(cause=Stopped(by=cause), at=0.0))
 
     def clean_up(self, group: str) -> tuple[str, ...]:
-        """Cleans up after a group that died.
-
-        Returns:
-            What is still running or still holds memory, a sentence each.
-        """
+        """Cleans up after a group that died; returns what is still running, a sentence each."""
         worker_processes = self._worker_processes.pop(group, ())
         task = ray.remote(num_cpus=0, max_retries=0, resources=HEAD_RESOURCE)(clean_up_group)
         try:

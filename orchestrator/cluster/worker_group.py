@@ -60,7 +60,6 @@ from orchestrator.host import (
     host_memory_bytes,
     oom_kills,
     package_versions,
-    visible_gpu_bytes_in_use,
 )
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
@@ -71,7 +70,6 @@ STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.5
 _STARTING: Final = "starting"
 _RUNNING: Final = "running the trial"
-_CONNECT_SECONDS = 5.0  # between two checks that nodes can be reached
 _OOM_KILLED = "the kernel's OOM killer killed a process on its node"
 _NO_END = "a rank failed, and the others did not end"
 _SILENT = "the actor that forwards its requests does not answer"
@@ -117,7 +115,7 @@ def _one_line(error: Exception) -> str:
 class GroupFailed(Exception):  # an event more than an error
     """The group died or was killed; `outcome` is what that means for its trial.
 
-    `left` lists what is still running or still holds memory, a sentence each.
+    `faults` lists what is still running, a sentence each.
     """
 
     def __init__(self, outcome: Outcome, faults: tuple[str, ...] = ()) -> None:
@@ -147,14 +145,11 @@ def worker_loop(config: dict[str, Any]) -> None:
     context = ray.get_runtime_context()
     actor, node = context.current_actor, context.get_node_id()
     channel.count.remote(node, oom_kills())
-    has_gpu = context.get_accelerator_ids().get("GPU")
-    devices = tuple(visible_gpu_bytes_in_use().items()) if has_gpu else ()
     process = WorkerProcess(
         worker=actor,
         node=node,
         pid=os.getpid(),
         started_at=psutil.Process().create_time(),
-        devices=devices,
     )
     ray.get(channel.register.remote(process))
     worker = Worker.start(config["spec"], announce)
@@ -199,7 +194,6 @@ class WorkerGroup:
         processes: Processes,
         device: str,
         folder: str,
-        addresses: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Starts the workers and waits until all are up.
 
@@ -208,8 +202,6 @@ class WorkerGroup:
             processes: Number, nodes and environment of the workers.
             device: "cpu" or "cuda".
             folder: Base of relative paths in the spec.
-            addresses: Id and address of each of their nodes. Ray would wait for a node that is
-                gone, so the start checks that it can reach them.
 
         Raises:
             GroupFailed: If there is no space for them, a worker dies, or not all are up after
@@ -231,7 +223,7 @@ class WorkerGroup:
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
         members = self._wait(
-            self._channel.members.remote(), start_deadline_seconds(spec), _STARTING, addresses
+            self._channel.members.remote(), start_deadline_seconds(spec), _STARTING
         )
         self.fingerprint: Fingerprint = members[0][1]
         self.worker_processes = self._ask(self._channel.worker_processes.remote()) or ()
@@ -263,7 +255,7 @@ class WorkerGroup:
         """Kills the workers, and waits for their processes and the training run to end.
 
         Returns:
-            What is still running or still holds memory, a sentence each.
+            What is still running, a sentence each.
         """
         self.worker_processes = (
             self.worker_processes or self._ask(self._channel.worker_processes.remote()) or ()
@@ -288,27 +280,15 @@ class WorkerGroup:
         finally:
             self._ended.set()
 
-    def _wait(
-        self,
-        reference: Any,
-        seconds: float,
-        doing: Doing,
-        addresses: tuple[tuple[str, str], ...] = (),
-    ) -> Any:
-        now = time.monotonic()
-        until, next_check = now + seconds, now + _CONNECT_SECONDS
+    def _wait(self, reference: Any, seconds: float, doing: Doing) -> Any:
+        until = time.monotonic() + seconds
         while not self._ended.is_set():
             try:
                 return ray.get(reference, timeout=min(_POLL_SECONDS, seconds))
             except GetTimeoutError:
-                now = time.monotonic()
-                unreachable = now > next_check and unreachable_nodes(addresses)
-                if now > until or unreachable:
-                    where = " on nodes that cannot be reached" if unreachable else ""
-                    detail = f"{doing} did not finish{where}"
-                    late = TimedOut(deadline_seconds=seconds, detail=detail)
+                if time.monotonic() > until:
+                    late = TimedOut(deadline_seconds=seconds, detail=f"{doing} did not finish")
                     raise self._timed_out(late, doing) from None
-                next_check = now + _CONNECT_SECONDS if now > next_check else next_check
             except RayError as error:
                 self._ended.wait(STOP_SECONDS)  # Ray Train sees the same error in the ranks
                 self._error = self._error or error
@@ -461,6 +441,5 @@ class WarmGroup:
                 Processes.of(plan, run.device, run.placement),
                 run.device,
                 run.folder,
-                run.addresses,
             )
         return self._group

@@ -37,6 +37,15 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
         process.stdout.close()
 
 
+# A leader whose first thread has ended, as that of a killed process may while others free memory
+HALF_ENDED = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print(flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
 def leader(started: list[subprocess.Popen[str]], stays: float) -> tuple[int, int]:
     """Starts a process group; returns the ids of its leader and its child."""
     process = subprocess.Popen(
@@ -64,6 +73,20 @@ def test_a_child_that_outlives_its_leader_is_ended(started: list[subprocess.Pope
 
     assert kill_leftovers({pid: BEGAN}, 0.2) == ()
     assert not runs(child)
+
+
+def test_a_zombie_with_threads_is_ended(started: list[subprocess.Popen[str]]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HALF_ENDED], stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    started.append(process)
+    assert process.stdout is not None
+    process.stdout.readline()
+    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+
+    assert kill_leftovers({process.pid: BEGAN}, 0.2) == ()
+    assert psutil.Process(process.pid).num_threads() == 1
 
 
 def test_other_groups_and_later_processes_are_left_alone(

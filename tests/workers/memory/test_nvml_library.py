@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from orchestrator.forecast.request import device_of
-from orchestrator.host import gpu_bytes_in_use, system_facts, visible_gpu_bytes_in_use
+from orchestrator.host import system_facts
 from search_spaces.hardware.names import DeviceError
 from search_spaces.trial import Conditions
 from tests.orchestrator.records import make_spec
@@ -104,22 +104,20 @@ def sampled(before: Callable[[], None] = lambda: None) -> Conditions:
     return sampler.read()  # the thread has ended, and with it the sample
 
 
-def test_bytes_in_use_are_without_what_the_driver_reserves(driver: Driver) -> None:
-    assert gpu_bytes_in_use() == {"GPU-0a": 5 * GIB, "GPU-1b": GIB}
-
-
 @pytest.mark.parametrize("status", [pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, NOT_SUPPORTED])
-def test_an_old_driver_is_asked_in_the_first_form(driver: Driver, status: int) -> None:
+def test_an_old_driver_is_asked_in_the_first_form(
+    driver: Driver, cuda: Callable[[str], None], status: int
+) -> None:
+    cuda("0a")
     driver.gpus[0].v2_status = status
 
-    assert gpu_bytes_in_use()["GPU-0a"] == 5 * GIB + 600 * MIB
+    assert sampled().device_memory_bytes == 5 * GIB + 600 * MIB
 
 
 def test_a_gpu_without_memory_of_its_own_hides_no_other(driver: Driver) -> None:
     """GB10 shares the host's memory; the driver says "not supported" then."""
     driver.gpus[0].memory_status = NOT_SUPPORTED
 
-    assert gpu_bytes_in_use() == {"GPU-0a": 0, "GPU-1b": GIB}  # numbered as before
     first, second = system_facts()["gpus"]
     assert first == {"name": "NVIDIA H100 80GB HBM3", "memory_gib": None, "driver": "580.0"}
     assert second == {"name": "Tesla T4", "memory_gib": 16.0, "driver": "580.0"}
@@ -128,21 +126,9 @@ def test_a_gpu_without_memory_of_its_own_hides_no_other(driver: Driver) -> None:
 def test_a_gpu_that_fell_off_the_bus_hides_no_other(driver: Driver) -> None:
     driver.gpus[0].status = IS_LOST
 
-    assert gpu_bytes_in_use() == {"GPU-1b": GIB}
     first, second = system_facts()["gpus"]
     assert first["name"].startswith("unreadable")
     assert second["name"] == "Tesla T4"
-
-
-@pytest.mark.parametrize(
-    ("visible", "expected"), [("1", ["GPU-1b"]), ("GPU-0a", ["GPU-0a"]), ("", []), ("MIG-2", [])]
-)
-def test_a_worker_sees_its_own_gpus(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[str]
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-
-    assert list(visible_gpu_bytes_in_use()) == expected
 
 
 @pytest.mark.parametrize("uuid", ["GPU-0a", "MIG-0a"])
@@ -206,7 +192,6 @@ def test_a_driver_that_dies_in_between_ends_no_trial(
     conditions = sampled(die)
 
     assert conditions.device_power_watts is None
-    assert gpu_bytes_in_use() == {}
     assert system_facts()["gpus"][0]["name"].startswith("unreadable")
 
 
@@ -216,7 +201,6 @@ def test_without_a_driver_there_is_nothing(driver: Driver, cuda: Callable[[str],
 
     with nvml() as opened:
         assert opened is None
-    assert gpu_bytes_in_use() == {}
     assert system_facts()["gpus"] == []
     assert sampled().device_power_watts is None
 
