@@ -13,6 +13,7 @@ import os
 import shlex
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ _REQUEST_SECONDS = 60.0  # for an answer
 _UPLOAD_SECONDS = 1800.0  # for 100 MiB, the most that Ray's server takes, over a slow line
 _SILENT_SECONDS = 60.0  # of a log, after which the job's state is asked for: its server may be gone
 _MOST_BYTES = 100 * 2**20  # ray._private.ray_constants.DASHBOARD_CLIENT_MAX_SIZE, of the server
-_LARGEST = 3  # folders and files named if a working directory is too large
+_LARGEST = 5  # folders and files named if a working directory is too large
 _NO_JOB = "status code 404"
 _NO_AGENT = "No available agent"  # shortly after a head has started
 
@@ -282,12 +283,12 @@ class JobServer:
             job = self.job(job_id)
             if job is None or job.ended:
                 with contextlib.suppress(RuntimeError, OSError):
-                    log.take_whole(self._client.get_job_logs(job_id))
+                    log.take(self._client.get_job_logs(job_id))
                 return job
             time.sleep(_POLL_SECONDS)
 
     async def _tail(self, job_id: str, log: _Log) -> None:
-        log.begin()
+        end = 0
         pieces = self._client.tail_job_logs(job_id)
         while True:
             try:
@@ -295,7 +296,7 @@ class JobServer:
                     text = await anext(pieces)
             except StopAsyncIteration:
                 return
-            log.take(text)
+            end = log.take(text, end)
 
     def _connect(self) -> JobSubmissionClient:
         require("ray")
@@ -346,21 +347,14 @@ class _Log:
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._written = 0
-        self._read = 0
 
-    def begin(self) -> None:
-        self._read = 0
-
-    def take(self, text: str) -> None:
-        new = text[max(self._written - self._read, 0) :]
-        self._read += len(text)
-        if new:
-            self._write(new)
-            self._written = self._read
-
-    def take_whole(self, text: str) -> None:
-        self.begin()
-        self.take(text)
+    def take(self, text: str, begin: int = 0) -> int:
+        """Takes a piece that begins there; returns where it ends."""
+        end = begin + len(text)
+        if end > self._written:
+            self._write(text[max(self._written - begin, 0) :])
+            self._written = end
+        return end
 
 
 def _job(details: Any) -> Job:
@@ -377,36 +371,24 @@ def _job(details: Any) -> Job:
 
 def _check_size(folder: Path, excludes: Sequence[str]) -> None:
     try:
-        size = sum(packed_sizes(folder, excludes).values())
+        sizes = packed_sizes(folder, excludes)
     except OSError as error:
         raise ClusterError(f"--working-dir {folder} cannot be read ({error})") from error
-    if size > _MOST_BYTES:
-        raise ClusterError(_too_large(folder, excludes))
+    total = sum(sizes.values())
+    if total > _MOST_BYTES:
+        raise ClusterError(
+            f"--working-dir {folder} has {_mib(total)} to send, and Ray's job server takes"
+            f" {_mib(_MOST_BYTES)}: leave out what the sweep does not need with --exclude;"
+            f" the heaviest folders and files are {', '.join(_heaviest(sizes))}"
+        )
 
 
-def _too_large(folder: Path, excludes: Sequence[str] = DEFAULT_EXCLUDES) -> str:
-    """Names the folders and files that weigh most among those that are packed."""
-    sizes = packed_sizes(folder, excludes)
-    inside: dict[str, list[Path]] = {}
-    for path in sizes:
-        if len(path.parts) > 1:
-            inside.setdefault(path.parts[0], []).append(path)
-    heaviest = sorted(
-        ((sum(sizes[path] for path in paths), paths) for paths in inside.values()), reverse=True
-    )
-    folders = [
-        f"{os.path.commonpath([path.parent for path in paths])}/ ({_mib(size)} in {len(paths):,}"
-        f" file{'s' * (len(paths) > 1)})"
-        for size, paths in heaviest[:_LARGEST]
-    ]
-    largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:_LARGEST]
-    files = [f"{path} ({_mib(sizes[path])})" for path in largest]
-    heavy = f"the heaviest folders are {', '.join(folders)}; " if folders else ""
-    return (
-        f"--working-dir {folder} has {_mib(sum(sizes.values()))} to send, and Ray's job server"
-        f" takes {_mib(_MOST_BYTES)}: leave out what the sweep does not need with --exclude;"
-        f" {heavy}the largest files are {', '.join(files)}"
-    )
+def _heaviest(sizes: Mapping[Path, int]) -> list[str]:
+    entries = Counter[Path]()
+    for path, size in sizes.items():
+        for entry in (path, *path.parents[:-1]):
+            entries[entry] += size
+    return [f"{entry} ({_mib(size)})" for entry, size in entries.most_common(_LARGEST)]
 
 
 def _mib(size_bytes: int) -> str:

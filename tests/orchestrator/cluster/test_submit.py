@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.cluster.jobs import _too_large
+from orchestrator.cluster.jobs import DEFAULT_EXCLUDES, _heaviest
+from orchestrator.cluster.ray_private import packed_sizes
 from orchestrator.study.reader import load_records
 from search_spaces.specification.load import load_spec
 from tests.orchestrator.cluster import awkward_model
@@ -148,19 +149,19 @@ def test_files_that_make_it_too_large_are_named(work: Path, cluster: dict[str, s
 
 def test_only_what_is_packed_is_counted_by_folder(tmp_path: Path) -> None:
     sizes = {".venv/lib/big.so": 30, "ignored/x.bin": 20, "kept.pt": 10, "logs/run/a.log": 5}
-    sizes |= {f"many/deep/p{number}": 1 for number in range(6)} | {"two/a/b": 2, "two/c": 2}
+    sizes |= {"many/deep/p": 4, "many/deep/q": 3, "two/a/b": 2, "two/c": 2}
     for name, mib in sizes.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * mib * 2**20)
     (tmp_path / ".gitignore").write_text("ignored\n")
     (tmp_path / "logs" / ".rayignore").write_text("*.log\n")
 
-    words = _too_large(tmp_path)
+    packed = packed_sizes(tmp_path, DEFAULT_EXCLUDES)
 
-    assert "has 10 MiB to send" in words
-    assert "folders are many/deep/ (6 MiB in 6 files), two/ (4 MiB in 2 files)" in words
-    assert "two/a/b (2 MiB), two/c (2 MiB), many/deep/p" in words
-    assert not any(name in words for name in (".venv", "ignored", "kept", "a.log"))
+    assert sum(packed.values()) >> 20 == 11
+    words = ", ".join(_heaviest(packed))
+    assert words.startswith("many/deep (7 MiB), many (7 MiB), two (4 MiB), ")
+    assert "many/deep/p (4 MiB)" in words
 
 
 @pytest.mark.thorough
