@@ -43,9 +43,6 @@ class RayMetrics(AbstractCallback):
         self._latest: SweepState | None = None
         self._groups = 1  # trials that can run at the same time
         self._instruments: dict[str, Any] = {}
-        self._standing: tuple[Reading, ...] = ()
-        # records and validations that `_standing` was computed from
-        self._standing_source: tuple[object, object] | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="plimsoll-metrics", daemon=True)
 
@@ -72,11 +69,7 @@ class RayMetrics(AbstractCallback):
             is_last = self._closed.wait(self._refresh_seconds)
             state = self._latest
             assert state is not None
-            # a state shares its tuples with the one before unless they changed
-            if self._standing_source is None or not _is_source(self._standing_source, state):
-                self._standing_source = (state.records, state.validations)
-                self._standing = tuple(study_readings(state))
-            self._write(self._standing)
+            self._write(study_readings(state))
             self._write(live_readings(self._groups, state))
 
     def _write(self, readings: Iterable[Reading]) -> None:
@@ -90,11 +83,6 @@ class RayMetrics(AbstractCallback):
                     instrument.set(reading.value, labels)
                 case "histogram":
                     instrument.observe(reading.value, labels)
-
-
-def _is_source(source: tuple[object, object], state: SweepState) -> bool:
-    records, validations = source
-    return records is state.records and validations is state.validations
 
 
 def _instrument(metric: Metric, state: SweepState) -> Any:
