@@ -7,8 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from orchestrator.cluster import ray_private
 from orchestrator.core.placement import (
@@ -17,7 +16,7 @@ from orchestrator.core.placement import (
     Shortfall,
     capacities,
     nodes_of_one_kind,
-    room_for_groups,
+    placed_groups,
     shortfall,
 )
 from orchestrator.report.reasons import capacity_words
@@ -31,7 +30,6 @@ _ANSWER_SECONDS = 10.0
 _SLIVER = {"memory": 1.0}
 ID_LABEL = "ray.io/node-id"  # Ray sets it on each node
 _KIND_LABEL = "ray.io/accelerator-type"
-_KIND_RESOURCE = "accelerator_type:"
 _HEAD = "node:__internal_head__"  # every head node has 1.0 of it
 # Actors next to the driver ask for a sliver of it instead of cores, which the workers need. Ray
 # Tune does not accept an empty request.
@@ -40,12 +38,11 @@ _POLL_SECONDS = 1.0
 _CONNECT_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRequest:
+class NodeRequest(NamedTuple):
     """Resources to request on one node, and labels that the node must have."""
 
-    resources: tuple[tuple[str, float], ...]
-    labels: tuple[tuple[str, str], ...] = ()
+    resources: dict[str, float]
+    labels: dict[str, str]
 
 
 @final
@@ -109,8 +106,8 @@ class Autoscaler:
             answer = (
                 coordinator.request_resources.remote(
                     requester_id=self._requester_id,
-                    resources=[dict(bundle.resources) for bundle in bundles],
-                    label_selectors=[dict(bundle.labels) for bundle in bundles],
+                    resources=[bundle.resources for bundle in bundles],
+                    label_selectors=[bundle.labels for bundle in bundles],
                     expire_after_s=_EXPIRES_SECONDS,
                 )
                 if bundles
@@ -161,7 +158,7 @@ class RayNodes:
                 id=node["NodeID"],
                 slots=slots,
                 name=node["NodeName"],
-                kind=_kind(node) if self._labelled else "",
+                kind=node["Labels"].get(_KIND_LABEL, "") if self._labelled else "",
                 address=f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}",
             )
             for node in _nodes()
@@ -189,10 +186,10 @@ class RayNodes:
             self._autoscaler.close()
 
     def _bundle(self, ranks: int, accelerator: str) -> NodeRequest:
-        cores = ("CPU", float(ranks * self._cpus_per_worker))
-        gpus = (("GPU", float(ranks)),) if self._device == "cuda" else ()
-        labels = ((_KIND_LABEL, accelerator),) if accelerator else ()
-        return NodeRequest((cores, *gpus), labels)
+        resources = {"CPU": float(ranks * self._cpus_per_worker)}
+        if self._device == "cuda":
+            resources["GPU"] = float(ranks)
+        return NodeRequest(resources, {_KIND_LABEL: accelerator} if accelerator else {})
 
     def _slots(self, resources: dict[str, float]) -> int:
         cores = int(resources.get("CPU", 0)) // self._cpus_per_worker
@@ -240,8 +237,8 @@ def _room(up: Sequence[Node]) -> str:
 
 
 def _has_room(request: CapacityRequest, up: Sequence[Node], tensor: int) -> bool:
-    fitting = room_for_groups(request.ranks, tensor, up, request.groups, share=request.share)
-    return fitting == request.groups
+    groups = placed_groups(request.ranks, tensor, up, request.groups, share=request.share)
+    return len(groups) == request.groups
 
 
 def _request(spec: SweepSpec) -> CapacityRequest | None:
@@ -294,12 +291,6 @@ def _accepts_connections(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _kind(node: dict[str, Any]) -> str:
-    label: str = node.get("Labels", {}).get(_KIND_LABEL, "")
-    resources = (name for name in sorted(node["Resources"]) if name.startswith(_KIND_RESOURCE))
-    return label or next(resources, "").removeprefix(_KIND_RESOURCE)
 
 
 def _nodes() -> list[dict[str, Any]]:

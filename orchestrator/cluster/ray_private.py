@@ -14,7 +14,6 @@ each function with Ray's source. Each part is needed because the public API fall
   keys to its actors, and Ray logs them. A process that is handed any variable starts 1.5 s later.
 - `ray.train.v2._internal.execution`: Ray Train always hands variables to its controller.
 - `ray.train.v2._internal.callbacks`: two default callbacks start actors that no group needs.
-- `ray.train.v2._internal.util`: a backend has to name its framework.
 - `ray.train.torch.config`: the public `TorchConfig` loads torch in processes that do not train.
 - `ray._private.ray_constants`: no public setting lets Ray on Linux listen on 127.0.0.1.
 
@@ -153,13 +152,6 @@ def callbacks_with_actors() -> tuple[type, ...]:
     )
 
     return DatasetsCallback, PlacementGroupCleanerCallback
-
-
-def torch_framework() -> Any:
-    """Returns Ray Train's name for PyTorch, a `TrainingFramework`."""
-    from ray.train.v2._internal.util import TrainingFramework
-
-    return TrainingFramework.TORCH
 
 
 def set_rank_variables() -> None:

@@ -76,15 +76,6 @@ class ProcessGroup(BackendConfig):  # type: ignore[misc]
         """The context in which a rank runs."""
         return ray_private.device_context
 
-    @property
-    def framework(self) -> Any:
-        """The framework that Ray's dashboard shows, a `TrainingFramework`."""
-        return ray_private.torch_framework()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the settings that Ray's dashboard shows."""
-        return {"backend": self.backend, "timeout_s": self.timeout_s}
-
 
 class _Rendezvous(Backend):  # type: ignore[misc]
     """Does what Ray's backend for `TorchConfig` does, all of it in the ranks."""

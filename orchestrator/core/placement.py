@@ -121,13 +121,6 @@ def nodes_of_one_kind(nodes: Sequence[Node], kind: str | None = None) -> tuple[N
     return tuple(node for node in nodes if node.kind == selected)
 
 
-def room_for_groups(
-    ranks: int, tensor: int, nodes: Sequence[Node], most: int, *, share: bool
-) -> int:
-    """Returns how many groups of `ranks` ranks fit at the same time, up to `most`."""
-    return len(placed_groups(ranks, tensor, nodes, most, share=share))
-
-
 def placed_groups(
     ranks: int, tensor: int, nodes: Sequence[Node], most: int, *, share: bool
 ) -> tuple[Placement, ...]:
@@ -245,7 +238,7 @@ def capacity_request(
     if groups == "auto" and spec.cluster.workers == "auto":
         wanted = 1
     shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
-    fit = max(min(room_for_groups(*shape, nodes, wanted, share=share) for shape in shapes), 1)
+    fit = max(min(len(placed_groups(*shape, nodes, wanted, share=share)) for shape in shapes), 1)
     request = CapacityRequest(
         groups=fit,
         ranks=int(ranks.max()),

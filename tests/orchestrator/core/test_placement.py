@@ -16,7 +16,7 @@ from orchestrator.core.placement import (
     assign,
     capacities,
     nodes_of_one_kind,
-    room_for_groups,
+    placed_groups,
 )
 from search_spaces.plan import Plan
 from tests.orchestrator.records import make_plan
@@ -102,11 +102,11 @@ def test_what_is_compared_runs_on_gpus_of_one_kind() -> None:
 def test_room_for_groups_is_counted() -> None:
     there = nodes(a=8, b=8, c=4)
 
-    assert room_for_groups(4, 1, there, 100, share=False) == 3
-    assert room_for_groups(4, 1, there, 100, share=True) == 5
-    assert room_for_groups(4, 1, there, 2, share=True) == 2
-    assert room_for_groups(12, 1, there, 100, share=False) == 1
-    assert room_for_groups(24, 8, there, 100, share=False) == 0
+    assert len(placed_groups(4, 1, there, 100, share=False)) == 3
+    assert len(placed_groups(4, 1, there, 100, share=True)) == 5
+    assert len(placed_groups(4, 1, there, 2, share=True)) == 2
+    assert len(placed_groups(12, 1, there, 100, share=False)) == 1
+    assert placed_groups(24, 8, there, 100, share=False) == ()
     assert capacities(there) == ((2, 8), (1, 4))
 
 
