@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -55,16 +54,10 @@ from search_spaces.facts import ClusterFacts, Provenance, Understanding
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.specification.sections import Metric
 from search_spaces.trial import Measured, OutOfMemory
 
 Answer = TypeVar("Answer")
 
-VALUE_NAMES: Mapping[Metric, str] = {
-    "samples_per_second": "samples per second",
-    "samples_per_price": "samples per unit of price",
-    "headroom": "share of memory left free",
-}
 _PLAN, _REASON = "plan", "reason"
 _ASKED = "asked"  # key of a token that identifies one call of `ask` across its attempts
 _STATES = {Measured: TrialState.COMPLETE, OutOfMemory: TrialState.PRUNED}
@@ -99,17 +92,7 @@ def study_in(storage: BaseStorage, spec: SweepSpec, name: str) -> optuna.Study:
     study = created_study(storage, name)
     measured = any(RECORD in trial.user_attrs for trial in study.get_trials(deepcopy=False))
     check_same_job(study, spec, name, measured=measured)
-    _name_values(study, spec.objective.metric)
     return study
-
-
-def _name_values(study: optuna.Study, metric: Metric) -> None:
-    # the names label axes in plots of Optuna and optuna-dashboard
-    names = [VALUE_NAMES[metric]]
-    if study.metric_names != names:
-        with warnings.catch_warnings():  # Optuna calls it experimental in each sweep
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.set_metric_names(names)
 
 
 @final
