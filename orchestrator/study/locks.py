@@ -1,8 +1,8 @@
-"""Lock that lets one driver at a time write a study: a row of its database that each write checks.
+"""Lock of a study, for one driver at a time: a row of its database that each write checks.
 
 The row holds a fencing token and the process that it belongs to. A driver that was paused, cut off
-or declared dead finds another token there, whenever it comes back. No clock of any machine is
-trusted: whoever wants the study of a process that may be dead watches its heartbeat.
+or declared dead finds another token there when it comes back. No clock of any machine is trusted:
+a driver that wants the study of a process that may have died watches its heartbeat.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DriverLock:
             url: The storage.
             name: The study's name.
             lease: Intervals of the heartbeat.
-            say: Receives a sentence if the lock waits for a sign of life.
+            say: Receives a sentence if the lock waits for another driver's heartbeat.
         """
         self._name = name
         self._lease = lease or Lease()
@@ -117,7 +117,7 @@ class DriverLock:
         there = Holder.from_json(self._stored(_DRIVER))
         if there is not None and there.token != self._mine.token:
             raise displaced_error(self._name, there.name)
-        raise Unavailable(f"another file has taken the place of {self._path}")
+        raise Unavailable(f"{self._path} was replaced by another file")
 
     def guard(self, engine: Engine) -> None:
         """Lets no transaction of an engine write once another process has taken the study."""
@@ -179,8 +179,8 @@ class DriverLock:
             case Life.ENDED:
                 return False
         self._say(
-            f"study {self._name} was being tuned by {holder.name}: waiting up to"
-            f" {self._lease.silent_seconds:.0f} s for a sign of life"
+            f"study {self._name} is locked by {holder.name}, which may have died: waiting up to"
+            f" {self._lease.silent_seconds:.0f} s for its heartbeat"
         )
         before = self._stored(_DRIVER), self._stored(_BEAT)
         until = time.monotonic() + self._lease.silent_seconds
@@ -226,7 +226,7 @@ def exclusive_driver(
     Args:
         spec: The specification, which names the storage.
         name: The study's name.
-        say: Receives a sentence if it waits for a driver that may be dead.
+        say: Receives a sentence if it waits for a driver that may have died.
         lease: Intervals of the heartbeat.
 
     Raises:
@@ -259,6 +259,6 @@ def displaced_error(name: str, holder: str) -> StudyError:
     """Returns the error of a driver whose study another one has taken in the meantime."""
     who = f" ({holder})" if holder else ""
     return StudyError(
-        f"study {name} was taken by another driver{who} while this one gave no sign of life:"
-        " nothing more is written here"
+        f"study {name}: another driver{who} took over while this one was unresponsive; this one"
+        " stops writing"
     )

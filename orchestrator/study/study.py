@@ -72,7 +72,7 @@ def check_study(spec: SweepSpec, name: str, say: Callable[[str], None] | None = 
     Args:
         spec: The sweep's specification.
         name: The study's name.
-        say: Receives a sentence if it waits for a driver that may be dead.
+        say: Receives a sentence if it waits for a driver that may have died.
 
     Raises:
         StudyError: If the storage cannot be opened, another driver tunes the study, or it
@@ -295,7 +295,9 @@ class Study:
             plan = Plan.from_dict(trial.user_attrs[_PLAN])
             reason = _REASONS.validate_python(trial.user_attrs[_REASON])
         except (PlanError, KeyError, TypeError, ValidationError) as error:
-            self._notices.append(f"trial {trial.number} is given up: it cannot be read ({error})")
+            self._notices.append(
+                f"trial {trial.number} is abandoned: its plan cannot be read ({error})"
+            )
             self.abandon(trial.number)
             return None
         return InterruptedTrial(
@@ -350,9 +352,9 @@ class Study:
             return self._retry.call(attempted)
         except Unavailable as error:
             raise StudyLost(
-                f"study.storage {safe_url(self._url)} is unavailable ({error}) for longer than"
-                f" study.wait_minutes ({self._spec.study.wait_minutes:g}): all earlier results are"
-                " stored there; the same command resumes the sweep"
+                f"study.storage {safe_url(self._url)} has been unavailable for longer than"
+                f" study.wait_minutes ({self._spec.study.wait_minutes:g}): {error}; earlier results"
+                " are stored there, and the same command resumes the sweep"
             ) from error
 
     def _id_of(self, number: int) -> int:

@@ -105,4 +105,4 @@ def test_a_damaged_validation_and_trial_are_left_out(spec: SweepSpec) -> None:
     assert study.interrupted() == ()
     study.say_through((said := list[str]()).append)
     study.say_notices()
-    assert said[0].startswith("trial 2 is given up: it cannot be read")
+    assert said[0].startswith("trial 2 is abandoned: its plan cannot be read")

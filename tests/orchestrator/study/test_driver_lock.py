@@ -24,7 +24,7 @@ from tests.orchestrator.study.drivers import Obedient, obedient
 from tests.orchestrator.study.values import NAME, run, study_spec
 
 REFUSED = "2: study small is being tuned by another driver ("
-DISPLACED = "2: study small was taken by another driver ("
+DISPLACED = "2: study small: another driver ("
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_file_that_was_removed_or_replaced_is_waited_for(
     assert not file.exists()
 
     shutil.copyfile(away, file)
-    assert "another file has taken the place of" in first.does("write")
+    assert "was replaced by another file" in first.does("write")
     away.replace(file)
     assert first.does("write") == "done"
     assert second.does("open", url_of(file), tmp_path, NAME).startswith(REFUSED)
@@ -189,9 +189,9 @@ def test_a_driver_that_lost_the_study_between_check_and_write_writes_nothing(
         run(study, 1)
         lose_in_check(lock, storage)
 
-        with pytest.raises(StudyError, match="was taken by another driver"):
+        with pytest.raises(StudyError, match="took over while this one was unresponsive"):
             run(study, 1)
-        with pytest.raises(StudyError, match="was taken by another driver"):
+        with pytest.raises(StudyError, match="took over while this one was unresponsive"):
             study.keep_provenance(Provenance(at=0.0, user="ann", is_job=False, code=None))
     assert len(load_records(spec, NAME)) == 1
 
