@@ -128,26 +128,21 @@ def clean_up_group(worker_processes: Sequence[WorkerProcess]) -> tuple[str, ...]
 def _end_controllers_of(owners: Collection[bytes], actors: Iterable[Any]) -> None:
     """Kills the controllers on this node that these processes started; waits for Ray to notice."""
     this_node = ray.get_runtime_context().get_node_id()
-    controllers = [
-        actor
+    controllers = {
+        actor.actor_id: actor.pid
         for actor in actors
         if actor.class_name == _CONTROLLER
         and is_alive(actor)
         and ray.NodeID(actor.address.node_id).hex() == this_node
         and _worker_id(actor.owner_address) in owners
-    ]
-    if not controllers:
-        return
+    }
     # Ray lists them as alive, so that no other process has their ids
-    kill_leftovers({actor.pid: 0.0 for actor in controllers}, 0)
-    ids = {actor.actor_id for actor in controllers}
+    kill_leftovers(dict.fromkeys(controllers.values(), 0.0), 0)
     until = time.monotonic() + _DEATH_NOTICE_SECONDS
-    while _any_alive(ids) and time.monotonic() < until:
+    while controllers and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
-
-
-def _any_alive(ids: Collection[bytes]) -> bool:
-    return any(actor.actor_id in ids and is_alive(actor) for actor in actors_of_job())
+        alive = {actor.actor_id for actor in actors_of_job() if is_alive(actor)}
+        controllers = {actor: pid for actor, pid in controllers.items() if actor in alive}
 
 
 def _worker_id(address: Any) -> bytes:

@@ -8,8 +8,7 @@ import socket
 import stat
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
@@ -21,7 +20,6 @@ from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.cluster.processes import adopting_orphans
 from orchestrator.cluster.ray_private import on_loopback
-from orchestrator.core.placement import Node
 from orchestrator.host import end_children, kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
@@ -235,19 +233,10 @@ def _disconnect(ray: Any) -> None:
 
 def _end_own_processes(ray: Any, patience_seconds: float = 0.0) -> None:
     """Waits for the processes of a Ray of our own to end, then kills those that are left."""
-    seen: set[psutil.Process] = set()
-    began = time.monotonic()
-    while left := _own_processes(ray):
-        seen.update(left)
-        waited = time.monotonic() - began
-        if waited >= patience_seconds:
-            kill_all(left)
-        if waited >= patience_seconds + _KILL_SECONDS:
-            break
-        time.sleep(0.05)
-    for process in seen:  # those that this process adopted are its to wait for
-        with contextlib.suppress(psutil.Error):
-            process.wait(0)
+    psutil.wait_procs(_own_processes(ray), timeout=patience_seconds)
+    left = _own_processes(ray)  # also those that were started meanwhile
+    kill_all(left)
+    psutil.wait_procs(left, timeout=_KILL_SECONDS)
 
 
 def _own_processes(ray: Any) -> list[psutil.Process]:
@@ -346,18 +335,12 @@ def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
             " cluster.cpus_per_worker, or set cluster.workers, the number of ranks, to request"
             " nodes from an autoscaler"
         )
-    slots, node_slots = _room(nodes)
     return ClusterFacts(
         device=device,
-        slots=slots,
+        slots=sum(node.slots for node in nodes),
         memory_limit_bytes=spec.memory_limit_bytes,
-        node_slots=node_slots,
+        node_slots=max(node.slots for node in nodes),
     )
-
-
-def _room(nodes: Sequence[Node]) -> tuple[int, int]:
-    slots = [node.slots for node in nodes]
-    return sum(slots), max(slots, default=0)
 
 
 def _lacks_on_worker(ray: Any, device: str) -> tuple[tuple[str, str], ...]:

@@ -42,7 +42,6 @@ from search_spaces.specification.schema import SweepSpec
 DATABASE_ERRORS = (SQLAlchemyError,)
 
 _BUSY_SECONDS = 20  # while another process locks a SQLite file
-_NAME_BYTES = 63  # PostgreSQL truncates the name of an application there
 _POSTGRES = {
     "connect_timeout": 10,
     # firewalls drop idle connections, and a server without power closes none
@@ -195,8 +194,7 @@ def process_name() -> str:
 def _connect_arguments(url: str) -> dict[str, Any]:
     if _driver(url) not in (*_PSYCOPG, "postgresql+psycopg2"):
         return {}
-    name = f"plimsoll {process_name()}".encode()[:_NAME_BYTES].decode(errors="ignore")
-    options = {**_POSTGRES, "application_name": name}
+    options = {**_POSTGRES, "application_name": f"plimsoll {process_name()}"}
     return {key: value for key, value in options.items() if key not in make_url(url).query}
 
 
