@@ -97,7 +97,7 @@ class GroupChannel:
         self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         self._announced: dict[int, Outcome] = {}
         self._failed = asyncio.Event()
-        self._ready: asyncio.Queue[tuple[ActorHandle, Fingerprint]] = asyncio.Queue()
+        self._ready: asyncio.Queue[Fingerprint] = asyncio.Queue()
         self._worker_processes: list[WorkerProcess] = []
         self._oom_kills: dict[str, int] = {}
 
@@ -117,12 +117,12 @@ class GroupChannel:
         """Returns the counts of all nodes when their last trial began, by the node's id."""
         return self._oom_kills
 
-    async def set_ready(self, worker: ActorHandle, seen: Fingerprint) -> None:
+    async def set_ready(self, fingerprint: Fingerprint) -> None:
         """Records that a rank is ready for trials."""
-        await self._ready.put((worker, seen))
+        await self._ready.put(fingerprint)
 
-    async def members(self) -> list[tuple[ActorHandle, Fingerprint]]:
-        """Waits until all ranks are ready, and returns them."""
+    async def members(self) -> list[Fingerprint]:
+        """Waits until all ranks are ready, and returns their fingerprints."""
         return [await self._ready.get() for _ in self._requests]
 
     async def next(self, rank: int) -> TrialRequest | None:

@@ -29,7 +29,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -181,22 +180,3 @@ def on_loopback() -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = variable
-
-
-def leave_process_group(*, destroy: bool) -> None:
-    """Empties the CUDA cache of a rank, as `TorchConfig` does.
-
-    Args:
-        destroy: Whether to destroy the default process group as well.
-    """
-    from ray.train.torch.config import _shutdown_torch
-
-    _shutdown_torch(destroy_process_group=destroy)
-
-
-def device_context() -> AbstractContextManager[None]:
-    """Returns a context in which the rank's GPU is the current device."""
-    from ray.train.torch.config import TorchConfigContextManager
-
-    context: AbstractContextManager[None] = TorchConfigContextManager()
-    return context

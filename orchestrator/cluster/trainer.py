@@ -6,16 +6,12 @@ starts two actors that a group does not need. All of them run on the head node.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError
 from ray.train import get_context
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -25,7 +21,6 @@ from orchestrator.cluster.nodes import ID_LABEL
 from orchestrator.cluster.runtime import is_own_ray
 
 _listeners: list[socket.socket] = []  # in the first rank, from `_listen` until `_join`
-_SHUTDOWN_SECONDS = 30  # for the ranks to leave their process group
 
 
 if is_own_ray():  # controllers read it, and import this module to unpickle their backend
@@ -71,24 +66,18 @@ class ProcessGroup(BackendConfig):  # type: ignore[misc]
         """The class that sets up the process group."""
         return _Rendezvous
 
-    @property
-    def train_func_context(self) -> Callable[[], AbstractContextManager[None]]:
-        """The context in which a rank runs."""
-        return ray_private.device_context
-
 
 class _Rendezvous(Backend):  # type: ignore[misc]
-    """Does what Ray's backend for `TorchConfig` does, all of it in the ranks."""
+    """Opens the process group as Ray's backend for `TorchConfig` does, all of it in the ranks.
+
+    It closes as Ray ends the ranks; `Worker` makes the rank's GPU the current device.
+    """
 
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: ProcessGroup) -> None:
         address, port = worker_group.execute_single(0, _listen)
         worker_group.execute(_join, address, port, backend_config.backend, backend_config.timeout_s)
-
-    def on_shutdown(self, worker_group: Any, backend_config: ProcessGroup) -> None:
-        with contextlib.suppress(GetTimeoutError):  # ranks that hang are killed later
-            ray.get(worker_group.execute_async(_leave), timeout=_SHUTDOWN_SECONDS)
 
 
 def _listen() -> tuple[str, int]:
@@ -115,7 +104,3 @@ def _join(address: str, port: int, backend: str, timeout_s: int) -> None:
         seconds=timeout_s,
     )
     join_group(at, context.get_world_rank(), _listeners.pop() if _listeners else None)
-
-
-def _leave() -> None:
-    ray_private.leave_process_group(destroy=get_context().get_world_size() > 1)

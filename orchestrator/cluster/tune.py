@@ -140,11 +140,6 @@ class TuneCluster(AbstractCluster):
                 "a fault of the cluster",
             )
 
-    def check_abandoned(self) -> None:
-        """Raises an exception that ends Tune, once nobody waits for its groups."""
-        if self.is_abandoned:
-            raise _Abandoned
-
     def run_tune(self, max_groups: int, runner: type[tune.Trainable]) -> None:
         """Runs groups until the sweep has ended; a fault of Tune's stops the sweep."""
         # Tune logs tracebacks for a group that died, whose trial the sweep reports, and for states
@@ -251,7 +246,6 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         Returns:
             None if no group is to start now, `Searcher.FINISHED` if the sweep is over.
         """
-        self._cluster.check_abandoned()
         if self._cluster.has_ended:
             finished: str = Searcher.FINISHED
             return finished
@@ -290,7 +284,8 @@ class AbandonCallback(tune.Callback):  # type: ignore[misc]  # Ray is untyped
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: object) -> None:
         """Ends Tune by an exception; Tune calls this several times a second."""
-        self._cluster.check_abandoned()
+        if self._cluster.is_abandoned:
+            raise _Abandoned
 
 
 def run_groups(

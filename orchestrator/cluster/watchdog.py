@@ -36,7 +36,6 @@ class Watchdog:
         self,
         code: int,
         last_words: Callable[[str], None] = lambda _: None,
-        silent_seconds: float | None = None,
         head: Callable[[], psutil.Process | None] = lambda: None,
     ) -> None:
         """Starts the thread.
@@ -45,14 +44,12 @@ class Watchdog:
             code: Exit code of the process that it ends.
             last_words: Called with the fault before that, in a thread of its own and for a
                 bounded time.
-            silent_seconds: Longest silence.
             head: Returns the process of Ray's head, once it is there, if it is this machine's;
                 nothing goes on without it.
         """
         self._code = code
         self._find_head = head
         self._last_words = last_words
-        self._seconds = SILENT_SECONDS if silent_seconds is None else silent_seconds
         self._silence = 0.0
         self._stop = threading.Event()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -72,8 +69,10 @@ class Watchdog:
             now = time.monotonic()
             self._silence += min(now - before, 2 * _CHECK_SECONDS)
             before, head = now, head or self._find_head()
-            if self._silence > self._seconds:
-                self._end(f"Ray or the study's database has not answered for {self._seconds:.0f} s")
+            if self._silence > SILENT_SECONDS:
+                self._end(
+                    f"Ray or the study's database has not answered for {SILENT_SECONDS:.0f} s"
+                )
             elif head is not None and has_ended(head):
                 self._end("Ray's head on this machine has died")
 

@@ -143,10 +143,10 @@ def worker_loop(config: dict[str, Any]) -> None:
         ray.get(channel.announce.remote(rank, outcome))
 
     context = ray.get_runtime_context()
-    actor, node = context.current_actor, context.get_node_id()
+    node = context.get_node_id()
     channel.count.remote(node, oom_kills())
     process = WorkerProcess(
-        worker=actor,
+        worker=context.current_actor,
         node=node,
         pid=os.getpid(),
         started_at=psutil.Process().create_time(),
@@ -168,7 +168,7 @@ def worker_loop(config: dict[str, Any]) -> None:
         launches=launches,
         host_memory_bytes=host_memory_bytes(),
     )
-    ray.get(channel.set_ready.remote(actor, fingerprint))
+    ray.get(channel.set_ready.remote(fingerprint))
     while (request := ray.get(channel.next.remote(rank))) is not None:
         channel.count.remote(node, oom_kills())
         outcome = run_trial(request, worker)
@@ -225,7 +225,7 @@ class WorkerGroup:
         members = self._wait(
             self._channel.members.remote(), start_deadline_seconds(spec), _STARTING
         )
-        self.fingerprint: Fingerprint = members[0][1]
+        self.fingerprint: Fingerprint = members[0]
         self.worker_processes = self._ask(self._channel.worker_processes.remote()) or ()
 
     def run(self, request: TrialRequest, deadline_seconds: float) -> Outcome:

@@ -21,7 +21,6 @@ from orchestrator.core.reasons import (
 from search_spaces.plan import Plan
 from search_spaces.settings.render import Environment, render_environment
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import NoRoom
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
@@ -189,16 +188,6 @@ def capacities(nodes: Sequence[Node]) -> tuple[tuple[int, int], ...]:
     """
     nodes_of = Counter(node.slots for node in nodes)
     return tuple((count, slots) for slots, count in sorted(nodes_of.items(), reverse=True))
-
-
-def missing_room(plan: Plan, nodes: Sequence[Node], wait_seconds: float) -> NoRoom:
-    """Returns the room that a plan waits for, and what there is."""
-    return NoRoom(
-        ranks=plan.world_size,
-        ranks_per_node=plan.tensor,
-        minutes=wait_seconds / 60,
-        available=capacities(nodes),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

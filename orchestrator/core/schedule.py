@@ -33,7 +33,7 @@ from orchestrator.core.placement import (
     PlacementDecision,
     Processes,
     assign,
-    missing_room,
+    capacities,
     reason_to_replace,
     shortfall,
 )
@@ -57,7 +57,7 @@ from orchestrator.core.repeats import (
 from orchestrator.core.state import SweepState
 from orchestrator.core.step import Step
 from search_spaces.plan import Plan
-from search_spaces.trial import DriverDied, TrialRequest
+from search_spaces.trial import DriverDied, NoRoom, TrialRequest
 
 # After its deadline a group ends its workers, which takes minutes if they hang, and reports. Then
 # its own process has to be killed.
@@ -359,7 +359,12 @@ def _wait(step: Step, trial: TrialStarted) -> Next:
     running = {one.number for one in state.sweep.running}
     if any(group.trial in running for group in state.groups.values()):
         return Next.LATER
-    room = missing_room(trial.plan, state.usable_nodes(step.now), state.wait_seconds)
+    room = NoRoom(
+        ranks=trial.plan.world_size,
+        ranks_per_node=trial.plan.tensor,
+        minutes=state.wait_seconds / 60,
+        available=capacities(state.usable_nodes(step.now)),
+    )
     if state.out_of_room_since is None:
         step.state = replace(step.state, out_of_room_since=step.now)
         if state.wait_seconds:
