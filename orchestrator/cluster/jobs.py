@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -135,10 +136,8 @@ def job_id(study: str, jobs: Iterable[Job]) -> str:
     """Returns the id of the study's next job: its name, plus a number from the second job on."""
     existing = {job.id for job in jobs}
     first = f"plimsoll-{study}"
-    number = 1
-    while (name := first if number == 1 else f"{first}-{number}") in existing:
-        number += 1
-    return name
+    names = chain((first,), (f"{first}-{number}" for number in count(2)))
+    return next(name for name in names if name not in existing)
 
 
 def active_job(study: str, jobs: Iterable[Job]) -> Job | None:

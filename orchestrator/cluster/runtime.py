@@ -51,10 +51,6 @@ WORKER_ENVIRONMENT = {
     # process that computes on the node leaves them 3 % of its cores.
     "RAY_worker_niceness": "0",
 }
-_HEAD = {
-    # Ray's head lists 100,000 tasks by default: 42 MiB after a thousand trials.
-    "RAY_task_events_max_num_task_in_gcs": "10000",
-}
 _OWN = "PLIMSOLL_OWN_RAY"
 RAY_LOGS_VARIABLE = "PLIMSOLL_RAY_LOGS"  # set by --debug
 _PRIVATE = 0o700  # for the user alone
@@ -77,7 +73,7 @@ def configure_ray() -> None:
 def configure_own_ray() -> None:
     """Configures a Ray that this process is about to start, and all its processes."""
     configure_ray()
-    for name, value in (WORKER_ENVIRONMENT | _HEAD).items():
+    for name, value in WORKER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ[_OWN] = "1"
 

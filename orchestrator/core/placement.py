@@ -98,7 +98,8 @@ def assign(
         if _can_run(group, plan, slots):
             return PlacementDecision(placement=group)
     for occupied in ([*running, *idle], running):
-        if placement := _place(plan, _free_slots(slots, occupied, share=share)):
+        free_slots = _free_slots(slots, occupied, share=share)
+        if placement := _place(plan.world_size, plan.tensor, free_slots):
             evicted = [
                 group for group in idle if group not in occupied and group.nodes & placement.nodes
             ]
@@ -124,22 +125,16 @@ def placed_groups(
     ranks: int, tensor: int, nodes: Sequence[Node], most: int, *, share: bool
 ) -> tuple[Placement, ...]:
     """Returns placements of groups of `ranks` ranks that fit at the same time, up to `most`."""
-    shape, groups = _Shape(world_size=ranks, tensor=tensor), list[Placement]()
-    slots = {node.id: node.slots for node in nodes}
-    while len(groups) < most and (group := _place(shape, _free_slots(slots, groups, share=share))):
+    groups, slots = list[Placement](), {node.id: node.slots for node in nodes}
+    while len(groups) < most:
+        group = _place(ranks, tensor, _free_slots(slots, groups, share=share))
+        if group is None:
+            break
         groups.append(group)
     return tuple(groups)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """The knobs of a plan that its placement depends on."""
-
-    world_size: int
-    tensor: int
-
-
-def _can_run(group: Placement, plan: Plan | _Shape, slots: Mapping[str, int]) -> bool:
+def _can_run(group: Placement, plan: Plan, slots: Mapping[str, int]) -> bool:
     same_size = group.world_size == plan.world_size
     return same_size and all(
         ranks % plan.tensor == 0 and slots.get(node, 0) >= ranks for node, ranks in group.parts
@@ -159,14 +154,14 @@ def _free_slots(
     }
 
 
-def _place(plan: Plan | _Shape, free_slots: Mapping[str, int]) -> Placement | None:
+def _place(ranks: int, tensor: int, free_slots: Mapping[str, int]) -> Placement | None:
     """Places ranks on as few nodes as possible, and the rest on the smallest node with room.
 
     Consecutive ranks share a node: tensor ranks always, data ranks as far as they fit. Pipeline
     stages, which communicate least, are the first to be split across nodes.
     """
-    missing, parts = plan.world_size, list[tuple[str, int]]()
-    room = {node: count - count % plan.tensor for node, count in free_slots.items()}
+    missing, parts = ranks, list[tuple[str, int]]()
+    room = {node: count - count % tensor for node, count in free_slots.items()}
     while missing > 0:
         usable = {node: count for node, count in room.items() if count > 0}
         if not usable:

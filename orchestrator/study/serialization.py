@@ -166,8 +166,6 @@ def kept_understanding(study: optuna.Study) -> Understanding | None:
 def keep_provenance(study: optuna.Study, provenance: Provenance) -> None:
     """Adds the provenance of a driver that starts, unless it equals that of the one before."""
     earlier = kept_provenances(study)
-    if not earlier and (unreadable := study.user_attrs.get(_PROVENANCE)):
-        study.set_user_attr(f"{_PROVENANCE} set aside", unreadable)
     if earlier and replace(provenance, at=earlier[-1].at) == earlier[-1]:
         return
     study.set_user_attr(_PROVENANCE, _PROVENANCES.dump_python((*earlier, provenance), mode="json"))

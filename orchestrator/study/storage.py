@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
-from urllib.parse import unquote, urlsplit
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -55,8 +54,6 @@ _READ_ONLY = "25006"  # error code of a PostgreSQL standby that is about to take
 _LOST_IN_TRANSACTION = "8s2b"  # SQLAlchemy's code for a transaction whose connection is gone
 STUDY_FILE = "study.db"  # in a study's folder, if no storage is named
 _SQLITE, _FILE = "sqlite:///", "file:"
-_UNLOCKED = ("nolock", "immutable", "vfs")  # parameters that turn SQLite's locks off
-_TRUE = ("true", "t", "1", "yes", "y", "on")  # as SQLAlchemy reads them
 _STUDIES = "studies"  # a table in every version of Optuna's schema
 _LAST = {"alembic_version"}  # the table that Optuna creates last
 _MLFLOW = "experiments"  # a table of MLflow
@@ -103,13 +100,13 @@ def refuse_unlockable(url: str) -> None:
         StudyError: If it cannot; one sentence.
         ArgumentError: If the URL is none.
     """
-    address = make_url(url)
+    path = make_url(url).database or ""
     if not (is_postgres(url) or is_sqlite(url)):
         fault = "studies are kept in SQLite or PostgreSQL, where one driver at a time can be sure"
     elif is_sqlite(url) and sqlite_path(url) is None:
         fault = "a database in memory ends with its process; name a file"
-    elif off := [name for name in _UNLOCKED if name in address.query]:
-        fault = f"{off[0]} turns SQLite's locks off; leave it out"
+    elif is_sqlite(url) and path.startswith(_FILE):
+        fault = "its file is a URI, which may turn SQLite's locks off; give it as sqlite:///PATH"
     else:
         return
     raise StudyError(f"study.storage {safe_url(url)} cannot be opened: {fault}")
@@ -220,15 +217,10 @@ def sqlite_path(url: str) -> Path | None:
     if not is_sqlite(url):
         return None
     try:
-        address = make_url(url)
+        path = make_url(url).database
     except ArgumentError:  # which `create_engine` describes
         return None
-    path, is_uri = address.database or "", str(address.query.get("uri", "")).lower() in _TRUE
-    if is_uri and path.startswith(_FILE):
-        path = unquote(urlsplit(path).path)
-        if address.query.get("mode") == "memory":
-            return None
-    return None if path in ("", ":memory:") else Path(path)
+    return None if path in (None, "", ":memory:") else Path(path)
 
 
 def holds_studies(url: str) -> bool:

@@ -55,8 +55,6 @@ def trials(file: Path) -> int:
 
 SPELLINGS: dict[str, Callable[[Path], str]] = {
     "driver": lambda file: f"sqlite+pysqlite:///{file}",
-    "uri": lambda file: f"sqlite:///file:{file}?uri=true",
-    "quoted": lambda file: f"sqlite:///file:{file.parent}/study%2Edb?uri=1",
     "dots": lambda file: f"sqlite:///{file.parent}/../{file.parent.name}/./study.db",
     "relative": lambda file: f"sqlite:///{os.path.relpath(file)}",
 }
@@ -248,8 +246,7 @@ def test_this_process_runs() -> None:
     ("storage", "words"),
     [
         ("sqlite://", "a database in memory"),
-        ("sqlite:///file:x?mode=memory&uri=true", "a database in memory"),
-        ("sqlite:///file:x.db?nolock=1&uri=true", "nolock turns SQLite's locks off"),
+        ("sqlite:///file:x.db?nolock=1&uri=true", "its file is a URI"),
         ("mysql://ann@db.example/sweeps", "kept in SQLite or PostgreSQL"),
     ],
 )
