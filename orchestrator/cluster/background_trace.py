@@ -30,13 +30,7 @@ class BackgroundTrace:
     """A running trace. Needs a connection to Ray unless the footprint is in the cache."""
 
     def __init__(self, spec: SweepSpec, wanted: tuple[VariantKey, ...], device: str) -> None:
-        """Loads the footprint from the cache, or starts to trace it.
-
-        Args:
-            spec: The model and the training step.
-            wanted: Variants that the footprint must have.
-            device: "cpu" or "cuda".
-        """
+        """Loads the footprint from the cache, or starts to trace it, with the `wanted` variants."""
         self._reference: Any = None
         self._footprint = _cached(spec, wanted, device)
         if self._footprint is not None:

@@ -43,10 +43,7 @@ def session_folder() -> Path | None:
 
 
 def end_worker_processes(worker_processes: Sequence[WorkerProcess]) -> tuple[str, ...]:
-    """Ends all processes of workers on their nodes. So they hold no GPU memory any more.
-
-    Args:
-        worker_processes: Of the workers.
+    """Ends all processes of workers on their nodes, so that they hold no GPU memory any more.
 
     Returns:
         What is still running, a sentence for each node.
@@ -110,9 +107,6 @@ def clean_up_group(worker_processes: Sequence[WorkerProcess]) -> tuple[str, ...]
     """Cleans up after the runner of a group has died. Call it on the node where the runner was.
 
     Ray ends the processes that the runner started within seconds, unless they hang as well.
-
-    Args:
-        worker_processes: Of the group's workers.
 
     Returns:
         What is still running, a sentence for each node.

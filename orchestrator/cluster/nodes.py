@@ -199,12 +199,8 @@ class RayNodes:
 def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> None:
     """Waits until all worker groups find room, if the specification fixes their size.
 
-    Waits for one group if the specification leaves their number open.
-
-    Args:
-        nodes: The cluster's nodes.
-        spec: Says how many ranks a group has, and how long to wait.
-        say: Receives a line when the wait begins.
+    Waits for one group if the specification leaves their number open. `say` receives a line when
+    the wait begins.
 
     Raises:
         ClusterError: If no group finds room within `cluster.wait_minutes`; says what room there is.

@@ -59,7 +59,7 @@ def _members(leaders: Mapping[int, float], before: float) -> Iterator[int]:
 
 def _is_gone(process: psutil.Process) -> bool:
     """Returns True for a zombie whose last thread has ended, and released its GPU's memory."""
-    return process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
+    return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
 
 
 @contextlib.contextmanager

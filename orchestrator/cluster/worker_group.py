@@ -197,11 +197,7 @@ class WorkerGroup:
     ) -> None:
         """Starts the workers and waits until all are up.
 
-        Args:
-            spec: The sweep's specification.
-            processes: Number, nodes and environment of the workers.
-            device: "cpu" or "cuda".
-            folder: Base of relative paths in the spec.
+        Relative paths in the spec begin in `folder`.
 
         Raises:
             GroupFailed: If there is no space for them, a worker dies, or not all are up after

@@ -58,11 +58,8 @@ def next_action(state: SweepState, now: float) -> Try | Stop:
     """Decides between another trial and the end of the search.
 
     The first plan of a study is the baseline, which speed-ups are relative to. Trials of earlier
-    drivers count towards the budget of trials; their time does not.
-
-    Args:
-        state: The sweep so far.
-        now: Seconds since the epoch.
+    drivers count towards the budget of trials; their time does not. `now` is in seconds since the
+    epoch.
     """
     budget = state.spec.budget
     if completed_trials(state) + len(state.running) >= budget.trials:
@@ -195,10 +192,6 @@ def validation_deadline_seconds(state: SweepState, trial: Record) -> float:
     It is at most `budget.trial_seconds` times `validation.longer`. It is less if the measurements
     of the trial show that less will do, with `DEADLINE_SLACK` and time for a slow disk to take the
     checkpoint.
-
-    Args:
-        state: The sweep so far.
-        trial: The measured trial of the plan.
     """
     spec, outcome = state.spec, trial.outcome
     assert isinstance(outcome, Measured)

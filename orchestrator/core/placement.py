@@ -84,14 +84,8 @@ def assign(
     """Returns a placement for a plan's ranks, None if there is no room next to running trials.
 
     An idle group of the same size is reused where it is. Otherwise the ranks go to free nodes, and
-    as the last resort to nodes of idle groups, which are evicted.
-
-    Args:
-        plan: The plan to place.
-        nodes: The nodes that are up.
-        running: Placements of running trials.
-        idle: Placements of groups that wait for a trial.
-        share: True if several groups may share a node.
+    as the last resort to nodes of idle groups, which are evicted. `running` are the placements of
+    groups with a trial; several groups share a node if `share` is True.
     """
     slots = {node.id: node.slots for node in nodes}
     for group in idle:
@@ -110,9 +104,7 @@ def assign(
 def nodes_of_one_kind(nodes: Sequence[Node], kind: str | None = None) -> tuple[Node, ...]:
     """Returns the nodes of one kind, since measurements on different GPUs are not comparable.
 
-    Args:
-        nodes: The nodes that are up.
-        kind: Their accelerator; None: the one with room for the most ranks.
+    Without a `kind` of accelerator it is the one with room for the most ranks.
     """
     slots = Counter[str]()
     for node in nodes:
@@ -206,14 +198,8 @@ def capacity_request(
 ) -> tuple[CapacityRequest, int]:
     """Returns the capacity to request, as far as all plans fit in it, and the number of groups.
 
-    Groups that do not fit would each wait for the others, since they keep their workers.
-
-    Args:
-        spec: The specification, with the number of groups.
-        space: The plans to make room for.
-        nodes: The nodes that are up.
-        most: Maximum number of groups if `cluster.groups` is auto.
-
+    Groups that do not fit would each wait for the others, since they keep their workers. If
+    `cluster.groups` is auto, there are no more than `most`.
     """
     groups, share = spec.cluster.groups, spec.cluster.share_nodes
     tensor = space.table.column("tensor")
@@ -248,12 +234,8 @@ def shortfall(
     """Returns the nodes that a sweep needs, and the room that it lacks.
 
     An autoscaler takes the total demand, not the increase. So the bundles include the nodes to
-    keep, without the ranks on them that Ray Train requests itself.
-
-    Args:
-        wanted: The groups to make room for.
-        nodes: The nodes that are up.
-        held: Placements of the groups that have workers.
+    keep, without the ranks on them that Ray Train requests itself: those of the groups that are
+    `held`, since they have workers.
     """
     groups = _groups_that_fit(wanted, tuple(nodes))
     needed = frozenset(node for group in groups for node in group.nodes)
@@ -314,10 +296,7 @@ def reason_to_replace(
 ) -> ReplacementReason | None:
     """Returns the reason why a running group cannot run a plan, None if it can.
 
-    Args:
-        needed: What the plan needs.
-        present: What the running group has.
-        fresh: True if the plan needs workers that have run nothing before.
+    A plan may need `fresh` workers, which have run nothing before.
     """
     if needed.world_size != present.world_size:
         return OtherRanks(needed=needed.world_size, present=present.world_size)

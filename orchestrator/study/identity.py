@@ -21,13 +21,7 @@ _ADAPTER = TypeAdapter(dict[str, Any])
 
 
 def job_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the job that a study measures, by section of the specification.
-
-    Empty if the study does not say.
-
-    Args:
-        attributes: User attributes of the study.
-    """
+    """Returns the job in the attributes of a study, by section; empty without one."""
     return dict(attributes.get(_SUBJECT, {}))
 
 
@@ -56,11 +50,7 @@ def is_same_job(attributes: Mapping[str, Any], spec: SweepSpec) -> bool:
 def check_same_job(study: optuna.Study, spec: SweepSpec, name: str, *, measured: bool) -> None:
     """Stores the job of a new study; compares the job with that of an old one.
 
-    Args:
-        study: The study, which stores the job.
-        spec: The job of this sweep.
-        name: Name of the study for messages.
-        measured: Whether the study holds records; without any it accepts another job.
+    A study that holds no records, so that nothing is `measured`, accepts another job.
 
     Raises:
         StudyError: If the jobs differ; names the keys that changed.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -49,9 +50,30 @@ class Lease:
     silent_seconds: float = 60.0
 
 
+class AbstractLock(ABC):
+    """Lock of a driver that writes a study. Readers need none."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Checks ahead of a write that this process still has the lock.
+
+        Raises:
+            StudyError: If another process has taken the study.
+            Unavailable: If the database is not where it was.
+        """
+
+    @abstractmethod
+    def guard(self, engine: Engine) -> None:
+        """Lets no transaction of an engine write once another process has taken the study."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Releases the lock."""
+
+
 @final
-class DriverLock:
-    """Row of the study's attributes with the token of the driver that may write. Readers need none.
+class DriverLock(AbstractLock):
+    """Row of the study's attributes with the token of the driver that may write.
 
     SQLite and PostgreSQL alike: whoever writes changes the row of the token first, so that the
     database orders it and a driver that takes the study.
@@ -62,11 +84,7 @@ class DriverLock:
     ) -> None:
         """Prepares the lock of a study that exists.
 
-        Args:
-            url: The storage.
-            name: The study's name.
-            lease: Intervals of the heartbeat.
-            say: Receives a sentence if the lock waits for another driver's heartbeat.
+        `say` receives a sentence if the lock waits for another driver's heartbeat.
         """
         self._name = name
         self._lease = lease or Lease()
@@ -103,12 +121,6 @@ class DriverLock:
         return "" if holder is None else holder.name
 
     def check(self) -> None:
-        """Checks ahead of a write that this process still has the lock.
-
-        Raises:
-            StudyError: If another process has taken the study.
-            Unavailable: If the database is not where it was.
-        """
         try:
             if self._identity() == self._file:
                 return
@@ -120,11 +132,9 @@ class DriverLock:
         raise Unavailable(f"{self._path} was replaced by another file")
 
     def guard(self, engine: Engine) -> None:
-        """Lets no transaction of an engine write once another process has taken the study."""
         guard(engine, self._confirm)
 
     def release(self) -> None:
-        """Releases the lock."""
         self._stop.set()
         if self._heart.is_alive():
             self._heart.join(self._lease.beat_seconds)
@@ -223,11 +233,7 @@ def exclusive_driver(
 ) -> Iterator[DriverLock]:
     """Holds the study's lock for the length of the block; creates the study if there is none.
 
-    Args:
-        spec: The specification, which names the storage.
-        name: The study's name.
-        say: Receives a sentence if it waits for a driver that may have died.
-        lease: Intervals of the heartbeat.
+    `say` receives a sentence if it waits for a driver that may have died.
 
     Raises:
         StudyError: If another driver has it, or the storage cannot be reached or cannot lock.

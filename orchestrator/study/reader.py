@@ -123,14 +123,6 @@ def stored_state(
 ) -> SweepState:
     """Returns the state of a sweep with these results. Its space holds the tried plans only.
 
-    Args:
-        spec: The sweep's specification.
-        name: The study's name.
-        records: Of trials.
-        validations: Records of validations.
-        ended: The sweep's end, if it ended.
-        understanding: How the job is understood, if the study records it.
-
     Raises:
         StudyError: If there are no records.
     """

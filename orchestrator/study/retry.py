@@ -61,13 +61,7 @@ class RetryPolicy:
         self._stopped.put(None)
 
     def call(self, act: Callable[[int], Answer]) -> Answer:
-        """Calls a function until it succeeds.
-
-        Args:
-            act: The function; receives the number of earlier attempts.
-
-        Returns:
-            Its result.
+        """Calls a function with the number of earlier attempts until it succeeds.
 
         Raises:
             Unavailable: The last failure, past the time limit.

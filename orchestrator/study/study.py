@@ -24,7 +24,7 @@ from orchestrator.core.records import Record
 from orchestrator.search.encoding import distributions, parameters, storable
 from orchestrator.search.observations import CONSTRAINTS_LIST, constraints_of
 from orchestrator.study.identity import check_same_job
-from orchestrator.study.locks import DriverLock, exclusive_driver
+from orchestrator.study.locks import AbstractLock, DriverLock, exclusive_driver
 from orchestrator.study.optuna_private import StudyStorage, constraint_key
 from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
 from orchestrator.study.serialization import (
@@ -69,10 +69,7 @@ _REASONS: TypeAdapter[TrialReason] = TypeAdapter(
 def check_study(spec: SweepSpec, name: str, say: Callable[[str], None] | None = None) -> None:
     """Checks the study before a sweep starts, and creates it if it does not exist.
 
-    Args:
-        spec: The sweep's specification.
-        name: The study's name.
-        say: Receives a sentence if it waits for a driver that may have died.
+    `say` receives a sentence if it waits for a driver that may have died.
 
     Raises:
         StudyError: If the storage cannot be opened, another driver tunes the study, or it
@@ -112,7 +109,7 @@ class Study:
         spec: SweepSpec,
         name: str,
         space: Space,
-        lock: DriverLock | None = None,
+        lock: AbstractLock | None = None,
         clock: Clock | None = None,
         storage: StudyStorage | None = None,
     ) -> None:
@@ -379,12 +376,6 @@ class Study:
 
 def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: DriverLock) -> None:
     """Lets the results of trials count no more; their plans count as untried.
-
-    Args:
-        spec: The sweep's specification.
-        name: The study's name.
-        numbers: Of the trials.
-        lock: Of this process, which holds the study.
 
     Raises:
         StudyError: If the storage cannot be written.
