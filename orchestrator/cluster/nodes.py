@@ -68,22 +68,16 @@ class Autoscaler:
         if self._send(request):
             self._requested, self._requested_at = request, now
 
-    def keep(self, nodes: Collection[str], label: str) -> None:
-        """Keeps these nodes up while nothing runs on them, and no others.
-
-        Args:
-            nodes: Values of the label.
-            label: A label with another value on each node.
-        """
+    def keep(self, nodes: Collection[str]) -> None:
+        """Keeps the nodes with these ids up while nothing runs on them, and no others."""
         from ray.util.placement_group import placement_group, remove_placement_group
 
         for node in set(self._placement_groups) - set(nodes):
             remove_placement_group(self._placement_groups.pop(node))
         new = [node for node in nodes if node not in self._placement_groups]
         for node in new:
-            selector = [{label: node}]
             self._placement_groups[node] = placement_group(
-                [_SLIVER], bundle_label_selector=selector
+                [_SLIVER], bundle_label_selector=[{ID_LABEL: node}]
             )
         for node in new:
             self._placement_groups[node].wait(_ANSWER_SECONDS)
@@ -95,7 +89,7 @@ class Autoscaler:
         self.ask_for(())
         if self._placement_groups:
             with contextlib.suppress(ray.exceptions.RayError):  # the cluster may have gone
-                self.keep((), "")
+                self.keep(())
 
     def _send(self, bundles: Sequence[NodeRequest]) -> bool:
         """Returns False if the request failed; the next `ask_for` then repeats it."""
@@ -136,6 +130,7 @@ class RayNodes:
         self._device = device
         self._cpus_per_worker = cpus_per_worker
         self._autoscaler = Autoscaler() if joined else None
+        self._accelerator = accelerator
         self._kind = accelerator  # of the sweep's nodes; if open, set once a node is up
         self._labelled = device == "cuda" or accelerator is not None
 
@@ -177,19 +172,20 @@ class RayNodes:
         """
         if self._autoscaler is None:
             return
-        self._autoscaler.keep(need.nodes, ID_LABEL)
-        self._autoscaler.ask_for([self._bundle(ranks, need.accelerator) for ranks in need.bundles])
+        self._autoscaler.keep(need.nodes)
+        self._autoscaler.ask_for([self._bundle(ranks) for ranks in need.bundles])
 
     def close(self) -> None:
         """Cancels all requests, which would keep nodes up after the sweep."""
         if self._autoscaler is not None:
             self._autoscaler.close()
 
-    def _bundle(self, ranks: int, accelerator: str) -> NodeRequest:
+    def _bundle(self, ranks: int) -> NodeRequest:
         resources = {"CPU": float(ranks * self._cpus_per_worker)}
         if self._device == "cuda":
             resources["GPU"] = float(ranks)
-        return NodeRequest(resources, {_KIND_LABEL: accelerator} if accelerator else {})
+        labels = {_KIND_LABEL: self._accelerator} if self._accelerator else {}
+        return NodeRequest(resources, labels)
 
     def _slots(self, resources: dict[str, float]) -> int:
         cores = int(resources.get("CPU", 0)) // self._cpus_per_worker
@@ -218,11 +214,8 @@ def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> 
             )
         nodes.request_capacity(shortfall(request, up))
         if not waits:
-            waits = True
-            say(
-                f"Waiting up to {minutes} for room for {_room_words(request)}. The cluster has"
-                f" {_room(up)}."
-            )
+            waits, words = True, _room_words(request, spec.cluster.accelerator)
+            say(f"Waiting up to {minutes} for room for {words}. The cluster has {_room(up)}.")
         time.sleep(_POLL_SECONDS)
     # the nodes must not go before the first trial
     nodes.request_capacity(Shortfall(nodes=shortfall(request, nodes.up()).nodes))
@@ -248,7 +241,6 @@ def _request(spec: SweepSpec) -> CapacityRequest | None:
         ranks=cluster.workers,
         tensor=max(fitting, default=1),
         share=cluster.share_nodes,
-        accelerator=cluster.accelerator or "",
     )
 
 
@@ -257,9 +249,9 @@ def _keys(request: CapacityRequest) -> str:
     return workers if request.groups == 1 else f"{workers} and cluster.groups {request.groups}"
 
 
-def _room_words(request: CapacityRequest) -> str:
+def _room_words(request: CapacityRequest, accelerator: str | None) -> str:
     ranks = "1 rank" if request.ranks == 1 else f"{request.ranks} ranks"
-    where = f" on {request.accelerator}" if request.accelerator else ""
+    where = f" on {accelerator}" if accelerator else ""
     if request.groups == 1:
         return f"{ranks}{where}"
     separate = "" if request.share else " on separate nodes"

@@ -185,7 +185,6 @@ class CapacityRequest:
     ranks: int  # of a group
     tensor: int = 1  # consecutive ranks that must share a node
     share: bool = False  # groups may share nodes
-    accelerator: str = ""  # of the nodes, where the specification names one
 
 
 def groups_on_head(head_bytes: int) -> int:
@@ -214,7 +213,6 @@ def capacity_request(
         ranks=int(ranks.max()),
         tensor=int(tensor.max()),
         share=share,
-        accelerator=spec.cluster.accelerator or "",
     )
     return request, min(fit, most) if groups == "auto" else groups
 
@@ -225,7 +223,6 @@ class Shortfall:
 
     nodes: frozenset[str] = frozenset()  # ids of the nodes to keep
     bundles: tuple[int, ...] = ()  # missing ranks, those of a bundle on one node
-    accelerator: str = ""  # of the missing nodes
 
 
 def shortfall(
@@ -241,7 +238,7 @@ def shortfall(
     needed = frozenset(node for group in groups for node in group.nodes)
     missing = wanted.groups - len(groups)
     if missing <= 0:
-        return Shortfall(nodes=needed, accelerator=wanted.accelerator)
+        return Shortfall(nodes=needed)
     requested = Counter(node for group in held for node in group.node_of_rank)
     planned = Counter(node for group in groups for node in group.node_of_rank)
     unrequested = [
@@ -253,7 +250,6 @@ def shortfall(
     return Shortfall(
         nodes=needed,
         bundles=(*bundles, *_missing_bundles(wanted, missing, nodes)),
-        accelerator=wanted.accelerator,
     )
 
 
