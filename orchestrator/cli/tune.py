@@ -13,7 +13,7 @@ from orchestrator.cli import options
 from orchestrator.cli.console import command_line, print_error, table_console, ui_hint
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.result import Result, reserved_stdout
-from search_spaces.errors import UserError
+from search_spaces.errors import UserError, require
 from search_spaces.specification.load import load_spec, study_name, with_budget
 from workers.models.trust import trust_modules
 
@@ -56,6 +56,7 @@ def tune(
     spec = with_budget(loaded, trials=trials, minutes=minutes, validation=validation)
     name = study_name(spec, spec_path)
 
+    require("optuna", "ray")
     from orchestrator.cluster.runtime import ray_logs_enabled
     from orchestrator.report.document import report_document
     from orchestrator.report.live import make_view

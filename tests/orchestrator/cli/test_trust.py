@@ -135,7 +135,9 @@ def test_a_module_that_the_user_names_runs(
     elsewhere.mkdir()
     (elsewhere / "named_net.py").write_text(
         "import torch\nfrom torch import nn\n"
-        "def make():\n    return nn.Linear(2, 2), lambda numbers: {'input': torch.ones(1, 2)}\n"
+        "class Net(nn.Linear):\n    def forward(self, input):\n"
+        "        return super().forward(input).square().mean()\n"
+        "def make():\n    return Net(2, 2), lambda rows: {'input': torch.ones(len(rows), 2)}\n"
     )
     work = here / "work"
     work.mkdir()
@@ -149,4 +151,4 @@ def test_a_module_that_the_user_names_runs(
 
     assert (code, "--trust-module named_net" in said) == (2, True)
     assert trusted[0] == 0, trusted
-    assert "of named_net:make (6 parameters" in trusted[1]
+    assert "named_net:make: Net, 0 blocks, 6 parameters trained" in " ".join(trusted[1].split())
