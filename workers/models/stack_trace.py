@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from workers.models.experts import GroupedProducts
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.stage_placeholders import (
     BlockForm,
@@ -74,7 +73,7 @@ def trace_calls(
     watcher = _Watcher([skeleton.get_submodule(name) for name in blocks])
     for part in parts:
         watcher.watch(part, skeleton.get_submodule(part))
-    with FakeMemory(), GroupedProducts(), without_fake_tensor_logs():
+    with FakeMemory(), without_fake_tensor_logs():
         output = skeleton(**on_device(inputs, _META))
         form = watcher.form()
         before = tuple(part for part in parts if watcher.sides.get(part) == "before")
@@ -119,7 +118,7 @@ def _run_stage(
     stage = without_memory(module)
     for name, placeholder in placeholders.items():
         stage.set_submodule(name, placeholder)
-    with torch.no_grad(), FakeMemory(), GroupedProducts(), without_fake_tensor_logs():
+    with torch.no_grad(), FakeMemory(), without_fake_tensor_logs():
         try:
             stage(**on_device(inputs, _META))
         except EndOfStageError:
@@ -145,8 +144,7 @@ class HiddenShape:
         """Returns hidden states without memory, as the first block receives them."""
         key = shapes_of(inputs)
         if key not in self._cache:
-            fake = FakeMemory()
-            with torch.no_grad(), fake, GroupedProducts(), without_fake_tensor_logs():
+            with torch.no_grad(), FakeMemory(), without_fake_tensor_logs():
                 with contextlib.suppress(EndOfStageError):
                     self._module(**on_device(inputs, _META))
                 self._cache[key] = _empty_like(self._passage.collect())
