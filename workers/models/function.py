@@ -187,7 +187,7 @@ def _parallel_facts(
         return {} if spec.tensor_plan else {"tensor": TensorFacts(refusal=_UNKNOWN)}
     inputs = lru_cache(lambda: inputs_of(module, batch_maker(PROBE_SAMPLES)))
     facts = {**parallel_facts(module, spec.tensor_plan, inputs), **training_facts(module, inputs)}
-    if (uneven := _uneven_shapes(module, batch_maker)) and facts["pipeline_refusal"] is None:
+    if (uneven := _uneven_shapes(module, batch_maker)) and "pipeline_refusal" not in facts:
         facts["pipeline_refusal"] = f"{type(module).__name__} {uneven}"
     return facts
 

@@ -118,7 +118,9 @@ def _track(
         tracker = FSDPMemTracker(model.module)
         tracker.track_inputs(tuple(batch.inputs.values()))
         peak = _ActivationPeak(tracker)
-        counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten._grouped_mm: _grouped_flops})
+        counter = FlopCounterMode(
+            display=False, custom_mapping={torch.ops.aten._grouped_mm: _grouped_flops}
+        )
         with BatchValues(), tracker, peak, counter, emulated_device(device):
             with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
                 loss = loss_of(model.module(**batch.inputs))
