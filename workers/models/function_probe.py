@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -40,18 +39,14 @@ def with_function_findings(facts: ModelFacts, spec: ModelSpec, train: TrainSpec)
     """
     if facts.vocab_size is not None:
         return facts
-    is_large = facts.parameters > _MOST_PARAMETERS
-    specified = spec.model_dump_json(), train.model_dump_json()
-    data, step = _findings(*specified, facts.task, is_large)
+    data, step = _findings(spec, train, facts.task, is_large=facts.parameters > _MOST_PARAMETERS)
     return with_findings(replace(facts, data_difference=data), step)
 
 
-@lru_cache(maxsize=32)
 def _findings(
-    spec_json: str, train_json: str, task: Task | None, is_large: bool
+    spec: ModelSpec, train: TrainSpec, task: Task | None, *, is_large: bool
 ) -> tuple[float, StepFindings]:
-    spec = ModelSpec.model_validate_json(spec_json)
-    train, data = TrainSpec.model_validate_json(train_json), 0.0
+    data = 0.0
     try:
         with user_code_errors(spec.name), importable_from_cwd(), seeded(train.seed):
             if task is not None:

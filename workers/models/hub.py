@@ -103,15 +103,36 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
         ModelError: If the model cannot be found or built, or if `train.sequence_length` is
             beyond its last learned position.
     """
-    lora = _adapters(spec, train)
-    lora_json = lora.model_dump_json() if lora else None
-    facts, positions = _facts(spec.model_dump_json(), lora_json, train.sequence_length)
-    if positions is not None and train.sequence_length > positions:
+    task, config = _configure(spec)
+    module, length = _build_on_meta(spec, task, config, "eager"), train.sequence_length
+    if (lora := _adapters(spec, train)) is not None:
+        with torch.device("meta"):
+            add_adapters(spec.name, module, lora)
+    attentions = attentions_of(module)
+    maker = random_batches(spec, task, module, sequence_length=length, seed=0)
+    facts = ModelFacts(
+        name=spec.name,
+        architecture=type(module).__name__,
+        task=task,
+        parameters=sum(weight.numel() for weight in module.parameters()),
+        trainable=trainable_parameters(module) if lora else None,
+        base=lora.base if lora else None,
+        active=active_parameters(module),
+        blocks=len(find_blocks(module)),
+        attentions=attentions,
+        packing=separating_attentions(module, attentions) if task == "causal-lm" else (),
+    )
+    if maker is not None:
+        inputs = lru_cache(lambda: maker(PROBE_SAMPLES))
+        parallel = parallel_facts(module, spec.tensor_plan, inputs)
+        return replace(facts, **parallel, **training_facts(module, inputs))
+    positions = learned_positions(module)
+    if positions is not None and length > positions:
         raise ModelError(
-            f"train.sequence_length is {train.sequence_length}, but {spec.name} has learned"
-            f" positions for {positions} tokens"
+            f"train.sequence_length is {length}, but {spec.name} has learned positions for"
+            f" {positions} tokens"
         )
-    return replace(facts, name=spec.name)
+    return replace(_with_text(facts, task, module), **parallel_facts(module, spec.tensor_plan))
 
 
 def divides_by_label_count(spec: ModelSpec) -> bool:
@@ -162,39 +183,6 @@ def build_transformers_model(
 
 def _adapters(spec: ModelSpec, train: TrainSpec) -> LoraSpec | None:
     return adapters_of(train, spec.name, stored_base(spec, raw_config(spec)))
-
-
-@lru_cache(maxsize=32)
-def _facts(
-    spec_json: str, lora_json: str | None, sequence_length: int
-) -> tuple[ModelFacts, int | None]:
-    spec = ModelSpec.model_validate_json(spec_json)
-    task, config = _configure(spec)
-    module = _build_on_meta(spec, task, config, "eager")
-    lora = LoraSpec.model_validate_json(lora_json) if lora_json else None
-    if lora is not None:
-        with torch.device("meta"):
-            add_adapters(spec.name, module, lora)
-    attentions = attentions_of(module)
-    maker = random_batches(spec, task, module, sequence_length=sequence_length, seed=0)
-    facts = ModelFacts(
-        name=spec.name,
-        architecture=type(module).__name__,
-        task=task,
-        parameters=sum(weight.numel() for weight in module.parameters()),
-        trainable=trainable_parameters(module) if lora else None,
-        base=lora.base if lora else None,
-        active=active_parameters(module),
-        blocks=len(find_blocks(module)),
-        attentions=attentions,
-        packing=separating_attentions(module, attentions) if task == "causal-lm" else (),
-    )
-    if maker is not None:
-        inputs = lru_cache(lambda: maker(PROBE_SAMPLES))
-        parallel = parallel_facts(module, spec.tensor_plan, inputs)
-        return replace(facts, **parallel, **training_facts(module, inputs)), None
-    facts = _with_text(facts, task, module)
-    return replace(facts, **parallel_facts(module, spec.tensor_plan)), learned_positions(module)
 
 
 def _with_text(facts: ModelFacts, task: Task, module: Any) -> ModelFacts:
