@@ -230,8 +230,9 @@ def next_window(
     if incumbent is not None and regular and _is_beaten(steady, incumbent, noise):
         return BEATEN
     enough = len(steady) >= objective.min_steps and spent >= floor_seconds
-    columns = (np.asarray(column, float) for column in _columns(steady))
-    if enough and is_precise(*columns, objective.interval, noise, np.asarray(_excess(steady))):
+    seconds, steps = (np.asarray(column, float) for column in _columns(steady))
+    excess = np.asarray(_excess(steady))
+    if enough and is_precise(seconds, steps, objective.interval, noise, excess):
         return STOP
     # a plan too slow for min_steps within max_seconds still gets a second window
     if done >= objective.max_steps or (spent >= objective.max_seconds and len(timed) > 1):

@@ -40,7 +40,7 @@ from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.loss_probes import follows_label_count, probe_loss
 from workers.models.shapes import random_batches
 from workers.models.stack import find_blocks
-from workers.models.step_probe import with_weights_of
+from workers.models.step_probe import weight_findings
 from workers.models.task import HEADS, TEXT_TASKS, task_of
 from workers.models.tensor_plan import parallel_facts
 
@@ -202,7 +202,7 @@ def _with_text(facts: ModelFacts, task: Task, module: Any) -> ModelFacts:
         batch_difference=probed.batch or 0.0,
         bypasses_hooks=bypasses_hooks(module, task),
         attention_differences=probed.attentions,
-        step=probed.step and with_weights_of(module, probed.step),
+        step=probed.step and replace(probed.step, **weight_findings(module)),
     )
 
 

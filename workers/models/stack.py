@@ -119,19 +119,19 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
         if not name.startswith(owned):
             raise NoStackError(f"uses its parameter {name} outside its layers")
     with errors_as(_untraceable, passing=NoStackError):
-        calls = trace_calls(
+        before, form = trace_calls(
             module,
             blocks,
             parts,
             inputs() if inputs else {"input_ids": torch.zeros(2, 3, dtype=torch.long)},
         )
-    after = tuple(part for part in parts if part not in calls.before)
+    after = tuple(part for part in parts if part not in before)
     return Stack(
         blocks=blocks,
-        before=calls.before,
+        before=before,
         behind=after,
-        tied=_tied(module, blocks, calls.before, after),
-        form=calls.form,
+        tied=_tied(module, blocks, before, after),
+        form=form,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,14 +30,6 @@ _TRACED = 3  # blocks that really run before the last one; the others are of the
 
 class NoStackError(ValueError):
     """A model is not a stack that can be cut; the text reads as the rest of a sentence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
-    """Results of a pass: the parts called before the blocks, and the form of a block."""
-
-    before: tuple[str, ...]
-    form: BlockForm
 
 
 def without_memory(module: nn.Module) -> nn.Module:
@@ -63,8 +54,11 @@ def without_memory(module: nn.Module) -> nn.Module:
 
 def trace_calls(
     module: nn.Module, blocks: tuple[str, ...], parts: tuple[str, ...], inputs: Mapping[str, Any]
-) -> Calls:
+) -> tuple[tuple[str, ...], BlockForm]:
     """Runs a model once, and then as its first and its last stage, where a part is elsewhere.
+
+    Returns:
+        The parts called before the blocks, and the form of a block.
 
     Raises:
         NoStackError: If blocks do not pass hidden states to each other, and nothing else.
@@ -82,7 +76,7 @@ def trace_calls(
     assert watcher.hidden is not None
     after = tuple(part for part in parts if part not in before)
     _try_ends(module, (before, blocks, after), form, inputs, _empty_like(watcher.hidden))
-    return Calls(before=before, form=form)
+    return before, form
 
 
 def _try_ends(
