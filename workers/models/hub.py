@@ -103,9 +103,9 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
         ModelError: If the model cannot be found or built, or if `train.sequence_length` is
             beyond its last learned position.
     """
-    task, config = _configure(spec)
+    lora, (task, config) = _adapters(spec, train), _configure(spec)
     module, length = _build_on_meta(spec, task, config, "eager"), train.sequence_length
-    if (lora := _adapters(spec, train)) is not None:
+    if lora is not None:
         with torch.device("meta"):
             add_adapters(spec.name, module, lora)
     attentions = attentions_of(module)
