@@ -15,7 +15,7 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.specification.schema import SweepSpec
-from workers.tracing.trace import default_folder, digest_of, load
+from workers.tracing.trace import cached_trace
 
 # The trace runs next to starting workers, perhaps next to a trial: at this niceness it gets a
 # third of the CPU time that each of them gets
@@ -81,10 +81,7 @@ class BackgroundTrace:
 
 def _cached(spec: SweepSpec, variants: tuple[VariantKey, ...], device: str) -> Footprint | None:
     with contextlib.suppress(UserError):  # the trace meets the same error and reports it
-        footprint = load(default_folder(), digest_of(spec, device))
-        cached = footprint.variants if footprint else ()
-        keys = {(variant.attention, variant.compute, variant.split) for variant in cached}
-        return footprint if keys.issuperset(variants) else None
+        return cached_trace(spec, variants, device=device)
     return None
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +19,6 @@ _VARIABLES = (
     *("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING"),
     "CUDA_DEVICE_MAX_CONNECTIONS",
 )
-_CUDNN = "libcudnn.so"
-_MAPS = Path("/proc/self/maps")
 _KILO = 1000  # CUDA reports clocks in kHz
 
 
@@ -39,32 +35,10 @@ def environment_of(device: torch.device, but: tuple[str, ...] = ()) -> tuple[tup
     """
     facts = {name: os.environ.get(name, "") for name in _VARIABLES if name not in but}
     if device.type == "cuda":
-        cudnn, folder = torch.backends.cudnn.version(), library_folder(_CUDNN)
-        libraries = {"CUDA": torch.version.cuda, "cuDNN": cudnn, "cuDNN folder": folder}
+        libraries = {"CUDA": torch.version.cuda, "cuDNN": torch.backends.cudnn.version()}
         facts |= {name: str(fact) for name, fact in libraries.items() if fact is not None}
         facts |= _driver_settings(device)
     return tuple(sorted(facts.items()))
-
-
-def library_folder(name: str, maps: Path = _MAPS) -> str | None:
-    """Returns the folder of a shared library that this process has loaded; None if it has not.
-
-    Of a folder in a Python environment only the part from `site-packages` on, which is the same in
-    all environments: a library of the system is told from that of a package.
-
-    Args:
-        name: Begin of the file's name, such as "libcudnn.so".
-        maps: Lists the files that the process has mapped.
-    """
-    try:
-        mapped = maps.read_text()
-    except OSError:  # not Linux
-        return None
-    found = re.search(rf"\s(/.*)/{re.escape(name)}[^/\n]*$", mapped, re.MULTILINE)
-    if found is None:
-        return None
-    _, package, inside = found[1].rpartition("/site-packages/")
-    return (package + inside).lstrip("/") if package else found[1]
 
 
 def device_properties(device: torch.device) -> DeviceProperties | None:

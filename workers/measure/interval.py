@@ -178,19 +178,6 @@ def is_precise(
     return agree
 
 
-def is_series_precise(
-    seconds: Sequence[float],
-    steps: Sequence[int],
-    interval: float,
-    noise: Noise | None = None,
-    excess: Sequence[float] | None = None,
-) -> bool:
-    """Returns `is_precise` for the windows of one trial."""
-    work = None if excess is None else np.asarray(excess, float)
-    times = np.asarray(seconds, float)
-    return bool(is_precise(times, _weights(seconds, steps), interval, noise, work))
-
-
 def _weighted_mean(seconds: Numbers, steps: Numbers) -> Numbers:
     mean: Numbers = (seconds * steps).sum(axis=-1) / steps.sum(axis=-1)
     return mean

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch.distributed as dist
 
 from search_spaces.hardware.noise import Noise, noise_prior
@@ -18,7 +19,7 @@ from search_spaces.trial import Diverged, Estimate, Phases
 from workers.data.batches import StepBatches
 from workers.engines.base import AbstractTraining
 from workers.engines.stopwatch import PHASES, Stopwatch
-from workers.measure.interval import is_series_precise, mean_estimate, stall_seconds
+from workers.measure.interval import is_precise, mean_estimate, stall_seconds
 from workers.measure.steady import warmup_length
 from workers.parallel.compile import compile_seconds
 from workers.process_groups import sum_over_ranks
@@ -229,7 +230,9 @@ def next_window(
     if incumbent is not None and regular and _is_beaten(steady, incumbent, noise):
         return BEATEN
     enough = len(steady) >= objective.min_steps and spent >= floor_seconds
-    if enough and is_series_precise(*_columns(steady), objective.interval, noise, _excess(steady)):
+    seconds, steps = (np.asarray(column, float) for column in _columns(steady))
+    excess = np.asarray(_excess(steady))
+    if enough and is_precise(seconds, steps, objective.interval, noise, excess):
         return STOP
     # a plan too slow for min_steps within max_seconds still gets a second window
     if done >= objective.max_steps or (spent >= objective.max_seconds and len(timed) > 1):

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from workers.models.built import seeded
-from workers.models.experts import GroupedProducts
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.stack import MakeInputs, find_blocks
 from workers.models.stack_trace import without_memory
@@ -67,8 +66,7 @@ def training_facts(module: nn.Module, inputs: MakeInputs) -> dict[str, Any]:
     ):
         skeleton, batch = without_memory(module).train(), inputs()
         past = watch_blocks(skeleton)
-        fake = FakeMemory()
-        with fake, GroupedProducts(), without_fake_tensor_logs():
+        with FakeMemory(), without_fake_tensor_logs():
             loss_of(skeleton(**on_device(batch, torch.device("meta")))).backward()
         without = {name for name, weight in skeleton.named_parameters() if weight.grad is None}
         trained = (name for name, weight in module.named_parameters() if weight.requires_grad)

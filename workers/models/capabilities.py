@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -42,23 +41,15 @@ def separating_attentions(module: Any, attentions: tuple[Attention, ...]) -> tup
     """
     model_class: Any = type(module)
     fields = json.loads(module.config.to_json_string(use_diff=False))
-    # all sizes of one architecture shrink to the same small model, which is probed once
-    shrunk = json.dumps(small_fields(fields, model_class.config_class), sort_keys=True)
+    shrunk = small_fields(fields, model_class.config_class)
     # kernels of flash attention run only on CUDA; one stands in for all
-    return tuple(
-        name
-        for name in attentions
-        if _probe(model_class, shrunk, STAND_IN if name.startswith("flash") else name)
-    )
-
-
-@lru_cache(maxsize=64)
-def _probe(model_class: Any, shrunk_json: str, attention: str) -> bool:
-    isolated = list[bool]()
-    with tolerated(model_class.__name__):
-        model = small_model(model_class, json.loads(shrunk_json), attention)
-        isolated.append(_isolates_samples(model))
-    return any(isolated)
+    kernels = {name: STAND_IN if name.startswith("flash") else name for name in attentions}
+    separating = set[str]()
+    for kernel in dict.fromkeys(kernels.values()):
+        with tolerated(model_class.__name__):
+            if _isolates_samples(small_model(model_class, shrunk, kernel)):
+                separating.add(kernel)
+    return tuple(name for name, kernel in kernels.items() if kernel in separating)
 
 
 def bypasses_hooks(module: Any, task: Task) -> bool:

@@ -84,45 +84,42 @@ class InitialValues:
         module: nn.Module,
         device: torch.device,
         *,
-        prefix: str = "",
         weights_on: torch.device | None = None,
     ) -> None:
-        """Puts a module, or a stage or block of one, on `device`, in place and with its values.
+        """Puts a model, or a stage of one, on `device`, in place and with its values.
 
         Weights on the meta device get memory, on each rank for its own shard, and their values.
         Tied weights stay tied. Call it after tensor parallelism, recomputation, compilation and
-        `fully_shard`, and before DDP. A model can also be filled block by block, so that
-        ZeRO-3, which takes the weights away, never meets more than one whole block.
+        `fully_shard`, and before DDP.
 
         Args:
             module: Plain, with `DTensor` parameters, or sharded by FSDP2.
             device: Draws the values, and holds buffers and weights. CPU and CUDA draw different
                 values; each draws the same under every plan.
-            prefix: Original name of `module` in its model, followed by a dot; "" for the model.
             weights_on: Holds the weights in place of `device` if they are offloaded.
         """
         device = torch.empty(0, device=device).device  # with its index
         quantize_layers(
-            module, lambda name, weight: self._fill(module, name, prefix, weight, device), device
+            module, lambda name, weight: self._fill(module, name, weight, device), device
         )
         names = [name for name, tensor in _tensors(module) if tensor.is_meta]
         _allocate(module, device, weights_on or device)
         tensors = dict(_tensors(module))
         with torch.no_grad():
             for name in names:
-                self._fill(module, name, prefix, tensors[name], device)
+                self._fill(module, name, tensors[name], device)
             if self.rounding is not None:
                 for weight in module.parameters():
                     self.rounding.perturb(weight)
 
     def _fill(
-        self, module: nn.Module, name: str, prefix: str, tensor: torch.Tensor, device: torch.device
+        self, module: nn.Module, name: str, tensor: torch.Tensor, device: torch.device
     ) -> None:
         owner, _, key = name.rpartition(".")
         local, box = _local(tensor)
         pieces = getattr(module.get_submodule(owner), _SOURCES, {}).get(key)
         if pieces is None:
-            recipe = self.recipe(prefix + name)
+            recipe = self.recipe(name)
             fill(local, recipe, box, seed=self.seed, device=device)
             return
         for piece in pieces:
@@ -130,7 +127,7 @@ class InitialValues:
             if overlap is None:
                 continue
             is_relative = "." not in piece.weight
-            recipe = self.recipe(f"{prefix}{owner}.{piece.weight}" if is_relative else piece.weight)
+            recipe = self.recipe(f"{owner}.{piece.weight}" if is_relative else piece.weight)
             source = _moved(overlap, piece.at, piece.box.starts)
             target = local
             for dim, (start, size) in enumerate(zip(overlap.starts, overlap.sizes, strict=True)):

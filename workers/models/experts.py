@@ -1,4 +1,4 @@
-"""Mixtures of experts: parameters active for a token, and grouped products without memory.
+"""Mixtures of experts: parameters active for a token, and sizes of grouped products.
 
 A layer of experts in transformers stacks the weights of all experts in one parameter, with the
 expert as its first dimension. A router sends each token to `num_experts_per_tok` of them.
@@ -6,16 +6,13 @@ expert as its first dimension. A router sends each token to `num_experts_per_tok
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 _STACKED = 3  # dimensions of a weight: experts, outputs, inputs
-GROUPED_MM = torch.ops.aten._grouped_mm.default
-_ALIGNMENT_BYTES = 16  # of rows, as the kernels require
 _MATRIX = 2  # dimensions; three are a stack of matrices, one for each expert
 
 
@@ -57,41 +54,6 @@ def _count(layer: nn.Module) -> int:
     return count
 
 
-class GroupedProducts(TorchDispatchMode):
-    """Gives grouped products their results inside a fake mode."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        run = grouped_result if func is GROUPED_MM else func
-        return run(*args, **(kwargs or {}))
-
-
-def grouped_result(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    offs: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,  # noqa: ARG001 - part of the operator's signature
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """Returns an empty tensor like the result of a grouped product, fake or meta as `left` is.
-
-    Raises:
-        RuntimeError: On operands that the kernels refuse.
-    """
-    for operand in (left, right):
-        _refuse_unaligned(operand)
-    if (left.dim() == _MATRIX) != (right.dim() == _MATRIX):
-        shape: tuple[int, ...] = (left.shape[-2], right.shape[-1])
-    else:
-        groups = offs.shape[0] if left.dim() == _MATRIX and offs is not None else left.shape[0]
-        shape = (groups, left.shape[-2], right.shape[-1])
-    return torch.empty(shape, dtype=out_dtype or left.dtype, device=left.device)
-
-
 def grouped_sizes(
     left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor
 ) -> tuple[int, float, float, float]:
@@ -108,19 +70,3 @@ def grouped_sizes(
     else:
         columns /= groups
     return groups, rows, columns, inner
-
-
-def grouped_flops(left: torch.Size, right: torch.Size, *_: object, **__: object) -> int:
-    """Returns the FLOPs of a grouped product for torch's counter; a routed token counts once."""
-    rows, columns, inner = left[-2], right[-1], left[-1]
-    groups = 1 if _MATRIX in (len(left), len(right)) else left[0]
-    return 2 * groups * rows * columns * inner
-
-
-FLOP_FORMULAS: dict[Any, Any] = {torch.ops.aten._grouped_mm: grouped_flops}
-
-
-def _refuse_unaligned(operand: torch.Tensor) -> None:
-    strides = [stride for stride in operand.stride()[-2:] if stride != 1]
-    if any(stride * operand.element_size() % _ALIGNMENT_BYTES for stride in strides):
-        raise RuntimeError("grouped products need rows of a multiple of 16 bytes")

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves
 _LOGGER = "torch._subclasses.fake_tensor"
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 _CPU = torch.device("cpu")
+_ALIGNMENT_BYTES = 16  # of rows, as kernels of grouped products require
+_MATRIX = 2  # dimensions; three are a stack of matrices, one for each expert
 _POINTER_REMARK = "Accessing the data pointer of FakeTensor"  # of each copy
 
 
@@ -90,6 +92,32 @@ def _ctc_loss(
 def _ctc_loss_backward(mode: FakeTensorMode, _: Any, __: Any, log_probs: Any, *___: Any) -> Any:
     with mode:
         return torch.empty_like(log_probs)
+
+
+@register_op_impl(torch.ops.aten._grouped_mm.default)
+def _grouped_mm(
+    mode: FakeTensorMode,
+    _: Any,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    __: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Makes the result of a grouped product: one for each expert, or each has some rows of it."""
+    if any(not _is_aligned(operand) for operand in (left, right)):
+        raise RuntimeError("grouped products need rows of a multiple of 16 bytes")
+    shape = [left.shape[-2], right.shape[-1]]
+    if left.dim() == right.dim():
+        stacks = left if offs is None or left.dim() > _MATRIX else offs
+        shape.insert(0, stacks.shape[0])
+    with mode:
+        return left.new_empty(shape, dtype=out_dtype or left.dtype)
+
+
+def _is_aligned(operand: torch.Tensor) -> bool:
+    strides = [stride for stride in operand.stride()[-2:] if stride != 1]
+    return all(stride * operand.element_size() % _ALIGNMENT_BYTES == 0 for stride in strides)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from torch import nn
 from search_spaces.errors import DataError, ModelError
 from search_spaces.facts import ModelFacts, TensorFacts
 from search_spaces.specification.schema import ModelSpec
-from search_spaces.specification.sections import LoraSpec, TrainSpec
+from search_spaces.specification.sections import TrainSpec
 from workers.data.user_batches import BatchMaker, SampleNumbers, inputs_of
 from workers.models.block_calls import training_facts
 from workers.models.built import PROBE_SAMPLES, BuiltModel, seeded
@@ -93,7 +93,7 @@ def is_function(spec: ModelSpec) -> bool:
 
 
 def describe_function(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
-    """Returns the facts from a call on the meta device, made once per process and spec.
+    """Returns the facts from a call on the meta device.
 
     A driver calls it in a process of its own: see `workers.models.isolation`.
 
@@ -105,7 +105,35 @@ def describe_function(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
             not return (module, batch maker), or if the module cannot take `train`'s adapters.
     """
     lora = adapters_of(train)
-    return _facts(spec.model_dump_json(), lora.model_dump_json() if lora else None)
+    module: nn.Module | None = None
+    batch_maker: NumberedBatches | None = None
+    with importable_from_cwd():
+        # outside the guard below: a wrong name must raise and not count as a failed build
+        import_function(spec.name)
+        with (
+            contextlib.suppress(UserCodeError),
+            user_code_errors(spec.name),
+            seeded(0),
+            torch.device("meta"),
+        ):
+            module, batch_maker = call_function(spec)
+    if module is not None and lora is not None:
+        with seeded(0), torch.device("meta"):
+            add_adapters(spec.name, module, lora)
+    return ModelFacts(
+        name=spec.name,
+        architecture=type(module).__name__ if module is not None else spec.name,
+        parameters=sum(weight.numel() for weight in module.parameters()) if module else 0,
+        trainable=_trainable(spec, module) if module is not None else None,
+        widened=tuple(sorted(str(one)[len("torch.") :] for one in batch_maker.widened))
+        if batch_maker is not None
+        else (),
+        base=lora.base if lora else None,
+        blocks=len(find_blocks(module)) if module is not None else 0,
+        attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
+        packing=(),
+        **_parallel_facts(spec, module, batch_maker),
+    )
 
 
 def build_function(spec: ModelSpec, train: TrainSpec) -> BuiltModel:
@@ -145,41 +173,6 @@ def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeMemory) -> 
     return model
 
 
-@lru_cache(maxsize=32)
-def _facts(spec_json: str, lora_json: str | None) -> ModelFacts:
-    spec = ModelSpec.model_validate_json(spec_json)
-    module: nn.Module | None = None
-    batch_maker: NumberedBatches | None = None
-    with importable_from_cwd():
-        # outside the guard below: a wrong name must raise and not count as a failed build
-        import_function(spec.name)
-        with (
-            contextlib.suppress(UserCodeError),
-            user_code_errors(spec.name),
-            seeded(0),
-            torch.device("meta"),
-        ):
-            module, batch_maker = call_function(spec)
-    lora = LoraSpec.model_validate_json(lora_json) if lora_json else None
-    if module is not None and lora is not None:
-        with seeded(0), torch.device("meta"):
-            add_adapters(spec.name, module, lora)
-    return ModelFacts(
-        name=spec.name,
-        architecture=type(module).__name__ if module is not None else spec.name,
-        parameters=sum(weight.numel() for weight in module.parameters()) if module else 0,
-        trainable=_trainable(spec, module) if module is not None else None,
-        widened=tuple(sorted(str(one)[len("torch.") :] for one in batch_maker.widened))
-        if batch_maker is not None
-        else (),
-        base=lora.base if lora else None,
-        blocks=len(find_blocks(module)) if module is not None else 0,
-        attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
-        packing=(),
-        **_parallel_facts(spec, module, batch_maker),
-    )
-
-
 def _parallel_facts(
     spec: ModelSpec, module: nn.Module | None, batch_maker: NumberedBatches | None
 ) -> dict[str, Any]:
@@ -187,7 +180,7 @@ def _parallel_facts(
         return {} if spec.tensor_plan else {"tensor": TensorFacts(refusal=_UNKNOWN)}
     inputs = lru_cache(lambda: inputs_of(module, batch_maker(PROBE_SAMPLES)))
     facts = {**parallel_facts(module, spec.tensor_plan, inputs), **training_facts(module, inputs)}
-    if (uneven := _uneven_shapes(module, batch_maker)) and facts["pipeline_refusal"] is None:
+    if (uneven := _uneven_shapes(module, batch_maker)) and "pipeline_refusal" not in facts:
         facts["pipeline_refusal"] = f"{type(module).__name__} {uneven}"
     return facts
 

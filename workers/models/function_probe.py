@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from workers.models.function import MOST_STEPS, build_function, call_function
 from workers.models.load import build, build_whole
 from workers.models.shapes import random_batches
 from workers.models.small_model import VOCABULARY, small_fields_of, small_model, tolerated
-from workers.models.step_probe import probe_step, with_weights_of
+from workers.models.step_probe import probe_step, weight_findings
 from workers.models.user_code import UserCodeError, importable_from_cwd, user_code_errors
 
 _MOST_PARAMETERS = 2**28  # of a model that is built twice
@@ -40,18 +39,14 @@ def with_function_findings(facts: ModelFacts, spec: ModelSpec, train: TrainSpec)
     """
     if facts.vocab_size is not None:
         return facts
-    is_large = facts.parameters > _MOST_PARAMETERS
-    specified = spec.model_dump_json(), train.model_dump_json()
-    data, step = _findings(*specified, facts.task, is_large)
+    data, step = _findings(spec, train, facts.task, is_large=facts.parameters > _MOST_PARAMETERS)
     return with_findings(replace(facts, data_difference=data), step)
 
 
-@lru_cache(maxsize=32)
 def _findings(
-    spec_json: str, train_json: str, task: Task | None, is_large: bool
+    spec: ModelSpec, train: TrainSpec, task: Task | None, *, is_large: bool
 ) -> tuple[float, StepFindings]:
-    spec = ModelSpec.model_validate_json(spec_json)
-    train, data = TrainSpec.model_validate_json(train_json), 0.0
+    data = 0.0
     try:
         with user_code_errors(spec.name), importable_from_cwd(), seeded(train.seed):
             if task is not None:
@@ -61,7 +56,7 @@ def _findings(
                     module, batch_maker = call_function(spec)
                 source = batch_source_of(module, batch_maker)
                 reason = f"it has more than {_MOST_PARAMETERS:,} parameters"
-                step = with_weights_of(module, StepFindings(not_probed=reason))
+                step = StepFindings(not_probed=reason, **weight_findings(module))
                 return data, _of_twin(module, source, step)
             _, batches = call_function(spec)
             batches(((batches.samples or MOST_STEPS * train.global_batch) - 1,))  # must exist
@@ -109,7 +104,7 @@ def _of_shapes(spec: ModelSpec, train: TrainSpec, task: Task, *, is_large: bool)
     if step.not_probed and not is_large:
         whole = build_whole(spec, train, attention="eager").module
         step = _on_shapes(spec, task, whole, train.sequence_length)
-    return with_weights_of(module, step)
+    return replace(step, **weight_findings(module))
 
 
 def _on_shapes(spec: ModelSpec, task: Task, module: nn.Module, length: int) -> StepFindings:

@@ -40,7 +40,7 @@ from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.loss_probes import follows_label_count, probe_loss
 from workers.models.shapes import random_batches
 from workers.models.stack import find_blocks
-from workers.models.step_probe import with_weights_of
+from workers.models.step_probe import weight_findings
 from workers.models.task import HEADS, TEXT_TASKS, task_of
 from workers.models.tensor_plan import parallel_facts
 
@@ -103,15 +103,36 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
         ModelError: If the model cannot be found or built, or if `train.sequence_length` is
             beyond its last learned position.
     """
-    lora = _adapters(spec, train)
-    lora_json = lora.model_dump_json() if lora else None
-    facts, positions = _facts(spec.model_dump_json(), lora_json, train.sequence_length)
-    if positions is not None and train.sequence_length > positions:
+    lora, (task, config) = _adapters(spec, train), _configure(spec)
+    module, length = _build_on_meta(spec, task, config, "eager"), train.sequence_length
+    if lora is not None:
+        with torch.device("meta"):
+            add_adapters(spec.name, module, lora)
+    attentions = attentions_of(module)
+    maker = random_batches(spec, task, module, sequence_length=length, seed=0)
+    facts = ModelFacts(
+        name=spec.name,
+        architecture=type(module).__name__,
+        task=task,
+        parameters=sum(weight.numel() for weight in module.parameters()),
+        trainable=trainable_parameters(module) if lora else None,
+        base=lora.base if lora else None,
+        active=active_parameters(module),
+        blocks=len(find_blocks(module)),
+        attentions=attentions,
+        packing=separating_attentions(module, attentions) if task == "causal-lm" else (),
+    )
+    if maker is not None:
+        inputs = lru_cache(lambda: maker(PROBE_SAMPLES))
+        parallel = parallel_facts(module, spec.tensor_plan, inputs)
+        return replace(facts, **parallel, **training_facts(module, inputs))
+    positions = learned_positions(module)
+    if positions is not None and length > positions:
         raise ModelError(
-            f"train.sequence_length is {train.sequence_length}, but {spec.name} has learned"
-            f" positions for {positions} tokens"
+            f"train.sequence_length is {length}, but {spec.name} has learned positions for"
+            f" {positions} tokens"
         )
-    return replace(facts, name=spec.name)
+    return replace(_with_text(facts, task, module), **parallel_facts(module, spec.tensor_plan))
 
 
 def divides_by_label_count(spec: ModelSpec) -> bool:
@@ -164,39 +185,6 @@ def _adapters(spec: ModelSpec, train: TrainSpec) -> LoraSpec | None:
     return adapters_of(train, spec.name, stored_base(spec, raw_config(spec)))
 
 
-@lru_cache(maxsize=32)
-def _facts(
-    spec_json: str, lora_json: str | None, sequence_length: int
-) -> tuple[ModelFacts, int | None]:
-    spec = ModelSpec.model_validate_json(spec_json)
-    task, config = _configure(spec)
-    module = _build_on_meta(spec, task, config, "eager")
-    lora = LoraSpec.model_validate_json(lora_json) if lora_json else None
-    if lora is not None:
-        with torch.device("meta"):
-            add_adapters(spec.name, module, lora)
-    attentions = attentions_of(module)
-    maker = random_batches(spec, task, module, sequence_length=sequence_length, seed=0)
-    facts = ModelFacts(
-        name=spec.name,
-        architecture=type(module).__name__,
-        task=task,
-        parameters=sum(weight.numel() for weight in module.parameters()),
-        trainable=trainable_parameters(module) if lora else None,
-        base=lora.base if lora else None,
-        active=active_parameters(module),
-        blocks=len(find_blocks(module)),
-        attentions=attentions,
-        packing=separating_attentions(module, attentions) if task == "causal-lm" else (),
-    )
-    if maker is not None:
-        inputs = lru_cache(lambda: maker(PROBE_SAMPLES))
-        parallel = parallel_facts(module, spec.tensor_plan, inputs)
-        return replace(facts, **parallel, **training_facts(module, inputs)), None
-    facts = _with_text(facts, task, module)
-    return replace(facts, **parallel_facts(module, spec.tensor_plan)), learned_positions(module)
-
-
 def _with_text(facts: ModelFacts, task: Task, module: Any) -> ModelFacts:
     """Returns the facts with what probes of a small model find."""
     probed = probe_loss(module, task, facts.attentions)
@@ -214,7 +202,7 @@ def _with_text(facts: ModelFacts, task: Task, module: Any) -> ModelFacts:
         batch_difference=probed.batch or 0.0,
         bypasses_hooks=bypasses_hooks(module, task),
         attention_differences=probed.attentions,
-        step=probed.step and with_weights_of(module, probed.step),
+        step=probed.step and replace(probed.step, **weight_findings(module)),
     )
 
 

@@ -15,7 +15,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,9 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import IO, Any, NoReturn, final
+
+import psutil
 
 from search_spaces.errors import DataError, MachineError, ModelError, UserError
 
@@ -42,7 +43,6 @@ _START_SECONDS = 300.0  # in which the process that forks has its imports
 _LEAST_SHARE = 0.2  # of a core, which a machine must give a model's code
 _LATE = "late"  # in place of an exit status
 _POLL_SECONDS = 0.02
-_CHUNK_BYTES = 2**16
 
 
 def run_apart(task: Task, request: Any, seconds: float) -> bytes:
@@ -99,7 +99,6 @@ class _Forks:
         self._lock = threading.Lock()
         self._owner = 0  # process that started it
         self._process: subprocess.Popen[bytes] | None = None
-        self._door: socket.socket | None = None
 
     def run(self, order: bytes, seconds: float) -> str:
         """Runs an order; returns the exit status of its process, or that it took too long.
@@ -108,82 +107,59 @@ class _Forks:
             ModelError: If its process cannot be made.
             MachineError: If nothing is heard of it for that long.
         """
-        until = time.monotonic() + seconds
-        for _ in range(2):  # the first process may just have ended for want of orders
-            mine, theirs = socket.socketpair()
-            with mine:
-                with theirs:
-                    self._hand(theirs)
+        with self._lock:
+            for _ in range(2):  # the first process may just have ended for want of orders
+                status = b""
                 try:
-                    mine.sendall(order)
-                    status = _received(mine, until)
-                except TimeoutError:
-                    self._kill()  # whatever it runs hears that we are gone, and is killed
-                    raise MachineError(
-                        f"the process for the model's code did not answer within {seconds:.0f} s:"
-                        " the machine is too busy, or hangs; run the same command again when it is"
-                        " not"
-                    ) from None
-                except OSError:
-                    continue
+                    status = self._status_of(order, seconds)
+                finally:
+                    if not status:  # nobody reads what it would still say
+                        self.close()
                 if status:
-                    return status
+                    return status.strip().decode()
         raise ModelError(
             "no process could be started for the model's code; what it printed says why"
         )
 
+    def _status_of(self, order: bytes, seconds: float) -> bytes:
+        """Returns the answer to an order; empty if the process has ended."""
+        orders, statuses = self._pipes()
+        with contextlib.suppress(BrokenPipeError):
+            orders.write(order)
+            orders.flush()
+            if select.select([statuses], [], [], seconds)[0]:
+                return statuses.readline()
+            raise MachineError(
+                f"the process for the model's code did not answer within {seconds:.0f} s: the"
+                " machine is too busy, or hangs; run the same command again when it is not"
+            )
+        return b""
+
     def close(self) -> None:
-        """Lets the process end."""
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+        """Ends the process, and all that it runs."""
+        if self._process is None or self._owner != os.getpid():
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self._process.pid).children(recursive=True):
+                child.kill()
+        self._process.kill()
+        self._process.communicate()
 
-    def _kill(self) -> None:
-        self.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def _hand(self, channel: socket.socket) -> None:
-        with self._lock:
-            for _ in range(2):
-                with contextlib.suppress(OSError):
-                    handles = (channel.fileno(), _STDERR)
-                    socket.send_fds(self._open_door(), [b"\n"], handles)
-                    return
-                self.close()
-
-    def _open_door(self) -> socket.socket:
-        alive = self._process is not None and self._process.poll() is None
-        if self._door is not None and alive and self._owner == os.getpid():
-            return self._door
-        self.close()
-        self._door, theirs = socket.socketpair()
-        with theirs:
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        ended = self._process is None or self._process.poll() is not None
+        if ended or self._owner != os.getpid():
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno())),
-                    *(str(IDLE_SECONDS), *IMPORTED),
-                ],
+                [sys.executable, "-c", _START, json.dumps(sys.path), str(IDLE_SECONDS), *IMPORTED],
                 env={"TRANSFORMERS_VERBOSITY": "error", **os.environ},  # a driver wants an answer
-                stdin=subprocess.DEVNULL,
-                stdout=_STDERR,
-                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 start_new_session=True,
             )
-        self._owner = os.getpid()
-        return self._door
-
-
-def _received(channel: socket.socket, until: float) -> str:
-    """Returns all that is sent until the other side closes."""
-    received = bytearray()
-    while True:
-        channel.settimeout(max(until - time.monotonic(), 1e-3))
-        part = channel.recv(_CHUNK_BYTES)
-        if not part:
-            return received.decode()
-        received += part
+            self._owner = os.getpid()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        return self._process.stdin, self._process.stdout
 
 
 _forks = _Forks()
@@ -191,56 +167,39 @@ atexit.register(_forks.close)
 
 
 def serve() -> None:
-    """Forks for each order, until nobody can give any more."""
-    door_handle, idle_seconds, *modules = sys.argv[2:]
+    """Forks for each order from stdin, until nobody can give any more."""
+    idle_seconds, *modules = sys.argv[2:]
+    statuses = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
     for module in modules:
         importlib.import_module(module)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks leave nothing to wait for
-    with socket.socket(fileno=int(door_handle)) as door:
-        door.settimeout(float(idle_seconds))
-        while True:
-            try:
-                sent, handles, _, _ = socket.recv_fds(door, 1, 2)
-            except TimeoutError:
-                return
-            if not sent:
-                return
-            if os.fork() == 0:
-                door.close()
-                _supervise(*handles)
-            for handle in handles:
-                os.close(handle)
+    while select.select([_STDIN], [], [], float(idle_seconds))[0]:
+        order = sys.stdin.readline()
+        if not order:
+            return
+        status = _status_of(json.loads(order), statuses)
+        os.write(statuses, f"{status}\n".encode())
 
 
-def _supervise(channel_handle: int, stderr: int) -> NoReturn:
-    """Runs one order in a child; kills all of it if whoever gave the order is gone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with socket.socket(fileno=channel_handle) as channel:
-        order = bytearray()
-        while not order.endswith(b"\n"):
-            part = channel.recv(_CHUNK_BYTES)
-            if not part:
-                os._exit(0)
-            order += part
-        seconds = json.loads(order)["seconds"]
-        started, is_late = time.monotonic(), False
-        child = os.fork()
-        if child == 0:
-            channel.close()
-            os.setsid()
-            _obey(json.loads(order), stderr)
-        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while os.waitid(os.P_PID, child, ended) is None:
-            is_late = time.monotonic() - started - _seconds_without_core(child) > seconds
-            if is_late or select.select([channel], [], [], _POLL_SECONDS)[0]:
-                os.kill(child, signal.SIGKILL)
-                break
-        with contextlib.suppress(ProcessLookupError):  # it has not come to be a group's first
-            os.killpg(child, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        with contextlib.suppress(OSError):
-            channel.sendall((_LATE if is_late else str(status)).encode())
-    os._exit(0)
+def _status_of(order: dict[str, Any], statuses: int) -> str:
+    """Runs one order in a child; kills all of it if it is late or whoever gave it is gone."""
+    started, is_late = time.monotonic(), False
+    child = os.fork()
+    if child == 0:
+        os.close(statuses)
+        os.setsid()
+        _obey(order)
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while os.waitid(os.P_PID, child, ended) is None:
+        spent = time.monotonic() - started - _seconds_without_core(child)
+        is_late = spent > order["seconds"]
+        if is_late or select.select([_STDIN], [], [], _POLL_SECONDS)[0]:
+            os.kill(child, signal.SIGKILL)
+            break
+    with contextlib.suppress(ProcessLookupError):  # it has not come to be a group's first
+        os.killpg(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return _LATE if is_late else str(status)
 
 
 def _seconds_without_core(pid: int) -> float:
@@ -251,13 +210,11 @@ def _seconds_without_core(pid: int) -> float:
     return int(waited_nanoseconds) / 1e9
 
 
-def _obey(order: dict[str, Any], stderr: int) -> NoReturn:
+def _obey(order: dict[str, Any]) -> NoReturn:
     """Does what an order says, in the process that may run a model's code."""
     status = 1
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), _STDIN)
-        os.dup2(stderr, _STDOUT)
-        os.dup2(stderr, _STDERR)
         os.chdir(order["current"])
         os.environ.clear()
         os.environ.update(order["environment"])

@@ -7,6 +7,7 @@ that need it import it.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 
@@ -28,6 +29,14 @@ def describe(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
         ModelError: If the model cannot be found or built, has fewer positions than
             `train.sequence_length`, or cannot take `train`'s adapters or its optimizer.
     """
+    read = train.model_dump_json(exclude={"seed", "learning_rate", "grad_clip"})
+    return _described(spec.model_dump_json(), read)
+
+
+@lru_cache(maxsize=32)
+def _described(spec_json: str, train_json: str) -> ModelFacts:
+    spec = ModelSpec.model_validate_json(spec_json)
+    train = TrainSpec.model_validate_json(train_json)
     with user_code_errors(f"{spec.name} cannot be built"):
         if function.is_function(spec):
             facts = function.describe_function(spec, train)

@@ -9,9 +9,8 @@ would age with transformers.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,10 +85,22 @@ def probe_loss(module: Any, task: Task, attentions: tuple[Attention, ...]) -> Lo
         task: What it is trained for.
         attentions: Implementations to compare; those that run on CUDA alone are left out.
     """
-    shrunk = json.dumps(small_fields_of(module, task), sort_keys=True)
-    comparable = tuple(name for name in attentions if not name.startswith("flash"))
-    model_class: Any = type(module)
-    return _findings(model_class, shrunk, task, comparable)
+    model_class, fields = type(module), small_fields_of(module, task)
+    first, *others = [name for name in attentions if not name.startswith("flash")] or ["eager"]
+    rule, name = _RULES[task], model_class.__name__
+    found: dict[str, Any] = {"rule": rule}
+    with tolerated(name):
+        short_rope = small_model(model_class, _with_early_switch(fields), first)
+        found["padding"] = _padding_difference(short_rope, task)
+    with tolerated(name):
+        model = small_model(model_class, fields, first)
+        found["step"] = probe_step(model, partial(_batch, task), rule, gradients=False)
+    with tolerated(name):
+        found["attentions"] = tuple(
+            (other, _attention_difference(model_class, fields, task, (first, other)))
+            for other in others
+        )
+    return LossFindings(**found)
 
 
 def follows_label_count(module: Any, task: Task) -> bool:
@@ -105,29 +116,6 @@ def follows_label_count(module: Any, task: Task) -> bool:
         alone = model(**inputs).loss
         counted = model(**inputs, num_items_in_batch=_MANY_LABELS).loss
     return bool(counted < alone / 2)
-
-
-@lru_cache(maxsize=32)
-def _findings(
-    model_class: Any, fields_json: str, task: Task, attentions: tuple[Attention, ...]
-) -> LossFindings:
-    fields = json.loads(fields_json)
-    first, *others = attentions or ("eager",)
-    rule = _RULES[task]
-    found: dict[str, Any] = {"rule": rule}
-    name = model_class.__name__
-    with tolerated(name):
-        short_rope = small_model(model_class, _with_early_switch(fields), first)
-        found["padding"] = _padding_difference(short_rope, task)
-    with tolerated(name):
-        model = small_model(model_class, fields, first)
-        found["step"] = probe_step(model, partial(_batch, task), rule, gradients=False)
-    with tolerated(name):
-        found["attentions"] = tuple(
-            (other, _attention_difference(model_class, fields, task, (first, other)))
-            for other in others
-        )
-    return LossFindings(**found)
 
 
 def _with_early_switch(fields: dict[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -73,16 +74,6 @@ def shared_in_blocks(module: nn.Module) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StackFacts:
-    """Parameter counts by part, and the reason why there can be no stages (None if there can)."""
-
-    block_parameters: tuple[int, ...]
-    embedding_parameters: int
-    head_parameters: int
-    refusal: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """Names of a model's parts in the order in which its forward calls them.
 
@@ -98,31 +89,20 @@ class Stack:
     form: BlockForm
 
 
-def stack_facts(module: nn.Module, inputs: MakeInputs | None = None) -> StackFacts:
-    """Returns the facts of a module as a stack; the module may be on the meta device.
+def stack_facts(module: nn.Module, inputs: MakeInputs | None = None) -> dict[str, Any]:
+    """Returns the fields of `ModelFacts` on stages: parameters by part, or why there can be none.
 
     Args:
-        module: A whole model.
+        module: A whole model; it may be on the meta device.
         inputs: Makes a batch for its forward; None: token ids.
     """
-    block_parameters = tuple(
-        sum(weight.numel() for weight in block.parameters()) for block in find_blocks(module)
-    )
+    facts: dict[str, Any] = {"block_parameters": tuple(_size([one]) for one in find_blocks(module))}
     try:
         stack = find_stack(module, inputs)
     except NoStackError as error:
-        return StackFacts(
-            block_parameters=block_parameters,
-            embedding_parameters=0,
-            head_parameters=0,
-            refusal=f"{type(module).__name__} {error}",
-        )
-    return StackFacts(
-        block_parameters=block_parameters,
-        embedding_parameters=_size(module, stack.before),
-        head_parameters=_size(module, stack.behind),
-        refusal=None,
-    )
+        return facts | {"pipeline_refusal": f"{type(module).__name__} {error}"}
+    before, behind = (map(module.get_submodule, one) for one in (stack.before, stack.behind))
+    return facts | {"embedding_parameters": _size(before), "head_parameters": _size(behind)}
 
 
 def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
@@ -139,19 +119,19 @@ def find_stack(module: nn.Module, inputs: MakeInputs | None = None) -> Stack:
         if not name.startswith(owned):
             raise NoStackError(f"uses its parameter {name} outside its layers")
     with errors_as(_untraceable, passing=NoStackError):
-        calls = trace_calls(
+        before, form = trace_calls(
             module,
             blocks,
             parts,
             inputs() if inputs else {"input_ids": torch.zeros(2, 3, dtype=torch.long)},
         )
-    after = tuple(part for part in parts if part not in calls.before)
+    after = tuple(part for part in parts if part not in before)
     return Stack(
         blocks=blocks,
-        before=calls.before,
+        before=before,
         behind=after,
-        tied=_tied(module, blocks, calls.before, after),
-        form=calls.form,
+        tied=_tied(module, blocks, before, after),
+        form=form,
     )
 
 
@@ -214,10 +194,6 @@ def _tied(
     return tuple(pairs)
 
 
-def _size(module: nn.Module, parts: tuple[str, ...]) -> int:
-    weights = {
-        id(weight): weight.numel()
-        for part in parts
-        for weight in module.get_submodule(part).parameters()
-    }
+def _size(parts: Iterable[nn.Module]) -> int:
+    weights = {id(weight): weight.numel() for part in parts for weight in part.parameters()}
     return sum(weights.values())

@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from workers.models.experts import GroupedProducts
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.stage_placeholders import (
     BlockForm,
@@ -32,14 +30,6 @@ _TRACED = 3  # blocks that really run before the last one; the others are of the
 
 class NoStackError(ValueError):
     """A model is not a stack that can be cut; the text reads as the rest of a sentence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
-    """Results of a pass: the parts called before the blocks, and the form of a block."""
-
-    before: tuple[str, ...]
-    form: BlockForm
 
 
 def without_memory(module: nn.Module) -> nn.Module:
@@ -64,8 +54,11 @@ def without_memory(module: nn.Module) -> nn.Module:
 
 def trace_calls(
     module: nn.Module, blocks: tuple[str, ...], parts: tuple[str, ...], inputs: Mapping[str, Any]
-) -> Calls:
+) -> tuple[tuple[str, ...], BlockForm]:
     """Runs a model once, and then as its first and its last stage, where a part is elsewhere.
+
+    Returns:
+        The parts called before the blocks, and the form of a block.
 
     Raises:
         NoStackError: If blocks do not pass hidden states to each other, and nothing else.
@@ -74,7 +67,7 @@ def trace_calls(
     watcher = _Watcher([skeleton.get_submodule(name) for name in blocks])
     for part in parts:
         watcher.watch(part, skeleton.get_submodule(part))
-    with FakeMemory(), GroupedProducts(), without_fake_tensor_logs():
+    with FakeMemory(), without_fake_tensor_logs():
         output = skeleton(**on_device(inputs, _META))
         form = watcher.form()
         before = tuple(part for part in parts if watcher.sides.get(part) == "before")
@@ -83,7 +76,7 @@ def trace_calls(
     assert watcher.hidden is not None
     after = tuple(part for part in parts if part not in before)
     _try_ends(module, (before, blocks, after), form, inputs, _empty_like(watcher.hidden))
-    return Calls(before=before, form=form)
+    return before, form
 
 
 def _try_ends(
@@ -119,7 +112,7 @@ def _run_stage(
     stage = without_memory(module)
     for name, placeholder in placeholders.items():
         stage.set_submodule(name, placeholder)
-    with torch.no_grad(), FakeMemory(), GroupedProducts(), without_fake_tensor_logs():
+    with torch.no_grad(), FakeMemory(), without_fake_tensor_logs():
         try:
             stage(**on_device(inputs, _META))
         except EndOfStageError:
@@ -145,8 +138,7 @@ class HiddenShape:
         """Returns hidden states without memory, as the first block receives them."""
         key = shapes_of(inputs)
         if key not in self._cache:
-            fake = FakeMemory()
-            with torch.no_grad(), fake, GroupedProducts(), without_fake_tensor_logs():
+            with torch.no_grad(), FakeMemory(), without_fake_tensor_logs():
                 with contextlib.suppress(EndOfStageError):
                     self._module(**on_device(inputs, _META))
                 self._cache[key] = _empty_like(self._passage.collect())

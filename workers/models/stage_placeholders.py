@@ -8,7 +8,6 @@ hidden states to send and ends the pass.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -141,10 +140,6 @@ class TensorSlice:
     starts: Shape
     sizes: Shape
 
-    def covers(self, shape: Shape) -> bool:
-        """Tells if the box is all of a tensor of this shape."""
-        return self.sizes == shape
-
     def meet(self, other: TensorSlice) -> TensorSlice | None:
         """Returns the intersection with another box, None if it is empty."""
         starts = tuple(map(max, self.starts, other.starts))
@@ -161,51 +156,3 @@ class TensorSlice:
 def whole_slice(shape: Shape) -> TensorSlice:
     """Returns the box of a whole tensor."""
     return TensorSlice(starts=(0,) * len(shape), sizes=shape)
-
-
-def line_numbers(box: TensorSlice, shape: Shape) -> torch.Tensor:
-    """Returns the numbers of the lines that a box covers, ascending.
-
-    Lines are rows along the last dimension of a tensor of `shape`.
-    """
-    lines = torch.zeros(1, dtype=torch.int64, device="cpu")
-    for start, size, length in zip(box.starts[:-1], box.sizes[:-1], shape[:-1], strict=True):
-        span = torch.arange(start, start + size, device="cpu")
-        lines = (lines[:, None] * length + span).reshape(-1)
-    return lines
-
-
-def box_of_view(
-    size: Shape, stride: Shape, offset: int, shape: Shape, *, ordered: bool
-) -> TensorSlice | None:
-    """Returns the box of a contiguous tensor of `shape` that a view of it shows.
-
-    None if the part is not a box. With `ordered` the view must have its elements in the
-    tensor's order. `size`, `stride` and `offset` are the view's.
-    """
-    count = math.prod(size)
-    if offset == 0 and count == math.prod(shape) and _is_contiguous(size, stride):
-        return whole_slice(shape)
-    strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-    starts = tuple(offset // step % length for step, length in zip(strides, shape, strict=True))
-    unmatched = [(step, length) for step, length in zip(stride, size, strict=True) if length != 1]
-    if ordered and unmatched != sorted(unmatched, reverse=True):
-        return None
-    sizes = []
-    for step, length, start in zip(strides, shape, starts, strict=True):
-        match = next((pair for pair in unmatched if length > 1 and pair[0] == step), (0, 1))
-        if match in unmatched:
-            unmatched.remove(match)
-        if start + match[1] > length:
-            return None
-        sizes.append(match[1])
-    return None if unmatched else TensorSlice(starts=starts, sizes=tuple(sizes))
-
-
-def _is_contiguous(size: Shape, stride: Shape) -> bool:
-    expected = 1
-    for length, step in zip(reversed(size), reversed(stride), strict=True):
-        if length != 1 and step != expected:
-            return False
-        expected *= length
-    return True

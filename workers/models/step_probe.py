@@ -53,7 +53,7 @@ def probe_step(
         ModelError: If forward returns no loss, or one for each sample; says what to return.
     """
     until = time.thread_time() + SECONDS
-    weights, takes = with_weights_of(module, StepFindings()), takes_targets(module)
+    weights, takes = weight_findings(module), takes_targets(module)
     try:
         passes = StepPasses(
             module.float(),
@@ -66,19 +66,18 @@ def probe_step(
         found = StepFindings(not_probed=f"its passes take more than {SECONDS:.0f} s")
     except UserCodeError as error:
         found = StepFindings(not_probed=str(error))
-    return replace(found, tied=weights.tied, dtypes=weights.dtypes)
+    return replace(found, **weights)
 
 
-def with_weights_of(module: nn.Module, findings: StepFindings) -> StepFindings:
-    """Returns findings with those about a module's weights that take no pass."""
+def weight_findings(module: nn.Module) -> dict[str, Any]:
+    """Returns the fields of `StepFindings` about a module's weights, which take no pass."""
     names: dict[int, list[str]] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)
-    return replace(
-        findings,
-        tied=tuple(" = ".join(each) for each in names.values() if len(each) > 1),
-        dtypes=tuple(sorted({*map(_kind, module.parameters())})),
-    )
+    return {
+        "tied": tuple(" = ".join(each) for each in names.values() if len(each) > 1),
+        "dtypes": tuple(sorted({*map(_kind, module.parameters())})),
+    }
 
 
 def _kind(weight: nn.Parameter) -> str:

@@ -381,12 +381,8 @@ def parallel_facts(
         tensor_plan: The specification's own plan, empty if it has none.
         inputs: Makes a batch for a model that does not take token ids.
     """
-    stack = stack_facts(module, inputs)
     return {
-        "block_parameters": stack.block_parameters,
-        "embedding_parameters": stack.embedding_parameters,
-        "head_parameters": stack.head_parameters,
-        "pipeline_refusal": stack.refusal,
+        **stack_facts(module, inputs),
         "shared_in_blocks": shared_in_blocks(module),
         "tensor": replace(tensor_facts(module, tensor_plan), autotp_refusal=autotp_refusal(module)),
     }

@@ -39,16 +39,14 @@ def user_code_errors(failing: str) -> Iterator[None]:
         failing: First part of the error's message; the cause follows.
 
     Raises:
-        UsersCodeError: In place of the code's own exception, with the line that raised it.
+        UserCodeError: In place of the code's own exception, with the line that raised it.
     """
-    try:
+
+    def failed(error: BaseException) -> UserCodeError:
+        return UserCodeError(f"{failing}: {error_summary(error)}")
+
+    with errors_as(failed):
         yield
-    except UserError:
-        raise
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise UserCodeError(f"{failing}: {error_summary(error)}") from error
 
 
 @contextlib.contextmanager

@@ -111,9 +111,7 @@ class ProbeResult:
     launch_seconds: float
     block_launches: BlockLaunches
     collective_points: tuple[CollectivePoint, ...]
-    nvme_write_bytes_per_second: float
-    nvme_read_bytes_per_second: float
-    direct_io: bool  # direct I/O: files were read and written around the page cache
+    drive_bytes_per_second: tuple[float, float] | None  # written and read around the page cache
     cpu_adam_elements_per_second: float
 
     def matmul_peak(self, precision: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from search_spaces.hardware.catalogue import known_device
-from search_spaces.hardware.device import Device, DriveAccess, MatmulPrecision
+from search_spaces.hardware.device import Device, MatmulPrecision
 from search_spaces.hardware.names import DeviceError
 from workers.probe.config import ProbeConfig, ProbeResult
 from workers.probe.rates import bus_bandwidth
@@ -37,17 +37,14 @@ def describe(result: ProbeResult, config: ProbeConfig, *, when: str) -> Device:
         }
         values["fp8_flops_per_second"] = 0.0
     source = f"plimsoll doctor --probe on {when}"
-    drive = " with direct I/O" if result.direct_io else " through the page cache"
-    drive_fields = ("nvme_read_bytes_per_second", "nvme_write_bytes_per_second")
     catalogue_sources = tuple(
         (text, unmeasured)
         for text, fields in base.sources
         if (unmeasured := tuple(field for field in fields if field not in values))
     )
-    measured = tuple(name for name in values if name not in (*drive_fields, "name", "aliases"))
-    sources = (*catalogue_sources, (source, measured), (f"{source}{drive}", drive_fields))
-    access: DriveAccess = "direct_io" if result.direct_io else "page_cache"
-    return dataclasses.replace(base, **values, drive_access=access, measured=True, sources=sources)
+    measured = tuple(name for name in values if name not in ("name", "aliases", "drive_access"))
+    sources = (*catalogue_sources, (source, measured))
+    return dataclasses.replace(base, **values, measured=True, sources=sources)
 
 
 def _base(result: ProbeResult) -> tuple[Device, bool]:
@@ -84,6 +81,10 @@ def _measured_values(result: ProbeResult, config: ProbeConfig) -> dict[str, Any]
         "host_memory_bytes": psutil.virtual_memory().total // node_devices,
         **dataclasses.asdict(result.block_launches),
     }
+    if result.drive_bytes_per_second is not None:
+        write, read = result.drive_bytes_per_second
+        values |= {"nvme_write_bytes_per_second": write, "nvme_read_bytes_per_second": read}
+        values["drive_access"] = "direct_io"
     return {name: _rounded(value) for name, value in values.items() if value not in (None, ())}
 
 

@@ -88,7 +88,7 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
     adam = rates.adam_rate(config)
     collectives = rates.collective_points(config, device)
     _barrier(config)
-    stored = rates.drive_rates(
+    drive_rates = rates.drive_rates(
         drive, file_bytes=config.file_bytes, most_seconds=config.file_seconds
     )
     return ProbeResult(
@@ -106,9 +106,7 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
         launch_seconds=launch,
         block_launches=blocks,
         collective_points=collectives,
-        nvme_write_bytes_per_second=stored.write_bytes_per_second,
-        nvme_read_bytes_per_second=stored.read_bytes_per_second,
-        direct_io=stored.direct_io,
+        drive_bytes_per_second=drive_rates,
         cpu_adam_elements_per_second=adam,
     )
 

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -22,33 +22,28 @@ from torch.utils.hooks import RemovableHandle
 from search_spaces.settings.observed_run import ObservedSettings
 from workers.plain_torch.loss import loss_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wrappers:
-    """The wrapper in terms of a plan; `units` are the modules that it shards individually."""
-
-    wrapper: Literal["none", "ddp", "fsdp2", "deepspeed"]
-    zero_stage: int = 0
-    replicas: int = 1
-    offload_parameters: str = "none"
-    offload_optimizer: str = "none"
-    clip: float | None = None  # by the wrapper itself
-    units: tuple[nn.Module, ...] = ()
+_UNWRAPPED: dict[str, Any] = {
+    "zero_stage": 0,
+    "replicas": 1,
+    "offload_parameters": "none",
+    "offload_optimizer": "none",
+    "wrapped": (),
+    "clip": None,
+}
 
 
-def wrappers_of(modules: Iterable[nn.Module]) -> Wrappers:
-    """Returns the wrapper of these modules."""
+def wrapper_settings(modules: Iterable[nn.Module]) -> dict[str, Any]:
+    """Returns the fields of `ObservedSettings` on the wrapper of these modules."""
     units: list[nn.Module] = []
-    replicated = False
+    wrapper = "none"
     for module in modules:
         if _is_engine(module):
             return _of_deepspeed(module)
         if isinstance(module, FSDPModule):
             units.append(module)
-        replicated |= isinstance(module, DistributedDataParallel)
-    if units:
-        return _of_fsdp(tuple(units))
-    return Wrappers(wrapper="ddp" if replicated else "none")
+        if isinstance(module, DistributedDataParallel):
+            wrapper = "ddp"
+    return _of_fsdp(tuple(units)) if units else {"wrapper": wrapper}
 
 
 def _is_engine(module: nn.Module) -> bool:
@@ -57,32 +52,32 @@ def _is_engine(module: nn.Module) -> bool:
     return engine is not None and isinstance(module, engine.DeepSpeedEngine)
 
 
-def _of_deepspeed(engine: Any) -> Wrappers:
+def _of_deepspeed(engine: Any) -> dict[str, Any]:
     def place(section: Any) -> str:
         return "none" if section is None else str(getattr(section.device, "value", section.device))
 
-    return Wrappers(
-        wrapper="deepspeed",
-        zero_stage=int(engine.zero_optimization_stage()),
-        offload_parameters=place(engine.zero_offload_param()),
-        offload_optimizer=place(engine.zero_offload_optimizer()),
-        clip=engine.gradient_clipping() or None,
-    )
+    return {
+        "wrapper": "deepspeed",
+        "zero_stage": int(engine.zero_optimization_stage()),
+        "offload_parameters": place(engine.zero_offload_param()),
+        "offload_optimizer": place(engine.zero_offload_optimizer()),
+        "clip": engine.gradient_clipping() or None,
+    }
 
 
-def _of_fsdp(units: tuple[Any, ...]) -> Wrappers:
+def _of_fsdp(units: tuple[Any, ...]) -> dict[str, Any]:
     # private, but the only source: _fully_shard/_fsdp_param_group.py
     groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
     groups = [group for group in groups if group is not None]
     offloaded = any(isinstance(group.offload_policy, CPUOffloadPolicy) for group in groups)
     reshards = any(group.post_forward_mesh_info is not None for group in groups)
-    return Wrappers(
-        wrapper="fsdp2",
-        zero_stage=3 if reshards else 2,
-        replicas=getattr(groups[0].mesh_info, "replicate_mesh_size", 1) if groups else 1,
-        offload_parameters="cpu" if offloaded else "none",
-        units=units,
-    )
+    return {
+        "wrapper": "fsdp2",
+        "zero_stage": 3 if reshards else 2,
+        "replicas": getattr(groups[0].mesh_info, "replicate_mesh_size", 1) if groups else 1,
+        "offload_parameters": "cpu" if offloaded else "none",
+        "wrapped": _counts_by_class(units),
+    }
 
 
 @dataclass(slots=True)
@@ -163,16 +158,14 @@ class ModuleHooks:
             if name in ("momentum", "betas") or (name == "eps" and "betas" in group)
         }
         has_group = dist.is_available() and dist.is_initialized()
-        wrappers = wrappers_of(module for root in self.roots for module in root.modules())
+        modules = (module for root in self.roots for module in root.modules())
+        settings = _UNWRAPPED | wrapper_settings(modules)
+        if clip is not None:
+            settings["clip"] = clip
         return ObservedSettings(
             rank=dist.get_rank() if has_group else int(os.environ.get("RANK", "0")),
             ranks=dist.get_world_size() if has_group else 1,
-            wrapper=wrappers.wrapper,
-            zero_stage=wrappers.zero_stage,
-            replicas=wrappers.replicas,
-            offload_parameters=wrappers.offload_parameters,
-            offload_optimizer=wrappers.offload_optimizer,
-            wrapped=_counts_by_class(wrappers.units),
+            **settings,
             recomputed=_counts_by_class(self._recomputed()),
             compiled=len(self.compiled),
             rows=self.shape[0] if self.shape else None,
@@ -183,7 +176,6 @@ class ModuleHooks:
             optimizer=" ".join([type(optimizer).__name__, *modes]),
             decays=tuple(sorted({float(group.get("weight_decay", 0.0)) for group in groups})),
             rates=tuple(sorted(rates)),
-            clip=wrappers.clip if clip is None else clip,
             loss_weight=self._loss_weight(),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from search_spaces.costs.footprint import Compute, Footprint, Split, Variant
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention, Plan
@@ -37,10 +38,9 @@ from workers.tracing.traced_model import (
 from workers.tracing.variants import (
     MICRO_BATCHES,
     RunsDifferError,
-    TracedParts,
     batch_of,
     degrees_of,
-    fit_parts,
+    fit_variant,
     lengths_of,
     longest_spec,
     pass_plan,
@@ -81,8 +81,6 @@ def _summary(cause: BaseException) -> str:
     return f"{type(cause).__name__}: {one_sentence(cause)}"
 
 
-Wanted = tuple[Attention, Compute, Split]
-
 NO_FACTS = ModelFacts(  # rendering the settings of a split reads none of them
     name="",
     architecture="",
@@ -108,7 +106,7 @@ class _Subject:
 
 
 def make_footprint(
-    spec: SweepSpec, wanted: Iterable[Wanted], *, device: str, digest: str
+    spec: SweepSpec, wanted: Iterable[VariantKey], *, device: str, digest: str
 ) -> Footprint:
     """Traces the model of `spec` in each of the wanted variants.
 
@@ -123,7 +121,7 @@ def make_footprint(
     """
     mode = FakeMemory()
     subjects: dict[Attention, _Subject] = {}
-    traced: dict[Wanted, tuple[TracedParts, int]] = {}
+    traced: dict[VariantKey, tuple[Variant, int]] = {}
     variants: list[Variant] = []
     tied = 0
     for attention, compute, split in dict.fromkeys(wanted):
@@ -131,18 +129,10 @@ def make_footprint(
         if kernel not in subjects:
             subjects[kernel] = _subject(spec, kernel, device, mode)
         if (kernel, compute, split) not in traced:
-            traced[kernel, compute, split] = _trace_variant(subjects[kernel], compute, split)
-        stack, tied = traced[kernel, compute, split]
-        variants.append(
-            Variant(
-                attention=attention,
-                compute=compute,
-                split=split,
-                embedding=stack.embedding,
-                blocks=stack.blocks,
-                head=stack.head,
-            )
-        )
+            key = (kernel, compute, split)
+            traced[key] = _trace_variant(subjects[kernel], key)
+        variant, tied = traced[kernel, compute, split]
+        variants.append(replace(variant, attention=attention))
     subject = next(iter(subjects.values()))
     batch = batch_of(subject.model, subject.spec, pass_plan(MICRO_BATCHES[0]))
     lengths = lengths_of(subject.model, spec)
@@ -171,8 +161,8 @@ def _subject(spec: SweepSpec, attention: Attention, device: str, mode: FakeMemor
     return _Subject(spec=longest, device=device, mode=mode, traced_model=traced)
 
 
-def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[TracedParts, int]:
-    model = subject.model
+def _trace_variant(subject: _Subject, key: VariantKey) -> tuple[Variant, int]:
+    model, (_, compute, split) = subject.model, key
     if split == "sequence":
         refusal = tensor_facts(model.module, dict(model.tensor_plan)).sequence_refusal
         if refusal is not None:
@@ -186,13 +176,13 @@ def _trace_variant(subject: _Subject, compute: Compute, split: Split) -> tuple[T
             runs.append(part_costs(traced, subject.traced_model.present))
             tied.append(tied_parameters(traced))
     try:
-        stack = fit_parts(runs, grid, subject.traced_model.kinds)
+        variant = fit_variant(runs, grid, subject.traced_model.kinds, key)
     except RunsDifferError as error:
         raise ModelError(
             f"{subject.spec.model.name} cannot be traced: its work differs between micro-batches"
             f" of {MICRO_BATCHES[0]} and of {MICRO_BATCHES[1]} samples ({error})"
         ) from error
-    return stack, int(grid.extent(tied).at(0, 1))
+    return variant, int(grid.extent(tied).at(0, 1))
 
 
 def _trace_pass(

@@ -16,7 +16,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.models.experts import GROUPED_MM, grouped_result
 from workers.tracing.operators import OperatorWork, dense_bytes, tensors, work_of
 
 _MOST_BYTES = 2**26  # of results to compute with their values
@@ -28,8 +27,6 @@ _ACCUMULATES = 2**64 - 1  # sequence number of autograd's nodes that accumulate 
 
 def run_operator(func: Any, args: Any, kwargs: Any, read: tuple[torch.Tensor, ...]) -> Any:
     """Returns an operator's result, with values if all inputs have some and it is not large."""
-    if func is GROUPED_MM:
-        return grouped_result(*args, **kwargs)
     if not read or any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in read):
         return func(*args, **kwargs)
     if not func._schema.is_mutable and not any(tag in func.tags for tag in _UNSHAPED):

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from search_spaces.costs.footprint import Compute, Footprint, Split
-from search_spaces.plan import Attention
+from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.safety.files import file_stamp
 from search_spaces.specification.schema import SweepSpec
 from workers.models.disk_cache import cache_folder, content_digest, save_file
@@ -73,12 +73,9 @@ def _adapter() -> TypeAdapter[Footprint]:
     return TypeAdapter(Footprint)
 
 
-Wanted = tuple[Attention, Compute, Split]
-
-
 def trace(
     spec: SweepSpec,
-    wanted: Iterable[Wanted],
+    wanted: Iterable[VariantKey],
     *,
     device: str = "cuda",
     cache: Path | None = None,
@@ -118,7 +115,7 @@ def trace(
     return footprint
 
 
-def cached_trace(spec: SweepSpec, wanted: Iterable[Wanted], *, device: str) -> Footprint | None:
+def cached_trace(spec: SweepSpec, wanted: Iterable[VariantKey], *, device: str) -> Footprint | None:
     """Returns the footprint of the spec's model from the cache; None if a variant is missing.
 
     Runs no code of the model.
@@ -130,7 +127,7 @@ def cached_trace(spec: SweepSpec, wanted: Iterable[Wanted], *, device: str) -> F
     return None if _missing(footprint, wanted) else footprint
 
 
-def trace_apart(spec: SweepSpec, wanted: Iterable[Wanted], *, device: str) -> Footprint:
+def trace_apart(spec: SweepSpec, wanted: Iterable[VariantKey], *, device: str) -> Footprint:
     """Traces in a process of its own, as the code of the user's model may do anything to it.
 
     Raises:
@@ -154,7 +151,7 @@ def trace_to_json(request: Any) -> bytes:
     return _adapter().dump_json(trace(spec, wanted, device=request["device"]))
 
 
-def _missing(cached: Footprint | None, wanted: Iterable[Wanted]) -> list[Wanted]:
+def _missing(cached: Footprint | None, wanted: Iterable[VariantKey]) -> list[VariantKey]:
     variants = cached.variants if cached else ()
     available = {(one.attention, one.compute, one.split) for one in variants}
     return [variant for variant in dict.fromkeys(wanted) if variant not in available]

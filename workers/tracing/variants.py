@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from search_spaces.costs.footprint import BlockKind, FusedAttention, Matmul, Part, Pass, Split
+from search_spaces.costs.footprint import (
+    BlockKind,
+    FusedAttention,
+    Matmul,
+    Part,
+    Pass,
+    Split,
+    Variant,
+)
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import ModelError
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import DataSpec, SweepSpec
@@ -37,16 +46,9 @@ class RunsDifferError(Exception):
     """Passes with different micro-batches ran different operators; the text names them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedParts:
-    """The parts of a model in one variant."""
-
-    embedding: Part
-    blocks: tuple[BlockKind, ...]
-    head: Part
-
-
-def fit_parts(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]]) -> TracedParts:
+def fit_variant(
+    runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]], key: VariantKey
+) -> Variant:
     """Fits the parts of a model as functions of micro-batch and degree.
 
     Blocks of different kinds with equal costs become one kind.
@@ -55,9 +57,10 @@ def fit_parts(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]])
         runs: Costs at each point of `grid`.
         grid: Micro-batches and degrees.
         kinds: Indices of blocks by kind; the first of each was traced, or all were.
+        key: Attention, compute mode and split of the variant.
 
     Raises:
-        UnlikeRunsError: If the runs did different work.
+        RunsDifferError: If the runs did different work.
     """
     blocks: dict[Part, list[int]] = {}
     for kind in kinds:
@@ -65,10 +68,14 @@ def fit_parts(runs: Sequence[Run], grid: Grid, kinds: Sequence[tuple[int, ...]])
         for index in traced:
             part = _part([run[index] for run in runs], grid)
             blocks.setdefault(part, []).extend(kind if len(traced) == 1 else (index,))
-    return TracedParts(
+    attention, compute, split = key
+    return Variant(
+        attention=attention,
+        compute=compute,
+        split=split,
         embedding=_part([run[EMBEDDING] for run in runs], grid),
         blocks=tuple(
-            BlockKind(indices=tuple(sorted(indices)), part=part) for part, indices in blocks.items()
+            BlockKind(part=part, indices=tuple(sorted(indices))) for part, indices in blocks.items()
         ),
         head=_part([run[HEAD] for run in runs], grid),
     )

@@ -42,7 +42,6 @@ def _operators(device: str, task: str, model_type: str, folder: Path) -> list[st
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from tests.workers.parity.architectures import model_folder, spec_of
-    from workers.models.experts import GROUPED_MM, grouped_result
     from workers.models.load import build
     from workers.plain_torch.slices import replace_weights
     from workers.tracing.operators import tensors
@@ -58,8 +57,7 @@ def _operators(device: str, task: str, model_type: str, folder: Path) -> list[st
         def __torch_dispatch__(
             self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
         ) -> Any:
-            run = grouped_result if func is GROUPED_MM else func
-            result = run(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
             made = list(tensors(result))
             brings_a_number = func is torch.ops.aten._to_copy.default and made[0].numel() == 1
             if not (func.is_view or func.namespace == "prim" or brings_a_number):

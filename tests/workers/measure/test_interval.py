@@ -14,7 +14,7 @@ from scipy.stats import t
 from workers.measure.interval import (
     MIN_WINDOWS_FOR_DEPENDENCE,
     effective_windows,
-    is_series_precise,
+    is_precise,
     mean_bounds,
     mean_estimate,
     stall_seconds,
@@ -107,8 +107,8 @@ def test_halves_that_differ_need_more_windows() -> None:
 
     assert mean_estimate(level) == mean_estimate(mixed)
     assert mean_estimate(level).relative_half_width < 0.03
-    assert not is_series_precise(level, [1] * 8, 0.03)
-    assert is_series_precise(mixed, [1] * 8, 0.03)
+    assert not is_precise(np.asarray(level), np.ones(8), 0.03)
+    assert is_precise(np.asarray(mixed), np.ones(8), 0.03)
 
 
 def test_no_window_has_no_mean() -> None:

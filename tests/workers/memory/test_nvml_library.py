@@ -19,7 +19,7 @@ from search_spaces.hardware.names import DeviceError
 from search_spaces.trial import Conditions
 from tests.orchestrator.records import make_spec
 from workers.measure.conditions import ConditionsSampler
-from workers.measure.environment import environment_of, library_folder
+from workers.measure.environment import environment_of
 from workers.memory.nvml import nvml, nvml_device
 from workers.probe.rank import _power_watts
 
@@ -224,15 +224,3 @@ def test_an_unknown_gpu_of_this_machine_is_planned_for_by_its_properties(
     assert device.bf16_flops_per_second == pytest.approx(989e12, rel=0.1)
     with pytest.raises(DeviceError, match="'H99'"):  # a name alone has no properties
         device_of(spec, name="H99", devices_per_node=None)
-
-
-def test_the_folder_of_a_library_is_the_one_that_is_loaded(
-    library: ctypes.CDLL, tmp_path: Path
-) -> None:
-    """A system's cuDNN on LD_LIBRARY_PATH is told from that of torch's package."""
-    assert library_folder("libnvidia-ml.so") == str(Path(library._name).parent)
-    assert library_folder("libnvidia-m.so") is None
-    maps = tmp_path / "maps"
-    wheel = "/home/me/.venv/lib/python3.11/site-packages/nvidia/cudnn/lib"
-    maps.write_text(f"7f0-7f1 r-xp 0 fe:00 12  {wheel}/libcudnn.so.9\n7f2-7f3 rw-p 0 00:00 0\n")
-    assert library_folder("libcudnn.so", maps) == "site-packages/nvidia/cudnn/lib"

@@ -12,7 +12,7 @@ import pytest
 from search_spaces.errors import ModelError
 from search_spaces.specification.schema import ModelSpec
 from search_spaces.specification.sections import TrainSpec
-from workers.models import facts, hub
+from workers.models import facts, load
 from workers.models.facts import model_facts
 from workers.models.load import describe
 
@@ -55,7 +55,7 @@ def test_another_configuration_is_another_model(tmp_path: Path) -> None:
     for count in (1, 2):
         (folder / "config.json").write_text(json.dumps({**config, "n_layer": count}))
         facts._facts.cache_clear()
-        hub._facts.cache_clear()  # this process has read the folder before
+        load._described.cache_clear()  # this process has read the folder before
         blocks.append(model_facts(ModelSpec(name=str(folder)), TRAIN).blocks)
 
     assert blocks == [1, 2]

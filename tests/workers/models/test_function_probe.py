@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -41,6 +42,12 @@ def spec_of(
 
 
 def facts_of(spec: SweepSpec) -> ModelFacts:
+    return _facts(spec.model_dump_json())
+
+
+@cache
+def _facts(spec_json: str) -> ModelFacts:
+    spec = SweepSpec.model_validate_json(spec_json)
     return with_function_findings(describe(spec.model, spec.train), spec.model, spec.train)
 
 

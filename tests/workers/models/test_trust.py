@@ -11,7 +11,7 @@ import pytest
 from search_spaces.errors import ModelError
 from search_spaces.specification.schema import ModelSpec
 from search_spaces.specification.sections import TrainSpec
-from workers.models import facts
+from workers.models import facts, isolation
 from workers.models.facts import model_facts
 from workers.models.isolation import run_apart
 from workers.models.load import describe
@@ -104,6 +104,7 @@ def test_s1_links_and_environments_below_the_folder_are_not_the_users(
 def test_s1_a_driver_describes_a_users_model_in_another_process(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    isolation._forks.close()  # the next one prints to what is captured now
     found = model_facts(
         ModelSpec(name="trusted_net:make", config={"mark": str(here / "mark")}), TRAIN
     )

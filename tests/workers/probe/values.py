@@ -37,8 +37,6 @@ ON_A_GPU = ProbeResult(
     launch_seconds=4e-6,
     block_launches=BlockLaunches(block_launch_seconds=2e-5, compiled_launch_seconds=8e-6),
     collective_points=(("all_reduce", 8, 800, 1e-6), ("all_reduce", 8, 8_000_000_000, 0.04)),
-    nvme_write_bytes_per_second=2e9,
-    nvme_read_bytes_per_second=5e9,
-    direct_io=True,
+    drive_bytes_per_second=(2e9, 5e9),
     cpu_adam_elements_per_second=1e9,
 )

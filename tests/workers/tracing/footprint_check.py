@@ -16,7 +16,6 @@ from search_spaces.costs.footprint import Compute, Part, Pass, Variant
 from search_spaces.plan import Attention, Precision
 from search_spaces.specification.schema import SweepSpec
 from workers.models.built import seeded
-from workers.models.experts import FLOP_FORMULAS
 from workers.models.fake_memory import FakeMemory
 from workers.plain_torch.data_parallel import shard
 from workers.plain_torch.loss import loss_of
@@ -119,13 +118,21 @@ def _track(
         tracker = FSDPMemTracker(model.module)
         tracker.track_inputs(tuple(batch.inputs.values()))
         peak = _ActivationPeak(tracker)
-        counter = FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS)
+        counter = FlopCounterMode(
+            display=False, custom_mapping={torch.ops.aten._grouped_mm: _grouped_flops}
+        )
         with BatchValues(), tracker, peak, counter, emulated_device(device):
             with torch.autocast("cpu", torch.bfloat16, enabled=compute == "autocast"):
                 loss = loss_of(model.module(**batch.inputs))
             saved_bytes = _activations(tracker)
             loss.backward()
     return saved_bytes, max(saved_bytes, peak.size_bytes), float(counter.get_total_flops())
+
+
+def _grouped_flops(left: torch.Size, right: torch.Size, *_: object, **__: object) -> int:
+    """Returns the FLOPs of a grouped product; a routed token counts once."""
+    groups = 1 if 2 in (len(left), len(right)) else left[0]
+    return 2 * groups * left[-2] * right[-1] * left[-1]
 
 
 class _ActivationPeak(TorchDispatchMode):
