@@ -30,8 +30,6 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [{"type": "string", "minLength": 1}, {"$ref": f"{_SECTIONS}ModelSpec"}],
         "description": definitions["ModelSpec"]["description"],
     }
-    for knob in definitions["SpaceSpec"]["properties"].values():
-        knob["anyOf"][0]["minItems"] = 1
     definitions["DataSpec"]["properties"]["lengths"]["propertyNames"] = {
         "pattern": "^[1-9][0-9_]*$"
     }
