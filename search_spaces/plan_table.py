@@ -22,12 +22,13 @@ Flags = NDArray[np.bool_]
 _DATA_DEPENDS_ON = ("tensor", "pipeline")  # they determine the data ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlanTable:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PlanTable(Sequence[Plan]):
     """Plans by column: `values[name][codes[name][row]]` is a knob of the plan in a row.
 
     Every field of a `Plan` has a column, including `accumulation`; `values[name]` holds distinct
-    values. A knob with one value takes no memory. Tables are equal if their plans are.
+    values. A knob with one value takes no memory. As a sequence, a table makes each plan on access,
+    and equals any sequence of the same plans.
     """
 
     values: Mapping[str, Values]
@@ -35,7 +36,9 @@ class PlanTable:
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> Self:
-        """Returns the table of these plans, in their order."""
+        """Returns the table of these plans, in their order; a table as it is."""
+        if isinstance(plans, cls):
+            return plans
         rows = tuple(plans)
         values: dict[str, Values] = {}
         codes: dict[str, Codes] = {}
@@ -52,15 +55,35 @@ class PlanTable:
     def __iter__(self) -> Iterator[Plan]:
         return (self.plan(row) for row in range(len(self)))
 
+    def __contains__(self, plan: object) -> bool:
+        return isinstance(plan, Plan) and len(self.rows_of(plan)) > 0
+
+    @overload
+    def __getitem__(self, index: int) -> Plan: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: int | slice) -> Plan | Self:
+        rows = range(len(self))[index]
+        if isinstance(rows, int):
+            return self.plan(rows)
+        return self.take(np.asarray(rows, dtype=np.intp))
+
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PlanTable):
+        if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(
+        if len(self) != len(other) or not isinstance(other, PlanTable):
+            return len(self) == len(other) and all(map(Plan.__eq__, self, other))
+        return all(
             np.array_equal(self.codes[name], other._recoded(name, self.values[name]))
             for name in KNOB_NAMES
         )
 
     __hash__ = None  # type: ignore[assignment]  # columns are not hashable
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} plans>"
 
     def plan(self, row: int) -> Plan:
         """Returns the plan in a row."""
@@ -110,54 +133,6 @@ class PlanTable:
         code_of = {value: code for code, value in enumerate(values)}
         recoded = np.array([code_of.get(value, -1) for value in self.values[name]], dtype=np.int32)
         return recoded[self.codes[name]]
-
-
-class Candidates(Sequence[Plan]):
-    """The plans of a table as a sequence, each made on access; equal to any equal sequence."""
-
-    __slots__ = ("table",)
-
-    def __init__(self, table: PlanTable) -> None:
-        """Wraps a table."""
-        self.table = table
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __iter__(self) -> Iterator[Plan]:
-        return iter(self.table)
-
-    def __contains__(self, plan: object) -> bool:
-        return isinstance(plan, Plan) and len(self.table.rows_of(plan)) > 0
-
-    @overload
-    def __getitem__(self, index: int) -> Plan: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Candidates: ...
-
-    def __getitem__(self, index: int | slice) -> Plan | Candidates:
-        rows = range(len(self.table))[index]
-        if isinstance(rows, int):
-            return self.table.plan(rows)
-        return Candidates(self.table.take(np.asarray(rows, dtype=np.intp)))
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Candidates):
-            return self.table == other.table
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(map(Plan.__eq__, self, other))
-
-    __hash__ = None  # type: ignore[assignment]  # a table is not hashable
-
-    def __repr__(self) -> str:
-        return f"<{len(self):,} plans>"
-
-
-def as_candidates(plans: Sequence[Plan]) -> Candidates:
-    """Returns plans as `Candidates`, unchanged if they are already."""
-    return plans if isinstance(plans, Candidates) else Candidates(PlanTable.of(plans))
 
 
 def constant_codes(rows: int) -> Codes:

@@ -15,7 +15,7 @@ from search_spaces.facts import LossDependence, StepFindings
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import DomainContext, Values
 from search_spaces.plan import DEFAULTS, Plan
-from search_spaces.plan_table import Candidates, Codes, PlanTable, Rows, constant_codes, group
+from search_spaces.plan_table import Codes, PlanTable, Rows, constant_codes, group
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
 from search_spaces.specification.schema import SweepSpec
@@ -129,9 +129,9 @@ class Space:
     step: StepFindings | None = None
 
     @property
-    def candidates(self) -> Candidates:
-        """The legal plans as a sequence, which makes each plan on access."""
-        return Candidates(self.table)
+    def candidates(self) -> Sequence[Plan]:
+        """The legal plans."""
+        return self.table
 
 
 def build_space(context: RuleContext, workers: int) -> Space:
