@@ -50,7 +50,7 @@ class PlanTable(Sequence[Plan]):
         return cls(values=values, codes=codes)
 
     def __len__(self) -> int:
-        return len(self.codes[KNOB_NAMES[0]])
+        return len(next(iter(self.codes.values())))
 
     def __iter__(self) -> Iterator[Plan]:
         return (self.plan(row) for row in range(len(self)))
@@ -128,6 +128,14 @@ class PlanTable(Sequence[Plan]):
             The group number of each row, and one row of each group.
         """
         return group([(self.codes[name], len(self.values[name])) for name in names], len(self))
+
+    def cases(self, names: Iterable[str]) -> tuple[Rows, list[dict[str, Any]]]:
+        """Returns the case number of each row, and the values of these knobs in each case."""
+        columns = {name: (self.values[name], self.codes[name]) for name in names}
+        group_of, rows = self.group(columns)
+        return group_of, [
+            {name: values[codes[row]] for name, (values, codes) in columns.items()} for row in rows
+        ]
 
     def _recoded(self, name: str, values: Values) -> Codes:
         code_of = {value: code for code, value in enumerate(values)}
@@ -223,15 +231,8 @@ def _is_active(knob: Knob, plan: Plan, table: PlanTable) -> Flags:
         return np.ones(len(table), dtype=bool)
     if not knob.is_active({name: getattr(plan, name) for name in knob.depends_on}):
         return np.zeros(len(table), dtype=bool)
-    group_of, rows = table.group(knob.depends_on)
-    columns = {name: (table.values[name], table.codes[name]) for name in knob.depends_on}
-    answers = [
-        bool(
-            knob.is_active({name: values[codes[row]] for name, (values, codes) in columns.items()})
-        )
-        for row in rows
-    ]
-    active: Flags = np.array(answers, dtype=bool)[group_of]
+    group_of, cases = table.cases(knob.depends_on)
+    active: Flags = np.array([bool(knob.is_active(case)) for case in cases], dtype=bool)[group_of]
     return active
 
 

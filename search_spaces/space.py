@@ -15,7 +15,7 @@ from search_spaces.facts import LossDependence, StepFindings
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import DomainContext, Values
 from search_spaces.plan import DEFAULTS, Plan
-from search_spaces.plan_table import Codes, PlanTable, Rows, constant_codes, group
+from search_spaces.plan_table import PlanTable, Rows, constant_codes
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
 from search_spaces.specification.schema import SweepSpec
@@ -38,9 +38,9 @@ def combinations(context: RuleContext, workers: int) -> PlanTable:
     Raises:
         SpecError: If there are more than `MAX_CANDIDATES`.
     """
-    columns = _Columns()
+    table = PlanTable(values={"accumulation": (1,)}, codes={"accumulation": constant_codes(1)})
     for knob in KNOBS:
-        group_of, cases = columns.cases(knob.depends_on)
+        group_of, cases = table.cases(knob.depends_on)
         choices = (
             DomainContext(
                 spec=context.spec,
@@ -51,61 +51,30 @@ def combinations(context: RuleContext, workers: int) -> PlanTable:
             )
             for case in cases
         )
-        columns.add(knob.name, [knob.values(choice) for choice in choices], group_of)
-    group_of, cases = columns.cases(("micro_batch", "data"))
+        table = _extended(table, knob.name, [knob.values(choice) for choice in choices], group_of)
+    group_of, cases = table.cases(("micro_batch", "data"))
     global_batch = context.spec.train.global_batch
     counts = [global_batch // (case["micro_batch"] * case["data"]) for case in cases]
-    columns.add("accumulation", [(max(count, 1),) for count in counts], group_of)
-    return columns.table()
+    return _extended(table, "accumulation", [(max(count, 1),) for count in counts], group_of)
 
 
-class _Columns:
-    """Combinations of the first knobs, column by column."""
-
-    def __init__(self) -> None:
-        self._domains: dict[str, Values] = {}
-        self._codes: dict[str, Codes] = {}
-        self._rows = 1
-
-    def cases(self, names: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-        """Returns the case number of each row, and the values of these knobs in each case."""
-        columns = {name: self._codes[name] for name in names}
-        sized = [(codes, len(self._domains[name])) for name, codes in columns.items()]
-        group_of, some_row = group(sized, self._rows)
-        return group_of, [
-            {name: self._domains[name][codes[row]] for name, codes in columns.items()}
-            for row in some_row
-        ]
-
-    def add(self, name: str, values: Sequence[Values], group_of: Rows) -> None:
-        """Adds a knob: repeats each row for all values of its case."""
-        self._domains[name] = tuple(dict.fromkeys(chain(*values)))
-        code_of = {value: code for code, value in enumerate(self._domains[name])}
-        codes = np.array([code_of[value] for value in chain(*values)], dtype=np.int32)
-        counts = np.array([len(case_values) for case_values in values], dtype=np.intp)
-        first = (np.cumsum(counts) - counts)[group_of]
-        if (counts != 1).any():
-            times = counts[group_of]
-            if (total := int(times.sum())) > MAX_CANDIDATES:
-                raise _too_many(total, self._domains)
-            first = np.repeat(first - (np.cumsum(times) - times), times)
-            self._repeat(np.repeat(np.arange(self._rows), times))
-            first += np.arange(self._rows)
-        constant = len(code_of) == 1
-        self._codes[name] = constant_codes(self._rows) if constant else codes[first]
-
-    def _repeat(self, rows: NDArray[np.intp]) -> None:
-        self._rows = len(rows)
-        self._codes = {
-            name: constant_codes(len(rows)) if len(self._domains[name]) == 1 else codes[rows]
-            for name, codes in self._codes.items()
-        }
-
-    def table(self) -> PlanTable:
-        """Returns the table of plans, once every knob is added."""
-        # the form of ratios in `Plan.__post_init__`
-        ratios = tuple(float(ratio) + 0.0 for ratio in self._domains["checkpoint_ratio"])
-        return PlanTable(values=self._domains | {"checkpoint_ratio": ratios}, codes=self._codes)
+def _extended(table: PlanTable, name: str, values: Sequence[Values], group_of: Rows) -> PlanTable:
+    """Returns a table with one more knob: each row repeated for all values of its case."""
+    domain = tuple(dict.fromkeys(chain(*values)))
+    if name == "checkpoint_ratio":
+        domain = tuple(float(ratio) + 0.0 for ratio in domain)  # as in `Plan.__post_init__`
+    code_of = {value: code for code, value in enumerate(domain)}
+    codes = np.array([code_of[value] for value in chain(*values)], dtype=np.int32)
+    counts = np.array([len(case_values) for case_values in values], dtype=np.intp)
+    times = counts[group_of]
+    if (total := int(times.sum())) > MAX_CANDIDATES:
+        raise _too_many(total, table.values)
+    first = (np.cumsum(counts) - counts)[group_of]
+    if (counts != 1).any():
+        table = table.take(np.repeat(np.arange(len(times)), times))
+        first = np.repeat(first - (np.cumsum(times) - times), times) + np.arange(total)
+    own = constant_codes(total) if len(domain) == 1 else codes[first]
+    return PlanTable(values={**table.values, name: domain}, codes={**table.codes, name: own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
