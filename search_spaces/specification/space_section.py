@@ -31,8 +31,8 @@ def _keys() -> Iterator[tuple[str, Any]]:
     for name, hint in get_type_hints(Plan, include_extras=True).items():
         if annotated := getattr(hint, "__metadata__", ()):
             values = GenericAlias(tuple, (_value_type(name, get_args(hint)[0]), ...))
-            some = Annotated[values, Field(min_length=1)]
-            yield name, (some | None, Field(default=None, description=annotated[0]))
+            field = Field(default=None, min_length=1, description=annotated[0])
+            yield name, (values | None, field)
 
 
 def _value_type(name: str, hint: Any) -> Any:
