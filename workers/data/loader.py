@@ -89,7 +89,7 @@ class _Steps(TorchDataset["StepBatches | _Failure"]):
 
     def __getitem__(self, step: int) -> StepBatches | _Failure:
         failures: list[_Failure] = []
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack[bool]() as stack:
             stack.push(partial(_capture, failures))
             return self._source.step(self._plan, self._rank, step)
         return failures[0]
