@@ -9,6 +9,7 @@ from pathlib import Path
 
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.files import read_devices
+from search_spaces.hardware.mig import instances_of
 from search_spaces.hardware.names import DeviceError, unknown_device, words_of
 from search_spaces.specification.yaml_reader import yaml_text
 
@@ -71,7 +72,7 @@ def catalogue() -> tuple[Device, ...]:
     for file in _FILES:
         text = (folder / file).read_text(encoding="utf-8")
         devices += read_devices(text, source=file, lookup=lookup)
-    return tuple(devices)
+    return (*devices, *(instance for board in devices for instance in instances_of(board)))
 
 
 def user_folder() -> Path:

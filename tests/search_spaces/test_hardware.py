@@ -57,6 +57,12 @@ def source_of(device: Device, field: str) -> str | None:
         *(("NVIDIA GeForce RTX 4080", "fp16", 97.5), ("NVIDIA GeForce RTX 5090", "bf16", 209.5)),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "bf16", 503.8),
         ("NVIDIA GB10", "fp32", 31),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "bf16", 312 * 42 / 108),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16", 989 * 16 / 132),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", 312 * 14 / 108),
+        ("NVIDIA A100 80GB PCIe MIG 7g.80gb", "bf16", 312 * 98 / 108),
+        ("NVIDIA H200 MIG 1g.18gb+me", "bf16", 989 * 16 / 132),
+        ("NVIDIA B200 MIG 1g.23gb", "bf16", 2250 * 18 / 148),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "fp32", 120),
         *(("AMD Instinct MI325X", "bf16", 1307.4), ("AMD Instinct MI300X", "bf16", 1307.4)),
         ("AMD Instinct MI250X", "bf16", 191.5),
@@ -70,7 +76,13 @@ def test_a_devices_peak_is_that_of_its_data_sheet(
     )
 
 
-@pytest.mark.parametrize("name", ["", "NVIDIA L42", "NVIDIA A100-SXM4-40GB MIG 3g.20gb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "NVIDIA L42", "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"),
+        *("NVIDIA A100-SXM4-40GB MIG 1g.20gb", "NVIDIA H100 PCIe MIG 1g.10gb"),
+    ],
+)
 def test_nothing_is_guessed_of_a_device_that_is_not_known(name: str) -> None:
     with pytest.raises(DeviceError):
         known_device(name)
@@ -108,6 +120,7 @@ def test_figures_stand_in_the_order_that_physics_gives_them(device: Device) -> N
         *(("A100-80", 80), ("H100", 80), ("RTX 4090", 24), ("MI250X", 64), ("MI300X", 192)),
         *(("A40", 48), ("A30", 24), ("H200 NVL", 141), ("RTX 3060", 12), ("RTX 4080", 16)),
         *(("RTX 5090", 32), ("RTX PRO 6000", 96), ("MI325X", 256), ("H20", 96), ("GB10", 128)),
+        *(("A100-80 MIG 1g.10gb", 10), ("H100-80 MIG 3g.40gb", 40), ("A100-40 MIG 1g.5gb", 5)),
     ],
 )
 def test_memory_is_what_the_driver_leaves_of_the_nominal(name: str, gib: int) -> None:
@@ -273,6 +286,24 @@ def test_the_users_folder_follows_xdg(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     assert user_folder() == tmp_path / "plimsoll" / "devices"
+
+
+@pytest.mark.parametrize(
+    ("name", "slices"),
+    # NVIDIA's user guide: fractions of memory, in eighths
+    [
+        *(("A100-40 MIG 1g.5gb", 1), ("A100-40 MIG 1g.10gb", 2), ("A100-80 MIG 3g.40gb", 4)),
+        *(("H100 MIG 1g.20gb", 2), ("H100 MIG 4g.40gb", 4), ("H200 MIG 1g.18gb", 1)),
+        *(("H200 MIG 7g.141gb", 8), ("B200 MIG 2g.45gb", 2), ("B200 MIG 1g.23gb", 1)),
+    ],
+)
+def test_an_instance_of_mig_is_a_part_of_its_board(name: str, slices: int) -> None:
+    board, device = known_device(name.split(" MIG ", maxsplit=1)[0]), known_device(name)
+    bandwidth = board.bandwidth_bytes_per_second * slices / 8
+
+    assert device.bandwidth_bytes_per_second == bandwidth
+    assert 0.85 * slices / 8 < device.memory_bytes / board.memory_bytes < slices / 8
+    assert (device.node_devices, device.link_kind) == (1, "pcie")
 
 
 @pytest.mark.parametrize(
