@@ -46,7 +46,8 @@ def init(
             "--from",
             metavar="FILE",
             help="Turn a configuration of another trainer into a specification:"
-            f" {', '.join(trainers())}.",
+            f" {', '.join(trainers())}. FILE:NAME names one of several in"
+            " a Python file.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,

@@ -22,7 +22,8 @@ from search_spaces.specification.trainer_configs.document import read_document
 
 _WIDTH = 96
 _NAME, _BATCH, _RANKS = "model.name", "train.global_batch", "cluster.workers"
-_PARTS = ("_micro_batch", "_accumulation", "_global_batch", _RANKS)
+_PARTS = ("_micro_batch", "_accumulation", "_global_batch", "_shards", "_part", _RANKS)
+_DEGREES = ("tensor", "pipeline", "replicas")
 _RATIO = "_warmup_ratio"
 _LINKS = ("deepspeed", "deepspeed_config.deepspeed_config_file")
 _BLANKS: Mapping[str, str] = {  # keys that a trainer's file may lack, with what to write
@@ -85,10 +86,13 @@ class _Entries:
 def convert(source: str) -> Conversion:
     """Converts the configuration of another trainer.
 
+    Args:
+        source: The file; `FILE:NAME` for one of several configurations in a Python file.
+
     Raises:
         UserError: If it cannot be read, or belongs to no known trainer.
     """
-    trainer, values = read_document(Path(source))
+    trainer, values = read_document(source)
     entries = _Entries()
     _read(trainer, _joined(values, Path(source).parent, entries), entries)
     _join_batches(entries)
@@ -99,6 +103,8 @@ def convert(source: str) -> Conversion:
     for key, reason in [*_refused(entries.values)]:
         del entries.values[key]
         entries.omit(entries.origins[key], reason)
+    if _NAME in entries.values:
+        entries.omitted.pop(tables.NO_PRESET, None)
     blanks = {key: hint for key, hint in _BLANKS.items() if key not in entries.values}
     omitted = tuple(
         _one_line(f"{reason}: {', '.join(dict.fromkeys(keys))}")
@@ -118,15 +124,17 @@ def convert(source: str) -> Conversion:
 
 
 def _joined(values: Mapping[str, Any], folder: Path, entries: _Entries) -> dict[str, Any]:
-    """Joins the values with those of a linked file of DeepSpeed."""
+    """Joins values that lie in two places: DeepSpeed's file, and a model's name and flavor."""
     joined = dict(values)
     for name in (values[key] for key in _LINKS if isinstance(values.get(key), str)):
         found = [path for path in (Path(name), folder / name) if is_file(path)]
         if not found:
             entries.omit(name, "no such file here: write its settings under baseline")
             continue
-        _, linked = read_document(found[0])
+        _, linked = read_document(str(found[0]))
         joined |= {f"deepspeed.{key}": value for key, value in linked.items()}
+    if {"model.name", "model.flavor"} <= joined.keys():
+        joined["model"] = f"{joined.pop('model.name')}-{joined.pop('model.flavor')}"
     return joined
 
 
@@ -155,10 +163,10 @@ def _read(trainer: tables.Trainer, values: Mapping[str, Any], entries: _Entries)
 def _join_batches(entries: _Entries) -> None:
     """Fills the global batch, the ranks and the baseline's micro-batch from their parts."""
     origins = dict.fromkeys(_PARTS, "") | entries.origins
-    micro, accumulation, total, ranks = map(entries.count, _PARTS)
-    degrees = (entries.values.get(f"baseline.{name}") for name in ("tensor", "pipeline"))
-    model_ranks = math.prod(n for n in degrees if type(n) is int and n > 0)
-    data = ranks // model_ranks if ranks else None
+    micro, accumulation, total, shards, part, ranks = map(entries.count, _PARTS)
+    degrees = (entries.values.get(f"baseline.{name}") for name in _DEGREES)
+    tensor, pipeline, replicas = (n if type(n) is int and n > 0 else 1 for n in degrees)
+    data = ranks // (tensor * pipeline) if ranks else shards * replicas if shards else None
     per_rank = (micro or 0) * (accumulation or 1)
     if total and accumulation and per_rank and not data and total % per_rank == 0:
         data = total // per_rank
@@ -170,11 +178,16 @@ def _join_batches(entries: _Entries) -> None:
         entries.add({_BATCH: per_rank * (data or 1)}, f"{parts}{silent}")
     if accumulation:
         entries.omit(origins["_accumulation"], "follows from train.global_batch and the plan")
-    if micro:
-        entries.add({"baseline.micro_batch": micro}, origins["_micro_batch"])
+    if micro:  # torchtitan splits the batch of a rank for a pipeline
+        size = part if part and pipeline > 1 else micro
+        named = (
+            origins[key] for key in ("_micro_batch", "_part") if size == part or key != "_part"
+        )
+        entries.add({"baseline.micro_batch": size}, ", ".join(dict.fromkeys(named)))
     if ranks or data:
-        entries.values[_RANKS] = ranks or (data or 1) * model_ranks
-        entries.origins[_RANKS] = origins[_RANKS] or origins["_global_batch"]
+        origin = origins[_RANKS] or origins["_shards"] or origins["_global_batch"]
+        entries.values[_RANKS] = ranks or (data or 1) * tensor * pipeline
+        entries.origins[_RANKS] = origin
 
 
 def _join_warmup(entries: _Entries) -> None:

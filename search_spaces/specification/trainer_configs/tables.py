@@ -12,8 +12,11 @@ from typing import Any
 
 import yaml
 
+from search_spaces.presets.catalogue import preset_names
+
 Taken = Mapping[str, Any] | str  # keys of a specification, or the reason against a key
 AUTO = "auto, so that something else decides"
+NO_PRESET = "no preset has this shape"
 _NO_VALUE = "Plimsoll has no such value"
 _SHARED = ("hf", "fsdp", "reasons")
 
@@ -144,6 +147,15 @@ def parts_left_out(value: Any) -> list[str]:
     return sorted({str(name) for entry in entries for name in entry} - {"path", "field"})
 
 
+def _preset(value: Any) -> Taken:
+    """Takes a folder with a configuration, else the preset of a shape, such as `llama3-8B`."""
+    if Path(str(value), "config.json").is_file():
+        return {"model.name": str(value)}
+    name = str(value).lower().rpartition("/")[2].replace("llama3", "llama-3")
+    found = [preset for preset in (name, name.replace("3.1-", "3-")) if preset in preset_names()]
+    return {"model.name": found[0]} if found else NO_PRESET
+
+
 _FUNCTIONS: Mapping[str, Callable[[Any], Taken]] = {
     "=optimizer": _optimizer,
     "=modules": _modules,
@@ -151,4 +163,5 @@ _FUNCTIONS: Mapping[str, Callable[[Any], Taken]] = {
     "=lora_rank": lambda value: {"train.lora.rank": value, "train.lora.alpha": 2 * value},
     "=fsdp": _fsdp,
     "=files": _files,
+    "=preset": _preset,
 }

@@ -19,7 +19,6 @@ DEEPSPEED = """\
 {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
 \t"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"},
  "reduce_bucket_size": 5e8}, "fp16": {"enabled": true}, "gradient_clipping": 0.5, "prescale": 1,
- "tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 2},
  "optimizer": {"type": "AdamW", "params": {"lr": 3e-5, "betas": [0.9, 0.95]}}}"""
 ACCELERATE = """\
 distributed_type: FSDP
@@ -64,11 +63,36 @@ per_device_train_batch_size: 1
 template: qwen
 deepspeed: linked.json
 """
+TOML = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 2
+data_parallel_shard_degree = 4
+pipeline_parallel_degree = 2
+"""
+PYTHON = """\
+raise SystemExit("this is never run")
+def llama3_8b() -> Trainer.Config:
+    return Trainer.Config(
+        hf_assets_path="./assets/hf/Llama-3.1-8B", model_spec=model_registry("8B"),
+        optimizer=OptimizersContainer.Config(lr=3e-4),
+        training=TrainingConfig(local_batch_size=1, seq_len=4096, steps=1000),
+        activation_checkpoint=ActivationCheckpointConfig(mode="full"))
+def changed():
+    config = llama3_8b()
+    config.training.local_batch_size = 6
+    config.compile = CompileConfig(enable=True)
+    return config
+"""
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "DeepSpeed": (
         DEEPSPEED,
-        {"train.global_batch": 64, "cluster.workers": 32, "train.precision": "fp16"}
-        | {"baseline.tensor": 2, "baseline.pipeline": 2}
+        {"train.global_batch": 64, "cluster.workers": 8, "train.precision": "fp16"}
         | {"train.grad_clip": 0.5, "train.learning_rate": 3e-5, "baseline.engine": "deepspeed"}
         | {"baseline.zero_stage": 2, "baseline.offload_optimizer": "cpu"},
         "optimizer.params.betas",
@@ -100,6 +124,17 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         | {"baseline.zero_stage": 3, "train.precision": "bf16", "train.method": "lora"},
         "template",
     ),
+    "torchtitan": (
+        TOML,
+        {"model.name": "llama-3-8b", "cluster.workers": 16, "train.global_batch": 8}
+        | {
+            "baseline.micro_batch": 1,
+            "baseline.tensor": 2,
+            "train.grad_clip": 1.0,
+            "baseline.checkpoint_mode": "selective",
+        },
+        "",
+    ),
 }
 
 
@@ -109,9 +144,9 @@ def written(tmp_path: Path) -> Any:
     linked = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}
     (tmp_path / "linked.json").write_text(json.dumps(linked))
 
-    def convert_text(text: str) -> Conversion:
+    def convert_text(text: str, name: str = "") -> Conversion:
         (tmp_path / "config.txt").write_text(text)
-        return convert(str(tmp_path / "config.txt"))
+        return convert(f"{tmp_path / 'config.txt'}{name}")
 
     return convert_text
 
@@ -166,7 +201,21 @@ def test_data_that_is_here_is_taken_and_what_it_says_besides_is_listed(
     assert "datasets[].type" in " ".join(conversion.omitted)
 
 
-@pytest.mark.parametrize("text", [text for text, _, _ in CASES.values()])
+def test_a_python_file_is_parsed_by_the_name_of_its_configuration(written: Any) -> None:
+    spec = spec_of(written(PYTHON, ":changed"))
+
+    assert (spec.model.name, spec.train.global_batch, spec.train.total_steps) == (
+        "llama-3-8b",
+        6,
+        1000,
+    )
+    assert spec.baseline["compile"] is True
+    assert spec.baseline["checkpoint_ratio"] == 1.0
+    with pytest.raises(UserError, match="holds llama3_8b, changed: name one"):
+        written(PYTHON)
+
+
+@pytest.mark.parametrize("text", [PYTHON, *(text for text, _, _ in CASES.values())])
 def test_a_specification_is_told_from_a_trainers_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "any.txt").write_text(text)
 
