@@ -14,7 +14,6 @@ from search_spaces.safety.files import make_folder, write_durably
 from search_spaces.safety.redaction import without_password
 from search_spaces.specification.load import spec_to_yaml
 from search_spaces.specification.schema import StudySpec, SweepSpec
-from search_spaces.trial import snapshot_stem
 
 STORAGE_VARIABLE = "PLIMSOLL_STUDY_STORAGE"
 TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
@@ -35,17 +34,6 @@ def tracking_uri(spec: SweepSpec) -> str | None:
 def experiment_name(spec: SweepSpec, study: str) -> str:
     """Returns the MLflow experiment of a study's runs; by default it has the study's name."""
     return spec.tracking.experiment or os.environ.get(EXPERIMENT_VARIABLE) or study
-
-
-def memory_snapshot_path(
-    spec: SweepSpec, study: str, number: int, *, validation: bool = False
-) -> Path | None:
-    """Returns the file of torch's memory snapshot of a trial; None if there is none here.
-
-    A trial that ran out of memory writes it. It is a pickle, which Plimsoll itself never reads.
-    """
-    stem = Path(snapshot_stem(spec, study, number, validation))
-    return next(iter(sorted(stem.parent.glob(f"{stem.name}.rank-*.pickle"))), None)
 
 
 def with_driver(url: str) -> str:

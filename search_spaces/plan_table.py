@@ -22,12 +22,13 @@ Flags = NDArray[np.bool_]
 _DATA_DEPENDS_ON = ("tensor", "pipeline")  # they determine the data ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlanTable:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PlanTable(Sequence[Plan]):
     """Plans by column: `values[name][codes[name][row]]` is a knob of the plan in a row.
 
     Every field of a `Plan` has a column, including `accumulation`; `values[name]` holds distinct
-    values. A knob with one value takes no memory. Tables are equal if their plans are.
+    values. A knob with one value takes no memory. As a sequence, a table makes each plan on access,
+    and equals any sequence of the same plans.
     """
 
     values: Mapping[str, Values]
@@ -35,7 +36,9 @@ class PlanTable:
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> Self:
-        """Returns the table of these plans, in their order."""
+        """Returns the table of these plans, in their order; a table as it is."""
+        if isinstance(plans, cls):
+            return plans
         rows = tuple(plans)
         values: dict[str, Values] = {}
         codes: dict[str, Codes] = {}
@@ -47,20 +50,40 @@ class PlanTable:
         return cls(values=values, codes=codes)
 
     def __len__(self) -> int:
-        return len(self.codes[KNOB_NAMES[0]])
+        return len(next(iter(self.codes.values())))
 
     def __iter__(self) -> Iterator[Plan]:
         return (self.plan(row) for row in range(len(self)))
 
+    def __contains__(self, plan: object) -> bool:
+        return isinstance(plan, Plan) and len(self.rows_of(plan)) > 0
+
+    @overload
+    def __getitem__(self, index: int) -> Plan: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: int | slice) -> Plan | Self:
+        rows = range(len(self))[index]
+        if isinstance(rows, int):
+            return self.plan(rows)
+        return self.take(np.asarray(rows, dtype=np.intp))
+
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PlanTable):
+        if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(
+        if len(self) != len(other) or not isinstance(other, PlanTable):
+            return len(self) == len(other) and all(map(Plan.__eq__, self, other))
+        return all(
             np.array_equal(self.codes[name], other._recoded(name, self.values[name]))
             for name in KNOB_NAMES
         )
 
     __hash__ = None  # type: ignore[assignment]  # columns are not hashable
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} plans>"
 
     def plan(self, row: int) -> Plan:
         """Returns the plan in a row."""
@@ -106,58 +129,18 @@ class PlanTable:
         """
         return group([(self.codes[name], len(self.values[name])) for name in names], len(self))
 
+    def cases(self, names: Iterable[str]) -> tuple[Rows, list[dict[str, Any]]]:
+        """Returns the case number of each row, and the values of these knobs in each case."""
+        columns = {name: (self.values[name], self.codes[name]) for name in names}
+        group_of, rows = self.group(columns)
+        return group_of, [
+            {name: values[codes[row]] for name, (values, codes) in columns.items()} for row in rows
+        ]
+
     def _recoded(self, name: str, values: Values) -> Codes:
         code_of = {value: code for code, value in enumerate(values)}
         recoded = np.array([code_of.get(value, -1) for value in self.values[name]], dtype=np.int32)
         return recoded[self.codes[name]]
-
-
-class Candidates(Sequence[Plan]):
-    """The plans of a table as a sequence, each made on access; equal to any equal sequence."""
-
-    __slots__ = ("table",)
-
-    def __init__(self, table: PlanTable) -> None:
-        """Wraps a table."""
-        self.table = table
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __iter__(self) -> Iterator[Plan]:
-        return iter(self.table)
-
-    def __contains__(self, plan: object) -> bool:
-        return isinstance(plan, Plan) and len(self.table.rows_of(plan)) > 0
-
-    @overload
-    def __getitem__(self, index: int) -> Plan: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Candidates: ...
-
-    def __getitem__(self, index: int | slice) -> Plan | Candidates:
-        rows = range(len(self.table))[index]
-        if isinstance(rows, int):
-            return self.table.plan(rows)
-        return Candidates(self.table.take(np.asarray(rows, dtype=np.intp)))
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Candidates):
-            return self.table == other.table
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(map(Plan.__eq__, self, other))
-
-    __hash__ = None  # type: ignore[assignment]  # a table is not hashable
-
-    def __repr__(self) -> str:
-        return f"<{len(self):,} plans>"
-
-
-def as_candidates(plans: Sequence[Plan]) -> Candidates:
-    """Returns plans as `Candidates`, unchanged if they are already."""
-    return plans if isinstance(plans, Candidates) else Candidates(PlanTable.of(plans))
 
 
 def constant_codes(rows: int) -> Codes:
@@ -248,15 +231,8 @@ def _is_active(knob: Knob, plan: Plan, table: PlanTable) -> Flags:
         return np.ones(len(table), dtype=bool)
     if not knob.is_active({name: getattr(plan, name) for name in knob.depends_on}):
         return np.zeros(len(table), dtype=bool)
-    group_of, rows = table.group(knob.depends_on)
-    columns = {name: (table.values[name], table.codes[name]) for name in knob.depends_on}
-    answers = [
-        bool(
-            knob.is_active({name: values[codes[row]] for name, (values, codes) in columns.items()})
-        )
-        for row in rows
-    ]
-    active: Flags = np.array(answers, dtype=bool)[group_of]
+    group_of, cases = table.cases(knob.depends_on)
+    active: Flags = np.array([bool(knob.is_active(case)) for case in cases], dtype=bool)[group_of]
     return active
 
 

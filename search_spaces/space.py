@@ -13,168 +13,68 @@ from numpy.typing import NDArray
 from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import LossDependence, StepFindings
 from search_spaces.knobs.registry import KNOBS
-from search_spaces.knobs.search_defaults import Chosen, DomainContext, Values
+from search_spaces.knobs.search_defaults import DomainContext, Values
 from search_spaces.plan import DEFAULTS, Plan
-from search_spaces.plan_table import Candidates, Codes, PlanTable, Rows, constant_codes, group
+from search_spaces.plan_table import PlanTable, Rows, constant_codes
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Refused
 
-_Key = tuple[Any, ...]
 MAX_CANDIDATES = 5_000_000
 
 
-class Combinations:
-    """All combinations of the knobs' values, as a tree: values may depend on earlier knobs.
+def combinations(context: RuleContext, workers: int) -> PlanTable:
+    """Returns all combinations of the knobs' values; values may depend on earlier knobs.
 
-    The subtree below a point depends on only a few of the knobs above it (`Knob.depends_on`), so
-    counting visits each such case once, however many points share it.
+    Rows are in the order of the knobs, with the last one varying fastest. A knob is asked once for
+    its values in each case of the knobs that it depends on. Accumulation follows from the global
+    batch; a rule refuses the rows that cannot meet it.
+
+    Args:
+        context: Specification, and facts about model and cluster.
+        workers: Ranks per plan, unless `space.data` names others.
+
+    Raises:
+        SpecError: If there are more than `MAX_CANDIDATES`.
     """
-
-    def __init__(self, context: RuleContext, workers: int) -> None:
-        """Counts the combinations.
-
-        Args:
-            context: Specification, and facts about model and cluster.
-            workers: Ranks per plan, unless `space.data` names others.
-        """
-        self._context = context
-        self._workers = workers
-        self._values_by_case: dict[_Key, Values] = {}
-        self._counts: dict[_Key, int] = {}
-        self._domains: dict[str, dict[Any, None]] = {knob.name: {} for knob in KNOBS}
-        self.count = self._count(0, {})
-
-    @property
-    def domains(self) -> dict[str, Values]:
-        """The values of each knob, in the order of their first appearance."""
-        return {name: tuple(values) for name, values in self._domains.items()}
-
-    def table(self) -> tuple[PlanTable, int]:
-        """Returns the plans that meet the global batch, and the number of combinations that do not.
-
-        Rows are in the order of the knobs, with the last one varying fastest.
-        """
-        partial = _PartialTable(self.domains)
-        unmet = 0
-        for level, knob in enumerate(KNOBS):
-            group_of, cases = partial.cases(knob.depends_on)
-            values = [self._values(level, case) for case in cases]
-            partial.add(knob.name, values, group_of)
-            if level == _BATCH_LEVEL:
-                unmet = self._keep_global_batch(partial)
-        return partial.table(), unmet
-
-    def _keep_global_batch(self, partial: _PartialTable) -> int:
-        """Adds accumulation, and drops rows that cannot meet the global batch.
-
-        Returns:
-            Number of whole combinations that start with the dropped rows.
-        """
-        group_of, cases = partial.cases(("micro_batch", "data"))
-        global_batch = self._context.spec.train.global_batch
-        quotients = [divmod(global_batch, case["micro_batch"] * case["data"]) for case in cases]
-        meets = np.array([remainder == 0 for _, remainder in quotients], dtype=bool)[group_of]
-        partial.domains["accumulation"] = tuple(dict.fromkeys(count for count, _ in quotients))
-        partial.add("accumulation", [(count,) for count, _ in quotients], group_of)
-        subtree_of, subtrees = partial.cases(_DEPENDENCIES[_BATCH_LEVEL + 1])
-        sizes = np.array([self._count(_BATCH_LEVEL + 1, case) for case in subtrees], dtype=np.int64)
-        unmet = int(sizes[subtree_of[~meets]].sum())
-        partial.keep(np.flatnonzero(meets))
-        return unmet
-
-    def _count(self, level: int, chosen: Chosen) -> int:
-        if level == len(KNOBS):
-            return 1
-        key = (level, *(chosen[name] for name in _DEPENDENCIES[level]))
-        if key not in self._counts:
-            name, values = KNOBS[level].name, self._values(level, chosen)
-            self._domains[name].update(dict.fromkeys(values))
-            # if no later knob depends on this one, all its values have equal subtrees
-            shared = name not in _DEPENDENCIES[level + 1]
-            counts = (
-                self._count(level + 1, {**chosen, name: value})
-                for value in (values[:1] if shared else values)
-            )
-            self._counts[key] = sum(counts) * (len(values) if shared else 1)
-        return self._counts[key]
-
-    def _values(self, level: int, chosen: Chosen) -> Values:
-        knob = KNOBS[level]
-        key = (level, *[chosen[name] for name in knob.depends_on])
-        values = self._values_by_case.get(key)
-        if values is None:
-            context = self._context
-            choice = DomainContext(
+    table = PlanTable(values={"accumulation": (1,)}, codes={"accumulation": constant_codes(1)})
+    for knob in KNOBS:
+        group_of, cases = table.cases(knob.depends_on)
+        choices = (
+            DomainContext(
                 spec=context.spec,
                 model=context.model,
                 cluster=context.cluster,
-                workers=self._workers,
-                chosen={name: chosen[name] for name in knob.depends_on},
+                workers=workers,
+                chosen=case,
             )
-            values = self._values_by_case[key] = knob.values(choice)
-        return values
+            for case in cases
+        )
+        table = _extended(table, knob.name, [knob.values(choice) for choice in choices], group_of)
+    group_of, cases = table.cases(("micro_batch", "data"))
+    global_batch = context.spec.train.global_batch
+    counts = [global_batch // (case["micro_batch"] * case["data"]) for case in cases]
+    return _extended(table, "accumulation", [(max(count, 1),) for count in counts], group_of)
 
 
-def _dependencies(level: int) -> tuple[str, ...]:
-    earlier = {knob.name for knob in KNOBS[:level]}
-    depended_on = {name for knob in KNOBS[level:] for name in knob.depends_on}
-    return tuple(sorted(earlier & depended_on))
-
-
-class _PartialTable:
-    """Combinations of the first knobs, column by column."""
-
-    def __init__(self, domains: Mapping[str, Values]) -> None:
-        self.domains = dict(domains)
-        self._codes: dict[str, Codes] = {}
-        self._rows = 1
-
-    def cases(self, names: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-        """Returns the case number of each row, and the values of these knobs in each case."""
-        columns = {name: self._codes[name] for name in names}
-        sized = [(codes, len(self.domains[name])) for name, codes in columns.items()]
-        group_of, some_row = group(sized, self._rows)
-        return group_of, [
-            {name: self.domains[name][codes[row]] for name, codes in columns.items()}
-            for row in some_row
-        ]
-
-    def add(self, name: str, values: Sequence[Values], group_of: Rows) -> None:
-        """Adds a knob: repeats each row for all values of its case."""
-        code_of = {value: code for code, value in enumerate(self.domains[name])}
-        codes = np.array([code_of[value] for value in chain(*values)], dtype=np.int32)
-        counts = np.array([len(case_values) for case_values in values], dtype=np.intp)
-        first = (np.cumsum(counts) - counts)[group_of]
-        if (counts != 1).any():
-            times = counts[group_of]
-            first = np.repeat(first - (np.cumsum(times) - times), times)
-            self.keep(np.repeat(np.arange(self._rows), times))
-            first += np.arange(self._rows)
-        constant = len(code_of) == 1
-        self._codes[name] = constant_codes(self._rows) if constant else codes[first]
-
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        """Selects rows by index, in this order; an index may repeat."""
-        self._rows = len(rows)
-        self._codes = {
-            name: constant_codes(len(rows)) if len(self.domains[name]) == 1 else codes[rows]
-            for name, codes in self._codes.items()
-        }
-
-    def table(self) -> PlanTable:
-        """Returns the table of plans, once every knob is added."""
-        # the form of ratios in `Plan.__post_init__`
-        ratios = tuple(float(ratio) + 0.0 for ratio in self.domains["checkpoint_ratio"])
-        return PlanTable(values=self.domains | {"checkpoint_ratio": ratios}, codes=self._codes)
-
-
-_DEPENDENCIES = tuple(_dependencies(level) for level in range(len(KNOBS) + 1))
-# after this level, it is known whether a combination meets the global batch
-_BATCH_LEVEL = max(
-    level for level, knob in enumerate(KNOBS) if knob.name in ("micro_batch", "data")
-)
+def _extended(table: PlanTable, name: str, values: Sequence[Values], group_of: Rows) -> PlanTable:
+    """Returns a table with one more knob: each row repeated for all values of its case."""
+    domain = tuple(dict.fromkeys(chain(*values)))
+    if name == "checkpoint_ratio":
+        domain = tuple(float(ratio) + 0.0 for ratio in domain)  # as in `Plan.__post_init__`
+    code_of = {value: code for code, value in enumerate(domain)}
+    codes = np.array([code_of[value] for value in chain(*values)], dtype=np.int32)
+    counts = np.array([len(case_values) for case_values in values], dtype=np.intp)
+    times = counts[group_of]
+    if (total := int(times.sum())) > MAX_CANDIDATES:
+        raise _too_many(total, table.values)
+    first = (np.cumsum(counts) - counts)[group_of]
+    if (counts != 1).any():
+        table = table.take(np.repeat(np.arange(len(times)), times))
+        first = np.repeat(first - (np.cumsum(times) - times), times) + np.arange(total)
+    own = constant_codes(total) if len(domain) == 1 else codes[first]
+    return PlanTable(values={**table.values, name: domain}, codes={**table.codes, name: own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +98,9 @@ class Space:
     step: StepFindings | None = None
 
     @property
-    def candidates(self) -> Candidates:
-        """The legal plans as a sequence, which makes each plan on access."""
-        return Candidates(self.table)
+    def candidates(self) -> Sequence[Plan]:
+        """The legal plans."""
+        return self.table
 
 
 def build_space(context: RuleContext, workers: int) -> Space:
@@ -213,22 +113,17 @@ def build_space(context: RuleContext, workers: int) -> Space:
     Raises:
         SpecError: If no combination is legal, or there are more than `MAX_CANDIDATES`.
     """
-    spec = context.spec
-    combinations = Combinations(context, workers)
-    domains = combinations.domains
-    if combinations.count > MAX_CANDIDATES:
-        raise _too_many(combinations.count, domains)
-    table, unmet = combinations.table()
+    table = combinations(context, workers)
+    domains = {knob.name: table.values[knob.name] for knob in KNOBS}
     ruling = rule_out(table, context)
-    ruled_out = ruling.ruled_out | ({"global_batch_is_kept": unmet} if unmet else {})
     legal = table.take(ruling.legal)
     if not len(legal):
-        raise _nothing_legal(context, domains, ruling.examples, ruled_out)
+        raise _nothing_legal(context, domains, ruling.examples)
     return Space(
         domains=tuple(domains.items()),
         table=legal,
-        ruled_out=tuple(sorted(ruled_out.items())),
-        baseline=_baseline(legal, spec),
+        ruled_out=tuple(sorted(ruling.ruled_out.items())),
+        baseline=_baseline(legal, context.spec),
         dependences=context.model.dependences,
         step=context.model.step,
     )
@@ -249,7 +144,7 @@ def _too_many(count: int, domains: Mapping[str, Values]) -> SpecError:
     widest = sorted(domains, key=lambda name: -len(domains[name]))[:3]
     fault = Fault(
         path="space",
-        value=f"{count:,} combinations",
+        value=f"{count:,} combinations or more",
         advice=f"at most {MAX_CANDIDATES:,} can be enumerated; name fewer values, especially of "
         + ", ".join(widest),
     )
@@ -296,15 +191,12 @@ _FROM_BASELINE: tuple[Callable[[PlanTable], NDArray[Any]], ...] = (  # most impo
 
 
 def _nothing_legal(
-    context: RuleContext,
-    values: dict[str, Values],
-    examples: Mapping[str, Refused],
-    ruled_out: Mapping[str, int],
+    context: RuleContext, values: dict[str, Values], examples: Mapping[str, Refused]
 ) -> SpecError:
     spec = context.spec
     if spec.space.data is None and values["data"][0] > context.cluster.slots:
         return SpecError("specification", (_no_room(context, values["data"][0]),))
-    if set(ruled_out) == {"global_batch_is_kept"}:
+    if set(examples) == {"global_batch_is_kept"}:
         nearest = _nearest_global_batch(spec.train.global_batch, values)
         fault = Fault(
             path="train.global_batch",
@@ -315,8 +207,6 @@ def _nothing_legal(
         )
         return SpecError("specification", (fault,))
     reasons = [f"{name} ({refused.detail})" for name, refused in examples.items()]
-    if "global_batch_is_kept" in ruled_out:
-        reasons.append("global_batch_is_kept (train.global_batch is not a multiple)")
     fault = Fault(path="space", value="", advice="no plan is legal: " + "; ".join(reasons))
     return SpecError("specification", (fault,))
 

@@ -6,7 +6,6 @@ An expected failure, such as out of memory, is an outcome and not an exception.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
@@ -397,23 +396,6 @@ class TrialRequest:
     def has_long_waits(self) -> bool:
         """True if ranks may wait long for one of them, which compiles or writes a checkpoint."""
         return self.validation or self.plan.compile
-
-    @property
-    def snapshot(self) -> str | None:
-        """Path prefix of the memory snapshot that a GPU rank writes if it runs out of memory.
-
-        None if the specification does not name the study: no snapshot is written.
-        """
-        study = self.spec.study.name
-        if study is None:
-            return None
-        return snapshot_stem(self.spec, study, self.number, self.validation)
-
-
-def snapshot_stem(spec: SweepSpec, study: str, number: int, validation: bool = False) -> str:
-    """Returns the path prefix of memory snapshots of a trial that ran out of GPU memory."""
-    kind = "validation" if validation else "trial"
-    return str(Path(spec.study.folder, study, "snapshots", f"{kind}-{number}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 _ENDED, _RUNG = "ended", "rung"
@@ -81,8 +80,3 @@ class Alarm:
 
     def _key(self, rank: int) -> str:
         return f"plimsoll/alarm/{self._trials}/{rank}"
-
-
-def needs_alarm() -> bool:
-    """Returns True if peers of a failed rank do not wake by themselves."""
-    return dist.get_backend() != "gloo"

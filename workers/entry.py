@@ -56,8 +56,6 @@ def run_trial(request: trial.TrialRequest, worker: Worker) -> trial.Outcome:
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
     outcome = merge_outcomes(_exchanged(ending, worker))
-    is_blamed = isinstance(outcome, trial.OutOfMemory) and outcome.rank == worker.ranks.rank
-    worker.snapshots.settle(request.snapshot, worker.ranks.rank, kept=is_blamed)
     if not isinstance(outcome, _ORDERLY):
         worker.group.abort()  # a peer has dropped its own
     return outcome
@@ -72,8 +70,7 @@ def _attempt(request: trial.TrialRequest, worker: Worker) -> trial.Outcome:
     watch = Stopwatch(worker.runtime)
     try:
         mesh = worker.group.acquire(request.collective_seconds, request.plan)
-        with worker.snapshots.armed(request.snapshot, worker.ranks.rank):
-            return train_and_measure(request, worker, mesh, watch)
+        return train_and_measure(request, worker, mesh, watch)
     except (Exception, SystemExit) as error:  # the one place: every ending is an outcome
         return _ending_of(error, watch.phase, worker)
 

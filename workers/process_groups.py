@@ -27,7 +27,7 @@ from search_spaces.settings.rank_layout import (
     mesh_shape,
     rank_coordinates,
 )
-from workers.alarm import Alarm, needs_alarm
+from workers.alarm import Alarm
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -231,7 +231,7 @@ class TrialGroup:
         self._ranks = ranks
         self._device = device
         self._keeps_shapes = keeps_shapes
-        has_alarm = ranks.control is not None and needs_alarm()
+        has_alarm = ranks.control is not None and dist.get_backend() != "gloo"
         self._alarm = Alarm(ranks.rank, ranks.world_size) if has_alarm else None
         self._group: dist.ProcessGroup | None = None
         self._subgroups: dict[Ranked, dist.ProcessGroup | None] = {}  # None: without this rank

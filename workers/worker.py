@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -16,7 +16,6 @@ from search_spaces.trial import Outcome
 from workers.measure.host_threads import host_threads, use_threads
 from workers.memory.device_runtime import AbstractDeviceRuntime, runtime_for
 from workers.memory.meter import Meter
-from workers.memory.oom import OomSnapshots
 from workers.process_groups import Ranks, TrialGroup
 
 _WARMUP_SIZE = 64
@@ -37,7 +36,6 @@ class Worker:
     meter: Meter
     group: TrialGroup
     announce: Callable[[Outcome], None]
-    snapshots: OomSnapshots = field(default_factory=OomSnapshots)
 
     @property
     def device_name(self) -> str:
@@ -53,9 +51,6 @@ class Worker:
         device = pick_device(spec.cluster.device, ranks.local_rank)
         use_threads(host_threads(device, spec.cluster.cpus_per_worker))
         _load_libraries(device)
-        snapshots = OomSnapshots()
-        if device.type == "cuda":
-            snapshots.watch()
         runtime = runtime_for(device, ranks.local_world_size)
         return cls(
             ranks=ranks,
@@ -64,7 +59,6 @@ class Worker:
             meter=Meter(runtime, spec.memory_limit_bytes),
             group=TrialGroup(ranks, device, keeps_shapes=device.type == "cpu"),
             announce=announce,
-            snapshots=snapshots,
         )
 
 

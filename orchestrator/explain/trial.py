@@ -13,7 +13,6 @@ from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
 from orchestrator.explain.effects import Change, changes
 from orchestrator.search.base import dominated_rows
-from orchestrator.workspace import memory_snapshot_path
 from search_spaces.costs.calibration import Z_95, probability_below
 from search_spaces.errors import StudyError
 from search_spaces.knobs.registry import lossy_knobs
@@ -161,7 +160,6 @@ class TrialExplanation:
         best: Record of the best trial; None if no plan is feasible.
         ratio: Speed over that of the best plan.
         changes: Knobs in which it differs from the best plan.
-        snapshot: Path of torch's snapshot of GPU memory from when it ran out, a pickle.
         note: Reason if nothing could be forecast; empty if it could.
     """
 
@@ -174,7 +172,6 @@ class TrialExplanation:
     ratio: Estimate | None
     changes: tuple[Change, ...]
     shortage: Shortage | None
-    snapshot: str | None
     note: str = ""
 
 
@@ -203,8 +200,6 @@ def explain_trial(
     device_shortage = None
     if isinstance(outcome, OutOfMemory) and outcome.where == "device" and context is not None:
         device_shortage = shortage(record, outcome, context)
-    ran_out = isinstance(outcome, OutOfMemory)
-    snapshot = memory_snapshot_path(state.spec, state.study, record.number) if ran_out else None
     return TrialExplanation(
         study=state.study,
         trial=record,
@@ -215,7 +210,6 @@ def explain_trial(
         ratio=None if best is None or best.plan == record.plan else speedup(record, best),
         changes=() if best is None else changes(best.plan, record.plan),
         shortage=device_shortage,
-        snapshot=None if snapshot is None else str(snapshot),
         note=note,
     )
 

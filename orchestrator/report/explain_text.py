@@ -85,11 +85,6 @@ def trial_sentences(explanation: TrialExplanation, state: SweepState) -> Iterato
     best = 0 if explanation.best is None else explanation.best.number
     if explanation.ratio is not None:
         yield f"it has {ratio_words(explanation.ratio)} the speed of the best plan, trial {best}"
-    if explanation.snapshot is not None:
-        yield (
-            f"PyTorch's memory snapshot from when it ran out: {explanation.snapshot}; view it on"
-            " https://pytorch.org/memory_viz (it is a pickle: load only files that you made)"
-        )
     if explanation.changes:
         yield f"the best plan, trial {best}, has {change_words(explanation.changes)}"
 

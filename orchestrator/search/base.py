@@ -14,7 +14,7 @@ from orchestrator.core.state import SweepState
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
-from search_spaces.plan_table import Candidates, PlanTable, as_candidates
+from search_spaces.plan_table import PlanTable
 from search_spaces.trial import OutOfMemory
 
 
@@ -41,7 +41,7 @@ class AbstractProposer(ABC):
         """
 
 
-def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> Sequence[Plan]:
+def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> PlanTable:
     """Drops plans dominated by one that ran out of memory.
 
     A plan is dominated if it differs from the failed one only in knobs with a known effect on
@@ -50,13 +50,13 @@ def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> Sequen
     Returns:
         The other plans; all of them if every plan is dominated, since dominance is not certain.
     """
-    table = as_candidates(untried).table
+    table = PlanTable.of(untried)
     undominated = np.ones(len(table), dtype=bool)
     for record in records:
         undominated[dominated_rows(table, record)] = False
     if not undominated.any() or undominated.all():
-        return untried
-    return Candidates(table.take(undominated))
+        return table
+    return table.take(undominated)
 
 
 def dominated_rows(table: PlanTable, record: Record) -> NDArray[np.intp]:

@@ -27,7 +27,7 @@ from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.plan import Plan
-from search_spaces.plan_table import Candidates, PlanTable, as_candidates
+from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
 from search_spaces.specification.schema import Sampler, SweepSpec
 
@@ -97,15 +97,15 @@ class OptunaProposer(AbstractProposer):
         return None if sweep.untried.any() else 1.0
 
     def _choose(self, sweep: SweepState) -> Plan:
-        untried = Candidates(self._table.take(sweep.untried))
+        untried = self._table.take(sweep.untried)
         if self._sampler is None or not self._searched:
             return self._random.choice(untried)
         self._update_mirror(sweep.records)
         trial = self._mirror.ask(self._searched)
         params = trial.params
         self._mirror.tell(trial, state=TrialState.FAIL)  # its result arrives as a record
-        candidates = as_candidates(drop_dominated(untried, sweep.records))
-        distances = self._distances(params, candidates.table)
+        candidates = drop_dominated(untried, sweep.records)
+        distances = self._distances(params, candidates)
         nearest = np.flatnonzero(distances <= distances.min() + _TOLERANCE).tolist()
         return candidates[self._random.choice(nearest)]
 

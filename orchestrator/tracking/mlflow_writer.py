@@ -25,7 +25,7 @@ from orchestrator.tracking.mlflow_fields import (
 )
 from orchestrator.tracking.mlflow_store import artifact_uri, check_artifacts, store_uri
 from orchestrator.tracking.mlflow_view import KIND_TAG, VIEW_TAG, view_state
-from orchestrator.workspace import experiment_name, memory_snapshot_path
+from orchestrator.workspace import experiment_name
 from search_spaces.facts import Provenance, provenance_at
 from search_spaces.trial import Fingerprint
 
@@ -201,18 +201,9 @@ class StudyWriter:
             self._client.log_inputs(run_id, [dataset_input(source.data)])
         params = [Param(*param) for param in mlflow_fields.trial_params(record, state).items()]
         self._client.log_batch(run_id, metrics=list(_metrics(record, state)), params=params)
-        if record.outcome.kind == "out_of_memory":
-            self._add_snapshot(run_id, record, state)
         status, end = mlflow_fields.trial_status(record), _ms(record.ended_at)
         # last, because an ended run counts as complete
         self._client.set_terminated(run_id, status, end_time=end)
-
-    def _add_snapshot(self, run_id: str, record: Record, state: SweepState) -> None:
-        file = memory_snapshot_path(
-            state.spec, self._study, record.number, validation=record.validation
-        )
-        if file is not None:
-            self._client.log_artifact(run_id, str(file))
 
     def _run_of(self, record: Record, state: SweepState, source: Provenance | None) -> str:
         if existing := self._runs_by_trial.get(_identity(record)):

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import get_args
 
 import numpy as np
 
-from search_spaces.costs.footprint import Footprint, FusedAttention, Matmul, Part, Pass, Variant
+from search_spaces.costs.footprint import (
+    Extent,
+    Footprint,
+    FusedAttention,
+    Matmul,
+    Part,
+    Pass,
+    Variant,
+)
 from search_spaces.costs.matmul_rates import matmul_rates
 from search_spaces.costs.plan_features import PRECISIONS, STACKS, Counts, Numbers, PlanFeatures
 from search_spaces.hardware.device import Architecture, Device
@@ -223,9 +232,8 @@ def pass_sums(variant: Variant, depth: int, micro_batch: Numbers, tensor: Number
 
 def _extent(traced: Pass, name: str, micro_batch: Numbers, tensor: Numbers) -> Numbers:
     value = getattr(traced, name)
-    if isinstance(value, int):
-        return np.full(len(micro_batch), float(value))
-    amount: Numbers = np.broadcast_to(value.at(micro_batch, tensor), micro_batch.shape)
+    extent = Extent(fixed=value) if isinstance(value, int) else value
+    amount: Numbers = extent.at(micro_batch, tensor)
     return amount
 
 
@@ -233,10 +241,8 @@ def _matmul(
     matmul: Matmul, share: float, micro_batch: Numbers, tensor: Numbers
 ) -> Iterator[Numbers]:
     shape = micro_batch.shape
-    batch, rows, columns, inner = (
-        np.broadcast_to(extent.at(micro_batch, tensor), shape)
-        for extent in (matmul.batch, matmul.rows, matmul.columns, matmul.inner)
-    )
+    extents = (matmul.batch, matmul.rows, matmul.columns, matmul.inner)
+    batch, rows, columns, inner = (extent.at(micro_batch, tensor) for extent in extents)
     calls = share * matmul.count
     yield 2.0 * calls * batch * rows * columns * inner
     yield from (batch, rows, columns, inner)
@@ -253,10 +259,8 @@ def _attention(
     backward: bool,
 ) -> Iterator[Numbers]:
     shape = micro_batch.shape
-    heads, queries, keys = (
-        np.broadcast_to(extent.at(micro_batch, tensor), shape)
-        for extent in (attention.heads, attention.queries, attention.keys)
-    )
+    extents = (attention.heads, attention.queries, attention.keys)
+    heads, queries, keys = (extent.at(micro_batch, tensor) for extent in extents)
     calls = share * attention.count
     flops = (BACKWARD_FLOPS if backward else FORWARD_FLOPS) * (0.5 if attention.causal else 1.0)
     yield flops * calls * heads * queries * keys * attention.head_size
@@ -320,7 +324,7 @@ def row_columns(
 
 def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numbers]:
     def of(part: Part, name: str) -> Numbers:
-        amount: Numbers = np.broadcast_to(getattr(part, name).at(0.0, tensor), tensor.shape)
+        amount: Numbers = getattr(part, name).at(0.0, tensor)
         return amount
 
     blocks = mean_part(variant, depth)
@@ -400,27 +404,20 @@ def _peaks(device: Device) -> Numbers:
 
 def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PartBytes:
     """Returns the bytes of the parts, a row for each micro-batch and tensor degree."""
+    zero = np.zeros(len(micro_batch))
 
-    def of(part: Part, *names: str) -> Numbers:
-        value: object = part
-        for name in names:
-            value = getattr(value, name)
-        amount: Numbers = np.broadcast_to(value.at(micro_batch, tensor), micro_batch.shape)  # type: ignore[attr-defined]
+    def of(part: Part, name: str) -> Numbers:
+        amount: Numbers = attrgetter(name)(part).at(micro_batch, tensor)
         return amount
 
-    def mean(*names: str) -> Numbers:
-        zero = np.zeros(len(micro_batch))
-        return sum((share * of(part, *names) for share, part in mean_part(variant, depth)), zero)
+    def mean(name: str) -> Numbers:
+        return sum((share * of(part, name) for share, part in mean_part(variant, depth)), zero)
 
-    def largest(*names: str) -> Numbers:
-        zero = np.zeros(len(micro_batch))
-        amount: Numbers = np.max(
-            [zero, *(of(kind.part, *names) for kind in variant.blocks)], axis=0
-        )
+    def largest(name: str) -> Numbers:
+        amount: Numbers = np.max([zero, *(of(kind.part, name) for kind in variant.blocks)], axis=0)
         return amount
 
     saved = ((share, part.saved_bytes) for share, part in mean_part(variant, depth))
-    zero = np.zeros(len(micro_batch))
     copies = sum((share * size.at(0.0, tensor) for share, size in saved), zero)
     return PartBytes(
         embedding_saved=of(variant.embedding, "saved_bytes"),
@@ -429,8 +426,8 @@ def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbe
         block_kept=mean("kept_bytes"),
         block_input=mean("input_bytes"),
         head_saved=of(variant.head, "saved_bytes"),
-        block_forward_transient=largest("forward", "transient_bytes"),
-        block_backward_transient=largest("backward", "transient_bytes"),
-        head_forward_transient=of(variant.head, "forward", "transient_bytes"),
-        head_backward_transient=of(variant.head, "backward", "transient_bytes"),
+        block_forward_transient=largest("forward.transient_bytes"),
+        block_backward_transient=largest("backward.transient_bytes"),
+        head_forward_transient=of(variant.head, "forward.transient_bytes"),
+        head_backward_transient=of(variant.head, "backward.transient_bytes"),
     )

@@ -6,7 +6,6 @@ A footprint is a pure value that is saved as JSON; all forecasts are calculated 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -61,8 +60,7 @@ class Peak:
 
     def at(self, micro_batch: Any, tensor: Any = 1) -> Any:
         """Returns the maximum for numbers or arrays, which broadcast."""
-        values = (line.at(micro_batch, tensor) for line in self.lines)
-        return functools.reduce(np.maximum, values, 0.0)
+        return np.max([line.at(micro_batch, tensor) for line in (ZERO, *self.lines)], axis=0)
 
 
 NO_PEAK = Peak()

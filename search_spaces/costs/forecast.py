@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from search_spaces.costs.calibration import Z_95, Calibration, probability_below
 from search_spaces.costs.host_memory import host_bytes, host_share
-from search_spaces.costs.memory import CATEGORIES, STAGES, peak_bytes
+from search_spaces.costs.memory import CATEGORIES, peak_bytes
 from search_spaces.costs.plan_features import STACKS, Counts, Numbers
+from search_spaces.costs.stages import STAGES
 from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload
 from search_spaces.trial import Estimate, PlanForecast

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from search_spaces.costs.memory import STAGES, stage_of, stage_parameters
 from search_spaces.costs.plan_features import STACKS, Flags, Numbers
+from search_spaces.costs.stages import STAGES, stage_of, stage_parameters
 from search_spaces.costs.workload import Workload
 from search_spaces.settings.deepspeed_config import MOST_LIVE
 

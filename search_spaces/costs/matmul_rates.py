@@ -37,7 +37,6 @@ def matmul_rates(
     rows: Numbers | float,
     columns: Numbers | float,
     inner: Numbers | float,
-    aligned: Numbers | float | None = None,
 ) -> Numbers | None:
     """Returns the FLOP/s of a device in products of (rows x inner) times (inner x columns).
 
@@ -52,7 +51,6 @@ def matmul_rates(
         rows: Sizes, which broadcast, as do columns and inner.
         columns: See `rows`.
         inner: See `rows`.
-        aligned: As `alignment` tells; that of columns and inner by default.
 
     Returns:
         FLOP/s of each shape; None if no shape was measured in this precision.
@@ -60,8 +58,6 @@ def matmul_rates(
     own = np.array([point[1:] for point in points if point[0] == precision], dtype=np.float64)
     if not own.size:
         return None
-    if aligned is None:
-        aligned = alignment(columns, inner)
     sizes, logs = np.log2(own[:, :3]), np.log(own[:, 3])
     classes = alignment(own[:, 1], own[:, 2])
     best = classes == classes.max()
@@ -74,7 +70,7 @@ def matmul_rates(
     def factor(share: float) -> float:
         return by_class[max((each for each in by_class if each <= share), default=lowest)]
 
-    factors = np.vectorize(factor, otypes=[float])(aligned)
+    factors = np.vectorize(factor, otypes=[float])(alignment(columns, inner))
     measured: Numbers = np.exp(rates + factors)
     return measured
 

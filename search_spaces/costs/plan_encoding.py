@@ -6,7 +6,6 @@ arXiv:1910.02054, for ZeRO; `search_spaces.settings.render` for what a plan sets
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from search_spaces.plan import Attention
 from search_spaces.plan_table import PlanTable
 from search_spaces.settings.blocks import checkpointed_blocks
 from search_spaces.settings.deepspeed_config import MOST_LIVE
-from search_spaces.settings.pipeline_partition import partition_blocks
+from search_spaces.settings.pipeline_partition import model_stages
 from search_spaces.settings.schedules import SCHEDULES, ScheduleShape
 
 MIB = 2**20
@@ -209,18 +208,12 @@ def _blocks(table: PlanTable, model: ModelFacts, depth: int) -> tuple[Numbers, N
     return blocks[0], blocks[1], blocks[2]
 
 
-@functools.lru_cache(maxsize=1024)
 def _stage_blocks(
     model: ModelFacts, depth: int, ranks: int, shape: ScheduleShape
 ) -> tuple[float, ...]:
     if ranks == 1:
         return (depth, 0.0, depth)
-    stages = partition_blocks(
-        model.block_parameters,
-        stages=ranks * shape.stages_per_rank,
-        before=model.embedding_parameters,
-        after=model.head_parameters,
-    )
+    stages = model_stages(model, ranks * shape.stages_per_rank)
     counts = [
         sum(len(stages[stage]) for stage in shape.stages_of(rank, ranks)) for rank in range(ranks)
     ]

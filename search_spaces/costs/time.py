@@ -15,7 +15,8 @@ from search_spaces.costs.micro_batch import (
     piece_seconds,
     reached_share,
 )
-from search_spaces.costs.plan_features import STACKS, Counts, Flags, Numbers, PlanFeatures
+from search_spaces.costs.plan_features import STACKS, Flags, Numbers, PlanFeatures
+from search_spaces.costs.stages import STAGES, stage_of, stage_parameters
 from search_spaces.costs.workload import Workload
 
 # stacks whose hooks run in Python for each weight with sharded gradients
@@ -26,34 +27,6 @@ _AROUND = (
 TERMS = (*COMPUTING, *_AROUND)
 SCALES = (*COMPUTING_SCALES, *_AROUND)
 """Scales that measurements correct: those of a term, or of a part of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageParameters:
-    """Parameters of a pipeline's slowest rank: a row for each plan."""
-
-    trained: Numbers
-    held: Numbers  # including frozen ones
-
-
-def stage_parameters(
-    work: Workload, n_embedding: Numbers, n_block: Numbers, n_head: Numbers
-) -> StageParameters:
-    """Returns the parameters of these numbers of embeddings, blocks and heads."""
-    rows = work.rows
-    both = n_embedding * n_head  # tied weights exist once if one rank has both ends
-    trained = (
-        n_embedding * rows.embedding_trained
-        + n_block * rows.block_trained
-        + n_head * rows.head_trained
-        - both * rows.tied * (rows.head_trained > 0)
-    )
-    frozen = (
-        n_embedding * rows.embedding_frozen
-        + n_block * rows.block_frozen
-        + n_head * rows.head_frozen
-    )
-    return StageParameters(trained=trained, held=trained + frozen)
 
 
 def _ring(
@@ -72,15 +45,14 @@ def _ring(
 
 
 def data_collectives(
-    work: Workload, coefficients: TimeCoefficients, parameters: StageParameters, computing: Numbers
+    work: Workload, coefficients: TimeCoefficients, split: _SlowestRank
 ) -> tuple[Numbers, Numbers]:
     """Forecasts the communication of data ranks in a step.
 
     Args:
         work: The plans.
         coefficients: Shares of peaks that are reached.
-        parameters: Parameters of the slowest rank.
-        computing: Seconds of computation of a micro-batch.
+        split: The slowest rank.
 
     Returns:
         Seconds per step that are exposed, and seconds that are hidden behind computation.
@@ -94,10 +66,10 @@ def data_collectives(
     share = (shards - 1) / shards
     width = np.where(features.gathered_bytes > 0, features.gathered_bytes, features.weight_bytes)
     calls = features.middle_blocks + features.first_blocks
-    gather = parameters.held * width * share / rate + waits * calls
-    scatter = parameters.trained * features.reduced_bytes * share / rate + waits * calls
+    gather = split.held * width * share / rate + waits * calls
+    scatter = split.trained * features.reduced_bytes * share / rate + waits * calls
     others = (replicas - 1) / replicas
-    average = 2 * parameters.trained * features.reduced_bytes * others / (across * shards)
+    average = 2 * split.trained * features.reduced_bytes * others / (across * shards)
     average = average + np.where(replicas > 1, across_waits * calls, 0.0)
     passes = np.where(features.every_pass, count, 1.0)
     whole = features.weights_sharded
@@ -106,15 +78,15 @@ def data_collectives(
     forward = np.where(whole, gather * in_forward, 0.0)
     near = features.regather_ranks.astype(float)
     near_rate, near_waits = _ring(work, coefficients, near, tensor)
-    again = parameters.held * width * (near - 1) / near / near_rate + near_waits * calls
+    again = split.held * width * (near - 1) / near / near_rate + near_waits * calls
     backward = np.where(whole, again * in_backward, 0.0)
     updated = np.where(~whole & features.optimizer_sharded, gather, 0.0)
     reduced = np.where(
         features.gradients_sharded | features.optimizer_sharded, scatter, 2 * scatter
     )
     reduced = np.where(shards > 1, reduced, 0.0) * passes
-    hides_forward = computing * in_forward / 3
-    hides_backward = computing * passes * 2 / 3
+    hides_forward = split.computing * in_forward / 3
+    hides_backward = split.computing * passes * 2 / 3
     overlaps = features.overlapped & (work.rows.on_cpu == 0)  # a core computes or communicates
     exposed_forward = _exposed(forward, hides_forward, overlaps, coefficients)
     exposed_backward = _exposed(
@@ -182,15 +154,14 @@ def step_terms(
     micro, slopes = (_of_step(work, each, split) for each in (pieces.terms, pieces.slopes))
     features = work.executions
     bubble = np.maximum((split.whole - split.computing) * features.bubble, 0.0)
-    parameters = stage_parameters(work, *split.numbers)
-    exposed, hidden = data_collectives(work, coefficients, parameters, split.computing)
+    exposed, hidden = data_collectives(work, coefficients, split)
     on_cpu = work.rows.on_cpu > 0
     around = {
         "data_collectives": exposed * np.where(on_cpu, coefficients.host_talk, 1.0),
         "pipeline_bubble": np.where(features.pipeline > 1, coefficients.bubble * bubble, 0.0),
         "pipeline_hops": pipeline_hop_seconds(work, coefficients),
-        "optimizer": _update(work, coefficients, parameters.trained),
-        "offload": _offload(work, coefficients, parameters, split.numbers[1])
+        "optimizer": _update(work, coefficients, split.trained),
+        "offload": _offload(work, coefficients, split)
         * np.where(on_cpu, coefficients.host_offload, 1.0),
         "overhead": _overhead(work, coefficients),
     }
@@ -206,9 +177,13 @@ def step_terms(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _SlowestRank:
-    """Pieces on a pipeline's slowest rank, and seconds of a micro-batch: a row for each plan."""
+    """A pipeline's slowest rank, and seconds of a micro-batch: a row for each plan."""
 
-    numbers: tuple[Numbers, Numbers, Numbers]  # of embeddings, blocks and heads
+    embeddings: Numbers  # counts
+    blocks: Numbers
+    heads: Numbers
+    trained: Numbers  # parameters
+    held: Numbers  # the same with frozen ones
     computing: Numbers
     whole: Numbers  # on all ranks together
     recomputed: Numbers
@@ -220,19 +195,30 @@ def _slowest_rank(work: Workload, pieces: PieceSeconds) -> _SlowestRank:
     features, rows = work.executions, work.rows
     repeated = features.recomputed * np.where(features.selective, selective, full)
     block = block + repeated
-    numbers = _slowest(work, embedding, block, head)
+    stages = [stage_of(work, name) for name in STAGES]
+    computing = np.array(
+        [each.embeddings * embedding + each.blocks * block + each.heads * head for each in stages]
+    )
+    slowest = np.where(features.pipeline == 1, 0, np.argmax(computing, axis=0))
+    trained, frozen = zip(*(stage_parameters(work, stage) for stage in stages), strict=True)
+    n_blocks = np.choose(slowest, [stage.blocks for stage in stages]) * 1.0
     return _SlowestRank(
-        numbers=numbers,
-        computing=numbers[0] * embedding + numbers[1] * block + numbers[2] * head,
+        embeddings=np.choose(slowest, [stage.embeddings for stage in stages]),
+        blocks=n_blocks,
+        heads=np.choose(slowest, [stage.heads for stage in stages]),
+        trained=np.choose(slowest, trained),
+        held=np.choose(slowest, trained) + np.choose(slowest, frozen),
+        computing=np.choose(slowest, computing),
         whole=embedding + rows.depth * block + head,
-        recomputed=numbers[1] * repeated,
+        recomputed=n_blocks * repeated,
     )
 
 
 def _of_step(work: Workload, pieces: Numbers, split: _SlowestRank) -> Numbers:
     """Returns seconds per step on the slowest rank, of shape (plans, terms), from pieces'."""
     features = work.executions
-    n_embedding, n_block, n_head = (number[:, None] for number in split.numbers)
+    counts = (split.embeddings, split.blocks, split.heads)
+    n_embedding, n_block, n_head = (number[:, None] for number in counts)
     embedding, block, full, selective, head = (
         pieces[:, index][work.rows.case] for index in range(len(PIECES))
     )
@@ -264,30 +250,6 @@ def _software_factor(work: Workload, coefficients: TimeCoefficients) -> Numbers:
     return jitter * reached_share(stack, rows.measured)
 
 
-def _slowest(
-    work: Workload, e: Numbers, b: Numbers, h: Numbers
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Returns the numbers of embeddings, blocks and heads on a pipeline's slowest rank.
-
-    Args:
-        work: The plans.
-        e: Seconds of the embedding.
-        b: Seconds of a block.
-        h: Seconds of the head.
-    """
-    features = work.executions
-    unsplit = features.pipeline == 1
-    one_end = unsplit | features.v_shaped  # the first rank has the head
-    first = e + features.first_blocks * b + np.where(one_end, h, 0.0)
-    middle = features.middle_blocks * b
-    last = features.last_blocks * b + np.where(one_end, 0.0, h)
-    slowest: Counts = np.where(unsplit, 0, np.argmax(np.stack([first, middle, last]), axis=0))
-    blocks = np.choose(
-        slowest, [features.first_blocks, features.middle_blocks, features.last_blocks]
-    )
-    return (slowest == 0) * 1.0, blocks * 1.0, np.where(one_end, slowest == 0, slowest == 2) * 1.0
-
-
 def _update(work: Workload, coefficients: TimeCoefficients, trained: Numbers) -> Numbers:
     """Forecasts the optimizer on the device, which reads and writes states and weights once."""
     features, rows = work.executions, work.rows
@@ -299,26 +261,24 @@ def _update(work: Workload, coefficients: TimeCoefficients, trained: Numbers) ->
     return np.where(features.optimizer_on_host, 0.0, seconds)
 
 
-def _offload(
-    work: Workload, coefficients: TimeCoefficients, parameters: StageParameters, n_block: Numbers
-) -> Numbers:
+def _offload(work: Workload, coefficients: TimeCoefficients, split: _SlowestRank) -> Numbers:
     """Forecasts the seconds per step of offload: traffic with host and drives, and host updates."""
     features, rows = work.executions, work.rows
     count = features.accumulation.astype(float)
     rate = reached_share(coefficients.pcie_share, rows.measured) * rows.pcie
-    updated = parameters.trained / np.where(features.optimizer_sharded, features.shards, 1)
+    updated = split.trained / np.where(features.optimizer_sharded, features.shards, 1)
     states = updated * (features.reduced_bytes + features.weight_bytes) / rate
     touched = updated * (2 * features.state_bytes + 2 * features.gradient_bytes)
     host_rate = reached_share(coefficients.host_update_share, rows.measured) * rows.host_bandwidth
     states = states + touched / host_rate
     drive = np.where(features.on_nvme, 2 * updated * features.state_bytes / rows.nvme, 0.0)
-    frozen = parameters.held - parameters.trained
-    held = parameters.trained * features.weight_bytes + frozen * features.frozen_bytes
+    frozen = split.held - split.trained
+    held = split.trained * features.weight_bytes + frozen * features.frozen_bytes
     held = held / np.where(features.weights_sharded, features.shards, 1)
     in_forward, in_backward = _gathers(features)
     weights = (in_forward + in_backward) * held / rate
     inputs = work.parts.block_input[rows.case] * features.filled / features.longest_filled
-    activations = 2 * count * n_block * features.recomputed * inputs / rate
+    activations = 2 * count * split.blocks * features.recomputed * inputs / rate
     return (
         np.where(features.optimizer_on_host, states + drive, 0.0)
         + np.where(features.weights_on_host, weights, 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -34,23 +33,18 @@ def find_device(name: str, *, folder: Path | None = None) -> Device:
     """
     paths = sorted((user_folder() if folder is None else folder).glob("*.yaml"))
     user_devices = tuple(device for path in paths for device in load_device_file(path))
-    device = _matching(name, user_devices) or _matching(name, catalogue())
-    if device is None:
-        known = ((each.name, each.aliases) for each in (*user_devices, *catalogue()))
-        raise unknown_device(name, known)
-    return device
+    return _matching(name, user_devices) or known_device(name, beside=user_devices)
 
 
-def known_device(name: str) -> Device:
+def known_device(name: str, *, beside: tuple[Device, ...] = ()) -> Device:
     """Returns the device with a name from the catalogue, without the user's files.
 
     Raises:
-        DeviceError: If the catalogue does not have it; names the closest ones.
+        DeviceError: If the catalogue does not have it; names the closest ones, and those `beside`.
     """
-    device = _matching(name, catalogue())
-    if device is None:
-        raise unknown_device(name, ((each.name, each.aliases) for each in catalogue()))
-    return device
+    if (device := _matching(name, catalogue())) is not None:
+        return device
+    raise unknown_device(name, ((each.name, each.aliases) for each in (*beside, *catalogue())))
 
 
 def load_device_file(path: Path) -> tuple[Device, ...]:
@@ -87,15 +81,9 @@ def user_folder() -> Path:
     return Path(config).expanduser() / "plimsoll" / "devices"
 
 
-def _matching(name: str, devices: Iterable[Device]) -> Device | None:
+def _matching(name: str, devices: tuple[Device, ...]) -> Device | None:
     """Returns the device with this name, or else the one with this alias."""
-    words, candidates = words_of(name), tuple(devices)
-    if not words:
-        return None
-    for device in candidates:
-        if words_of(device.name) == words:
-            return device
-    for device in candidates:
-        if any(words_of(alias) == words for alias in device.aliases):
-            return device
-    return None
+    words = words_of(name)
+    spellings = [(words_of(each.name), each) for each in devices]
+    spellings += [(words_of(alias), each) for each in devices for alias in each.aliases]
+    return next((each for spelling, each in spellings if words and spelling == words), None)

@@ -51,10 +51,8 @@ def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...
     devices: dict[str, Device] = {}
     for path, entry in _entries(tree or {}, faults):
         whole, complete = _merged(entry, path, devices, lookup, faults)
-        entry_faults = [*_key_faults(whole, path), *_type_faults(whole, path)]
-        if complete:
-            entry_faults += _missing_faults(whole, path)
         reported = {fault.path for fault in faults}
+        entry_faults = _entry_faults(whole, path, complete=complete)
         faults += [fault for fault in entry_faults if fault.path not in reported]
         if not faults:
             device = _validator().validate_python(_with_tuples(whole))
@@ -173,35 +171,27 @@ def _merged_sources(own: Entry, base: Device) -> Any:
     return merged
 
 
-def _key_faults(whole: Entry, path: str) -> Iterator[Fault]:
-    for key, value in whole.items():
-        if key not in FIELDS:
-            near = difflib.get_close_matches(key, FIELDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(FIELDS)}"
-            yield _fault(f"{path}{key}", value, f"no such key; {hint}")
+def _entry_faults(whole: Entry, path: str, *, complete: bool) -> Iterator[Fault]:
+    """Yields the faults of a device; it may lack keys unless it is `complete`."""
     sources = whole.get("sources")
     for source, fields in sources.items() if isinstance(sources, dict) else ():
         for field in fields if isinstance(fields, list) else ():
             if field not in FIELDS:
                 yield _fault(f"{path}sources.{source}", field, "is not a field of a device")
-
-
-def _missing_faults(whole: Entry, path: str) -> Iterator[Fault]:
-    for name in REQUIRED:
-        if name not in whole:
-            advice = "is missing; use `based_on: NAME` to take missing keys from a known device"
-            yield _fault(f"{path}{name}", None, advice)
-
-
-def _type_faults(whole: Entry, path: str) -> Iterator[Fault]:
-    fields = {key: value for key, value in whole.items() if key in FIELDS}
     try:
-        _validator().validate_python(_with_tuples(fields))
+        _validator().validate_python(_with_tuples(whole))
     except ValidationError as error:
-        missing = {name for name in REQUIRED if name not in whole}
+        kinds = {str(detail["loc"][0]): detail["type"] for detail in error.errors()}
         for fault in schema_faults(error):
-            if fault.path not in missing:
-                yield dataclasses.replace(fault, path=f"{path}{fault.path}")
+            kind, advice = kinds.get(fault.path), fault.advice
+            if kind == "missing":
+                advice = "is missing; use `based_on: NAME` to take missing keys from a known device"
+            elif kind == "unexpected_keyword_argument":
+                near = difflib.get_close_matches(fault.path, FIELDS, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(FIELDS)}"
+                advice = f"no such key; {hint}"
+            if complete or kind != "missing":
+                yield dataclasses.replace(fault, path=f"{path}{fault.path}", advice=advice)
 
 
 def _with_tuples(value: Entry) -> Entry:

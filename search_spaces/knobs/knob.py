@@ -45,8 +45,6 @@ class Knob:
         memory: 1 if a larger value never takes less memory, -1 if it never takes more, 0 if the
             direction is unknown.
         forecast: False if forecasts do not depend on the knob, so that only trials tell its effect.
-        set_in: What a new value needs: other processes, which read it at their start; another
-            group of ranks; or the model built anew.
         label: Word in tables for a value that is not the default, with {} for the value; empty if
             `orchestrator.report.labels` words it together with other knobs.
     """
@@ -63,7 +61,6 @@ class Knob:
     lossy_values: str = ""
     memory: Literal[-1, 0, 1] = 0
     forecast: bool = True
-    set_in: Literal["process", "group", "model"] = "model"
     label: str = ""
 
     def values(self, choice: DomainContext) -> Values:

@@ -21,7 +21,6 @@ PARALLELISM = (
         " `model.tensor_plan`, transformers' plan or Plimsoll's, with embedding and head if they"
         " divide; `deepspeed` by AutoTP, for architectures that train with it",
         default=search_defaults.tensor_degrees,
-        set_in="group",
     ),
     Knob(
         name="sequence_parallel",
@@ -41,7 +40,6 @@ PARALLELISM = (
         engines="torch",
         default=search_defaults.pipeline_degrees,
         depends_on=("engine", "tensor"),
-        set_in="group",
     ),
     Knob(
         name="pipeline_schedule",
@@ -64,7 +62,6 @@ PARALLELISM = (
         does="takes its share of every step's samples, and averages gradients over the data ranks",
         default=search_defaults.data_degrees,
         depends_on=("tensor", "pipeline"),
-        set_in="group",
     ),
     Knob(
         name="zero_stage",

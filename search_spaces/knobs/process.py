@@ -26,7 +26,6 @@ PROCESS = (
         trades="less fragmentation and retained memory, against more work in the allocator",
         does="sets environment variables, which needs a new worker group",
         forecast=False,
-        set_in="process",
         label="{}",
     ),
 )

@@ -17,11 +17,6 @@ from search_spaces.specification.schema import SweepSpec
 KNOBS: tuple[Knob, ...] = (*PARALLELISM, *MEMORY, *COMPUTATION, *COMMUNICATION, *PROCESS)
 
 
-def is_lossless(plan: Plan, spec: SweepSpec) -> bool:
-    """Returns True if the plan trains exactly as the specification says, numerics included."""
-    return not lossy_knobs(plan, spec)
-
-
 def computes_exactly(plan: Plan, spec: SweepSpec) -> bool:
     """Returns True if the plan is lossless but for its micro-batch, which is another loss."""
     return set(lossy_knobs(plan, spec)) <= {"micro_batch"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from search_spaces.facts import StepFindings
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
-from search_spaces.settings.pipeline_partition import partition_blocks
+from search_spaces.settings.pipeline_partition import model_stages
 from search_spaces.settings.schedules import SCHEDULES
 
 
@@ -175,15 +175,7 @@ def prefetch_ends_with_the_blocks(plan: Plan, context: RuleContext) -> str | Non
     stages = plan.pipeline * SCHEDULES[plan.pipeline_schedule].stages_per_rank
     if plan.prefetch_blocks == 0 or stages > max(model.blocks, 1):
         return None  # another rule refuses such pipelines
-    longest = model.blocks
-    if stages > 1:
-        partition = partition_blocks(
-            model.block_parameters,
-            stages=stages,
-            before=model.embedding_parameters,
-            after=model.head_parameters,
-        )
-        longest = max(map(len, partition))
+    longest = max(map(len, model_stages(model, stages))) if stages > 1 else model.blocks
     if plan.prefetch_blocks <= longest:
         return None
     return (

@@ -6,17 +6,13 @@ import contextlib
 import errno
 import os
 import re
-import select
 import stat
-import time
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
 MIB = 1 << 20
 DOCUMENT_BYTES, LOG_BYTES = 256 * MIB, 512 * MIB  # far more than any has
-_PIPE_SECONDS = 10.0  # for what is no regular file, such as a pipe of the shell
-_MODE = 0o666  # narrowed by the umask
 _MOST_FILES = 10_000  # of a folder to look at
 
 
@@ -88,7 +84,7 @@ def file_stamp(path: str | Path) -> tuple[int, int]:
 
 
 def read_bounded(path: Path, most_bytes: int) -> bytes:
-    """Reads a whole file, pipe or device, as far as it ends.
+    """Reads a whole file, pipe or device.
 
     Args:
         path: The file.
@@ -96,36 +92,15 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 
     Raises:
         FileTooLarge: If it holds more.
-        OSError: If it cannot be read, or a pipe does not end within 10 s.
+        OSError: If it cannot be read.
         ValueError: If the path is none.
     """
-    # a pipe without a writer would not open
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if stat.S_ISDIR(os.fstat(file).st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        content = bytearray()
-        until = time.monotonic() + _PIPE_SECONDS
-        while len(content) <= most_bytes:
-            part = _next(file, min(most_bytes + 1 - len(content), MIB), until, path)
-            if not part:
-                return bytes(content)
-            content += part
-    finally:
-        os.close(file)
+    with os.fdopen(_opened(path, os.O_RDONLY), "rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) <= most_bytes:
+        return content
     size = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes} bytes"
     raise FileTooLarge(errno.EFBIG, f"it is larger than {size}", str(path))
-
-
-def _next(file: int, count: int, until: float, path: Path) -> bytes:
-    while True:
-        try:
-            return os.read(file, count)
-        except BlockingIOError:
-            wait = until - time.monotonic()
-            if wait <= 0 or not select.select([file], [], [], wait)[0]:
-                reason = f"it did not end within {_PIPE_SECONDS:.0f} s"
-                raise TimeoutError(errno.ETIMEDOUT, reason, str(path)) from None
 
 
 def write_durably(path: Path, content: bytes | str) -> None:
@@ -139,19 +114,19 @@ def write_durably(path: Path, content: bytes | str) -> None:
     """
     content = content.encode() if isinstance(content, str) else content
     target = real_path(path) if path.is_symlink() else path
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        mode = stat.S_IFREG
-    if not stat.S_ISREG(mode):
-        _write(os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), content)
+    old = target.stat().st_mode if target.exists() else None
+    if old is not None and not stat.S_ISREG(old):
+        with os.fdopen(_opened(target, os.O_WRONLY), "wb") as device:
+            device.write(content)
         return
     new = target.with_name(f".plimsoll-{uuid4().hex[:8]}.new")
     try:
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-        if stat.S_IMODE(mode):
-            os.fchmod(file, stat.S_IMODE(mode))
-        _write(file, content, sync=True)
+        with new.open("xb") as file:
+            if old is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(old))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         new.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -182,14 +157,8 @@ def sync_folder(folder: Path) -> None:
             os.close(file)
 
 
-def _write(file: int, content: bytes, *, sync: bool = False) -> None:
-    with os.fdopen(file, "wb", buffering=0) as opened:
-        written = 0
-        while written < len(content):
-            written += opened.write(content[written:]) or _full()
-        if sync:
-            os.fsync(file)
-
-
-def _full() -> int:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _opened(path: Path, access: int) -> int:
+    """Opens what exists; a pipe that nobody uses at its other end is not waited for."""
+    file = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(file, True)
+    return file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -40,19 +39,15 @@ class Input:
         """The path in the exported specification: relative to the folder, or absolute."""
         return f"{INPUTS}/{self.name}" if self.carried else self.source
 
-    def candidates(self, folder: Path) -> Iterator[Path]:
-        """Yields the possible paths of the input, in search order."""
-        if inputs_folder := os.environ.get(INPUTS_VARIABLE):
-            yield Path(inputs_folder).expanduser().resolve() / self.name
-        yield folder.resolve() / self.path
-
     def locate(self, folder: Path) -> Path:
         """Returns the path of the input.
 
         Raises:
             UserError: If it is missing; names the paths searched and how to set another one.
         """
-        candidates = list(self.candidates(folder))
+        candidates = [folder.resolve() / self.path]
+        if inputs_folder := os.environ.get(INPUTS_VARIABLE):
+            candidates.insert(0, Path(inputs_folder).expanduser().resolve() / self.name)
         for candidate in candidates:
             if candidate.exists():
                 return candidate

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
+
+from search_spaces.facts import ModelFacts
 
 StageBlocks = tuple[int, ...]  # indices of the blocks of one stage, in order
 
@@ -41,29 +43,24 @@ def partition_blocks(
         end: (load(0, end), (0,)) for end in range(1, count + 1)
     }
     for stage in range(2, stages + 1):
-        lightest = {
-            end: _lightest(lightest, end, range(stage - 1, end), load)
-            for end in range(stage, count + 1)
-        }
-    cuts = (*lightest[count][1], count)
-    return tuple(tuple(range(first, end)) for first, end in pairwise(cuts))
+        before_cut = lightest
+        lightest = {}
+        for end in range(stage, count + 1):
+            heaviest, cuts, cut = min(
+                (max(before_cut[cut][0], load(cut, end)), before_cut[cut][1], cut)
+                for cut in range(stage - 1, end)
+            )
+            lightest[end] = (heaviest, (*cuts, cut))
+    ends = (*lightest[count][1], count)
+    return tuple(tuple(range(first, end)) for first, end in pairwise(ends))
 
 
-def _lightest(
-    before: dict[int, tuple[int, StageBlocks]],
-    end: int,
-    cuts: range,
-    load: Callable[[int, int], int],
-) -> tuple[int, StageBlocks]:
-    """Returns the best partition among the possible first blocks of the last stage.
-
-    A later first block makes the last stage lighter and the stages before it heavier, so only the
-    cuts next to the crossing of the two loads can be best.
-    """
-    crossing = bisect_left(cuts, True, key=lambda cut: before[cut][0] >= load(cut, end))
-    near = [cuts[at] for at in (crossing - 1, crossing) if 0 <= at < len(cuts)]
-    least = min(max(before[cut][0], load(cut, end)) for cut in near)
-    # equally good cuts are adjacent: from the first light last stage to the last light rest
-    first = bisect_left(cuts, True, key=lambda cut: load(cut, end) <= least)
-    stop = bisect_left(cuts, True, key=lambda cut: before[cut][0] > least)
-    return min((least, (*before[cut][1], cut)) for cut in cuts[first:stop])
+@functools.lru_cache(maxsize=256)
+def model_stages(model: ModelFacts, stages: int) -> tuple[StageBlocks, ...]:
+    """Cuts a model's blocks, with its embedding and head at the ends: see `partition_blocks`."""
+    return partition_blocks(
+        model.block_parameters,
+        stages=stages,
+        before=model.embedding_parameters,
+        after=model.head_parameters,
+    )

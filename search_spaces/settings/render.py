@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Compression, Optimizer, Plan, Precision, Schedule
 from search_spaces.settings.blocks import BlockSettings, render_blocks
-from search_spaces.settings.pipeline_partition import StageBlocks, partition_blocks
+from search_spaces.settings.pipeline_partition import StageBlocks, model_stages
 from search_spaces.settings.schedules import SCHEDULES
 
 Environment = tuple[tuple[str, str], ...]  # names and values
@@ -174,16 +174,11 @@ def averages_after_step(plan: Plan) -> bool:
 
 
 def _pipeline(plan: Plan, model: ModelFacts) -> PipelineSettings:
-    stages = partition_blocks(
-        model.block_parameters,
-        stages=plan.pipeline * SCHEDULES[plan.pipeline_schedule].stages_per_rank,
-        before=model.embedding_parameters,
-        after=model.head_parameters,
-    )
+    stages = plan.pipeline * SCHEDULES[plan.pipeline_schedule].stages_per_rank
     return PipelineSettings(
         ranks=plan.pipeline,
         schedule=plan.pipeline_schedule,
-        stages=stages,
+        stages=model_stages(model, stages),
         micro_batches=plan.accumulation,
         average_mib=plan.bucket_mib if averages_after_step(plan) and plan.data > 1 else None,
     )

@@ -25,6 +25,7 @@ _ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than": lambda context: f"must be above {_number(context['gt'])}",
     "less_than_equal": lambda context: f"must be {_number(context['le'])} or less",
     "less_than": lambda context: f"must be below {_number(context['lt'])}",
+    "too_short": lambda _: "give at least one value, or remove the key",
     "string_too_short": lambda _: "must not be empty",
     "string_too_long": lambda context: f"must have at most {context['max_length']} characters",
     "int_type": lambda _: "must be a whole number",

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic.json_schema import GenerateJsonSchema
+
 from search_spaces.specification.schema import SweepSpec
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SECTIONS = "#/$defs/"
+
+
+class _Untitled(GenerateJsonSchema):
+    """Leaves out the titles of keys, which repeat them."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
 
 
 def json_schema() -> dict[str, Any]:
@@ -18,7 +27,7 @@ def json_schema() -> dict[str, Any]:
     defaults, and a list of values to search has at least one. Constraints between keys, such as a
     price for `samples_per_price`, are left to `plimsoll check`.
     """
-    schema: dict[str, Any] = _without_titles(SweepSpec.model_json_schema())
+    schema = SweepSpec.model_json_schema(schema_generator=_Untitled)
     definitions = schema["$defs"]
     for section in (schema, *definitions.values()):
         section["properties"] = {
@@ -30,8 +39,6 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [{"type": "string", "minLength": 1}, {"$ref": f"{_SECTIONS}ModelSpec"}],
         "description": definitions["ModelSpec"]["description"],
     }
-    for knob in definitions["SpaceSpec"]["properties"].values():
-        knob["anyOf"][0]["minItems"] = 1
     definitions["DataSpec"]["properties"]["lengths"]["propertyNames"] = {
         "pattern": "^[1-9][0-9_]*$"
     }
@@ -44,16 +51,3 @@ def _nullable(value: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str
     section = definitions[value["$ref"].removeprefix(_SECTIONS)]
     description = value.get("description") or section.get("description", "")
     return {"anyOf": [{"$ref": value["$ref"]}, {"type": "null"}], "description": description}
-
-
-def _without_titles(node: Any) -> Any:
-    """Removes the titles, which repeat the keys; a property may be called `title`."""
-    if isinstance(node, dict):
-        return {
-            key: {name: _without_titles(value) for name, value in child.items()}
-            if key in ("properties", "$defs")
-            else _without_titles(child)
-            for key, child in node.items()
-            if key != "title"
-        }
-    return [_without_titles(child) for child in node] if isinstance(node, list) else node

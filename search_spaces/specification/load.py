@@ -7,7 +7,6 @@ directory, and shells complete such paths.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from search_spaces.errors import Fault, SpecError
 from search_spaces.safety.redaction import without_password
 from search_spaces.specification.error_messages import format_value, schema_faults, stray_booleans
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.specification.sections import SpecSection, section_of
+from search_spaces.specification.sections import section_of
 from search_spaces.specification.trainer_configs.document import recognized_trainer
 from search_spaces.specification.yaml_reader import SpecDumper, read_tree, yaml_text
 
@@ -29,13 +28,6 @@ FLAG = "--set"
 _BY_NAME, _NAME = "model", "name"  # `model: gpt2` stands for `model: {name: gpt2}`
 ADDRESS_KEYS = (("study", "storage"), ("tracking", "uri"))  # keys that may hold a password
 MAX_NAME_LENGTH = 128  # that of `StudySpec.name`
-
-
-def known_keys() -> Iterator[str]:
-    """Yields every key of a specification with its sections, as `train.global_batch`."""
-    for name, field in SweepSpec.model_fields.items():
-        section = section_of(field)
-        yield from [name] if section is None else _keys_below(section, name)
 
 
 def override(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -46,31 +38,34 @@ def override(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any
         overrides: `KEY=VALUE`, such as `train.global_batch=64`; the value is read as YAML.
 
     Returns:
-        A new tree.
+        A new tree, in which the schema finds unknown keys.
 
     Raises:
-        SpecError: If an override is not KEY=VALUE, its key unknown or its value invalid YAML.
+        SpecError: If an override is not KEY=VALUE or its value invalid YAML.
     """
     changed = dict(tree)
     for text in overrides:
         key, value = _parsed(text)
-        _check_key(key)
         _set(changed, key.split("."), value)
     return changed
 
 
-def mark_overrides(faults: Iterable[Fault], overrides: Sequence[str]) -> Iterator[Fault]:
-    """Yields the faults, with `--set` in front of those in values from the command line."""
+def mark_overrides(
+    faults: Iterable[Fault], overrides: Sequence[str], tree: Mapping[str, Any]
+) -> Iterator[Fault]:
+    """Yields the faults, with `--set` in front of those that the file's `tree` does not have."""
     keys = tuple(text.partition("=")[0].strip() for text in overrides)
     for fault in faults:
         overridden = any(re.match(rf"{re.escape(key)}(?![\w-])", fault.path) for key in keys)
-        yield replace(fault, path=f"{FLAG} {fault.path}") if overridden else fault
+        above = any(key.startswith(f"{fault.path}.") for key in keys)
+        marked = overridden or (above and not _has(tree, fault.path.split(".")))
+        yield replace(fault, path=f"{FLAG} {fault.path}") if marked else fault
 
 
-def _keys_below(section: type[SpecSection], path: str) -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        below = section_of(field)
-        yield from [f"{path}.{name}"] if below is None else _keys_below(below, f"{path}.{name}")
+def _has(tree: Any, parts: Sequence[str]) -> bool:
+    if not parts:
+        return True
+    return isinstance(tree, Mapping) and parts[0] in tree and _has(tree[parts[0]], parts[1:])
 
 
 def _parsed(text: str) -> tuple[str, Any]:
@@ -83,35 +78,6 @@ def _parsed(text: str) -> tuple[str, Any]:
         reason = faults[0].advice if faults else "holds more than one value"
         raise _refusal(key, f"{format_value(value)} {reason}")
     return key, tree["value"]
-
-
-def _check_key(key: str) -> None:
-    """Rejects a key that no section has; keys inside a value, as of `model.config`, are free."""
-    if key == _BY_NAME:
-        return
-    section: type[SpecSection] = SweepSpec
-    parts = key.split(".")
-    for depth, part in enumerate(parts):
-        field = section.model_fields.get(part)
-        if field is None:
-            raise _refusal(key, _unknown(section, parts[:depth], part))
-        below = section_of(field)
-        if below is None:
-            return
-        section = below
-    keys = ", ".join(section.model_fields)
-    raise _refusal(key, f"is a section; set one of its keys: {keys}")
-
-
-def _unknown(section: type[SpecSection], parents: Sequence[str], part: str) -> str:
-    siblings = list(section.model_fields)
-    near = difflib.get_close_matches(part, siblings, n=1)
-    elsewhere = [key for key in known_keys() if key.rpartition(".")[2] == part]
-    prefix = "".join(f"{name}." for name in parents)
-    hints = [f"did you mean {prefix}{near[0]}?"] if near else []
-    hints += [f"it exists as {' and as '.join(elsewhere)}"] if elsewhere else []
-    where = f"the keys of {'.'.join(parents)}" if parents else "the sections"
-    return "; ".join(["no such key", *hints, f"{where} are {', '.join(siblings)}"])
 
 
 def _set(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
@@ -164,7 +130,7 @@ def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> Swee
     try:
         return _validated(filled, source=source, syntax_faults=faults)
     except SpecError as error:
-        raise SpecError(source, tuple(mark_overrides(error.faults, overrides))) from None
+        raise SpecError(source, tuple(mark_overrides(error.faults, overrides, tree))) from None
 
 
 def with_budget(

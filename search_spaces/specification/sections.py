@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import chain
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -135,18 +135,6 @@ class ClusterSpec(SpecSection):
         min_length=1,
         description="folder on each node's NVMe drive, for offloaded state",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_kind_of_node(cls, value: Any) -> Any:
-        if isinstance(value, dict) and (
-            "accelerators" in value or isinstance(value.get("accelerator"), list | dict)
-        ):
-            raise ValueError(
-                "a sweep uses one kind of node: set accelerator to Ray's name for it, and run a"
-                " sweep for each kind"
-            )
-        return value
 
     def ranks_of(self, slots: int) -> int:
         """Returns the ranks per plan on a cluster with `slots` slots."""

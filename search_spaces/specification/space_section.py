@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, create_model
 
 from search_spaces.plan import COUNTS, Plan
 from search_spaces.specification.sections import Count, SpecSection
@@ -22,13 +22,6 @@ class KnobValues(SpecSection):
 
         def __getattr__(self, name: str) -> tuple[Any, ...] | None: ...
 
-    @model_validator(mode="after")
-    def _no_empty_lists(self) -> Self:
-        empty = [name for name in type(self).model_fields if getattr(self, name) == ()]
-        if empty:
-            raise ValueError(f"{', '.join(empty)}: give at least one value, or remove the key")
-        return self
-
 
 def _keys() -> Iterator[tuple[str, Any]]:
     """Yields each field of a plan that can be searched: a list of its type, with its description.
@@ -38,7 +31,8 @@ def _keys() -> Iterator[tuple[str, Any]]:
     for name, hint in get_type_hints(Plan, include_extras=True).items():
         if annotated := getattr(hint, "__metadata__", ()):
             values = GenericAlias(tuple, (_value_type(name, get_args(hint)[0]), ...))
-            yield name, (values | None, Field(default=None, description=annotated[0]))
+            field = Field(default=None, min_length=1, description=annotated[0])
+            yield name, (values | None, field)
 
 
 def _value_type(name: str, hint: Any) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.plan import Plan
-from search_spaces.plan_table import Candidates, PlanTable, as_candidates, group
+from search_spaces.plan_table import PlanTable, group
 from tests.plans import ddp_plan
 
 PLANS = st.lists(
@@ -62,23 +62,23 @@ def test_takes_rows_by_mask_or_index(plans: list[Plan], mask: list[bool]) -> Non
     assert list(table.take(kept)) == list(table.take(np.flatnonzero(kept))) == expected
 
 
-def test_candidates_are_a_sequence_of_plans() -> None:
+def test_a_table_is_a_sequence_of_plans() -> None:
     plans = [ddp_plan(data=data) for data in (1, 2, 3, 4)]
-    candidates = as_candidates(plans)
+    candidates = PlanTable.of(plans)
 
     assert candidates == plans
     assert candidates != plans[:3]
     assert candidates != [*plans[:3], ddp_plan(data=9)]
     assert (candidates[0], candidates[-1]) == (plans[0], plans[-1])
-    assert isinstance(candidates[1:3], Candidates)
+    assert isinstance(candidates[1:3], PlanTable)
     assert candidates[1:3] == plans[1:3]
     assert candidates[::-1] == plans[::-1]
     assert candidates.index(plans[2]) == 2
     assert plans[2] in candidates
     assert replace(plans[2], compile=True) not in candidates
     assert "a word" not in candidates
-    assert as_candidates(candidates) is candidates
-    assert as_candidates([]) == ()
+    assert PlanTable.of(candidates) is candidates
+    assert PlanTable.of([]) == ()
     with pytest.raises(IndexError):
         candidates[4]
 

@@ -28,7 +28,7 @@ import transformers
 
 from orchestrator.report.reasons import outcome_sentence
 from search_spaces.facts import ClusterFacts
-from search_spaces.knobs.registry import KNOBS, is_lossless
+from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.knobs.search_defaults import DomainContext
 from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
@@ -251,7 +251,7 @@ def run_plan(group: Group, model: str, plan: Plan, reference: tuple[float, ...])
     fault: str | None = None
     if not isinstance(outcome, Measured):
         fault = f"{outcome_sentence(outcome)}\n{getattr(outcome, 'trace', '')}"
-    elif is_lossless(plan, spec):
+    elif not lossy_knobs(plan, spec):
         apart = [
             abs(mine - theirs) / theirs
             for mine, theirs in zip(outcome.losses, reference, strict=True)
@@ -309,7 +309,7 @@ def _summary(drawn: Iterable[Drawn], seed: int) -> dict[str, Any]:
         "seed": seed,
         "ended": dict(Counter(one.outcome.kind for one in drawn)),
         "compared_with_the_reference": sum(
-            is_lossless(one.plan, spec_of(one.model)) for one in drawn
+            not lossy_knobs(one.plan, spec_of(one.model)) for one in drawn
         ),
         "faults": [f"{one.model} {_told(one.plan)}: {one.fault}" for one in drawn if one.fault],
         "models": dict(Counter(one.model for one in drawn)),

@@ -61,18 +61,21 @@ def deal_samples(
             f"got {len(numbers)} samples and {len(lengths)} lengths, the plan takes"
             f" {plan.global_batch}"
         )
-    order = list(range(len(numbers)))
+    order = np.arange(len(numbers))
     if plan.batching == "grouped":
-        order.sort(key=lambda index: -lengths[index])
-    by_rank: list[list[SampleNumbers]] = [[] for _ in range(plan.data)]
-    for micro in range(plan.accumulation):
-        start = micro * plan.data * plan.micro_batch
-        for turn in range(plan.data):
-            chunk = order[start + turn * plan.micro_batch : start + (turn + 1) * plan.micro_batch]
-            is_reversed = plan.batching == "grouped" and micro % 2
-            rank = plan.data - 1 - turn if is_reversed else turn
-            by_rank[rank].append(tuple(numbers[index] for index in chunk))
-    return tuple(map(tuple, by_rank))
+        order = np.argsort(-np.asarray(lengths), kind="stable")
+    dealt = _turned(order.reshape(plan.accumulation, plan.data, plan.micro_batch), plan)
+    return tuple(
+        tuple(tuple(numbers[index] for index in chunk) for chunk in rank)
+        for rank in dealt.swapaxes(0, 1).tolist()
+    )
+
+
+def _turned(dealt: NDArray[Any], plan: Plan) -> NDArray[Any]:
+    """Reverses the order of ranks in each second micro-batch of grouped batching."""
+    if plan.batching == "grouped":
+        dealt[1::2] = dealt[1::2, ::-1].copy()
+    return dealt
 
 
 def step_samples(lengths: Lengths, step: int, global_batch: int, seed: int) -> tuple[int, ...]:
@@ -128,9 +131,7 @@ def _epoch_work(
         tokens = dealt.sum(axis=-1)
     else:
         tokens = plan.micro_batch * -(-dealt.max(axis=-1) // multiple) * multiple
-    if plan.batching == "grouped":  # as `deal_samples` has it
-        tokens[:, 1::2] = tokens[:, 1::2, ::-1]
-    work: NDArray[np.int64] = tokens.sum(axis=1).max(axis=1)
+    work: NDArray[np.int64] = _turned(tokens.transpose(1, 2, 0), plan).sum(axis=0).max(axis=0)
     return work
 
 

@@ -8,7 +8,7 @@ import itertools
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -88,10 +88,11 @@ class _Steps(TorchDataset["StepBatches | _Failure"]):
         self._source, self._plan, self._rank = source, plan, rank
 
     def __getitem__(self, step: int) -> StepBatches | _Failure:
-        with _ErrorCapture() as capture:
+        failures: list[_Failure] = []
+        with contextlib.ExitStack[bool]() as stack:
+            stack.push(partial(_capture, failures))
             return self._source.step(self._plan, self._rank, step)
-        assert capture.failure is not None
-        return capture.failure
+        return failures[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,26 +110,18 @@ class _Failure:
         raise type(self.name, (base,), {})(self.text) from RuntimeError(self.trace)
 
 
-class _ErrorCapture(contextlib.AbstractContextManager["_ErrorCapture"]):
-    """Captures any error raised inside; `workers.entry` classifies it in the rank."""
-
-    failure: _Failure | None = None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        if not isinstance(error, Exception | SystemExit):
-            return False
-        self.failure = _Failure(
-            name=type(error).__name__,
-            text=str(error),
-            trace="".join(traceback.format_exception(error)),
-            of_memory=isinstance(error, MemoryError),
-        )
-        return True
+def _capture(failures: list[_Failure], _: object, error: object, __: object) -> bool:
+    """Captures any error; `workers.entry` classifies it in the rank."""
+    if not isinstance(error, Exception | SystemExit):
+        return False
+    failure = _Failure(
+        name=type(error).__name__,
+        text=str(error),
+        trace="".join(traceback.format_exception(error)),
+        of_memory=isinstance(error, MemoryError),
+    )
+    failures.append(failure)
+    return True
 
 
 def _init_process(_: int) -> None:

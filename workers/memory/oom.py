@@ -1,4 +1,4 @@
-"""Recognizes out-of-memory errors, reads the bytes that they wanted, and keeps snapshots of CUDA's.
+"""Recognizes out-of-memory errors, and reads the bytes that they wanted.
 
 Each allocator has its own text. These are from torch 2.11 to 2.13 (`CUDACachingAllocator`,
 `alloc_cpu.cpp`) and NumPy 2 (`_ArrayMemoryError`). Each has a test that provokes the real error.
@@ -6,12 +6,9 @@ Each allocator has its own text. These are from torch 2.11 to 2.13 (`CUDACaching
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -94,58 +91,3 @@ def _failed(
 
 def _bytes(match: re.Match[str] | None) -> int | None:
     return None if match is None else int(float(match[1]) * _UNITS[match[2]])
-
-
-_Observer = Callable[[int, int, int, int], None]  # device, bytes asked for, in use, free
-
-
-class OomSnapshots:
-    """Writes a snapshot for each trial that runs out of GPU memory, if the request names a file."""
-
-    def __init__(self, dump: Callable[[str], None] | None = None) -> None:
-        """Prepares snapshots; `watch` starts them.
-
-        Args:
-            dump: Writes a snapshot to a file; None for torch's own function.
-        """
-        self._dump = dump or torch.cuda.memory._dump_snapshot
-        self._file: Path | None = None
-
-    def watch(self, attach: Callable[[_Observer], None] | None = None) -> None:
-        """Observes failures of the allocator; once per process, since it cannot be detached.
-
-        Args:
-            attach: Registers the observer; None for the allocator's own function.
-        """
-        if attach is None and torch.cuda.is_available():
-            attach = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
-        if attach is not None:
-            attach(self._ran_out)
-
-    @contextlib.contextmanager
-    def armed(self, stem: str | None, rank: int) -> Iterator[None]:
-        """Writes `stem.rank-N.pickle` if memory runs out inside the context; None: no file.
-
-        A host without the study's folder writes nothing either, since the file would be lost.
-        """
-        self._file = None if stem is None else Path(f"{stem}.rank-{rank}.pickle")
-        try:
-            yield
-        finally:
-            self._file = None
-
-    def settle(self, stem: str | None, rank: int, *, kept: bool) -> None:
-        """Deletes this rank's snapshot unless `kept`: only the outcome's rank keeps its own."""
-        if stem is not None and not kept:
-            with contextlib.suppress(OSError):
-                Path(f"{stem}.rank-{rank}.pickle").unlink(missing_ok=True)
-
-    def _ran_out(self, device: int, asked: int, used: int, free: int) -> None:
-        # runs inside the failing allocation, whose error must not be replaced by another
-        file = self._file
-        if file is None:
-            return
-        with contextlib.suppress(OSError, RuntimeError, MemoryError):
-            if file.parent.parent.is_dir():
-                file.parent.mkdir(exist_ok=True)
-                self._dump(str(file))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 _SAVED_NAMES = (
     *("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::_grouped_mm"),
@@ -27,7 +27,6 @@ _SAVED_NAMES = (
 )
 
 
-Policy = Callable[..., CheckpointPolicy]
 _COLLECTIVES = "_c10d_functional"
 _RESTORE = methodcaller("restore")
 _Results = dict[Any, deque[Any]]  # by operator, in the order of calls
@@ -38,15 +37,9 @@ ContextMaker = Callable[[], Any]  # of a block's forward pass and of its recompu
 
 def saved_operators() -> frozenset[Any]:
     """Returns the operators whose results are saved, among those registered in this process."""
-    return frozenset(_existing_operators())
-
-
-def _existing_operators() -> Iterator[Any]:
-    for name in _SAVED_NAMES:
-        space, operator = name.split("::")
-        packet = getattr(getattr(torch.ops, space), operator, None)
-        if packet is not None:
-            yield packet.default
+    names = (name.split("::") for name in _SAVED_NAMES)
+    packets = (getattr(getattr(torch.ops, space), operator, None) for space, operator in names)
+    return frozenset(packet.default for packet in packets if packet is not None)
 
 
 def selective_contexts(*, offload: bool, compiled: bool) -> ContextMaker:
@@ -57,20 +50,8 @@ def selective_contexts(*, offload: bool, compiled: bool) -> ContextMaker:
         compiled: Blocks are compiled; the compiler supports only torch's own contexts.
     """
     if compiled:
-        return partial(create_selective_checkpoint_contexts, save_policy())
+        return partial(create_selective_checkpoint_contexts, list(saved_operators()))
     return save_on_host if offload else save_on_device
-
-
-def save_policy() -> Policy:
-    """Returns the policy of saved operators for `create_selective_checkpoint_contexts`."""
-    saved = saved_operators()
-
-    def policy(_: object, operator: object, *_args: object, **_kwargs: object) -> CheckpointPolicy:
-        if operator in saved:
-            return CheckpointPolicy.MUST_SAVE
-        return CheckpointPolicy.PREFER_RECOMPUTE
-
-    return policy
 
 
 def save_on_device() -> Contexts:

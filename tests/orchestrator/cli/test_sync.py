@@ -13,7 +13,6 @@ from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.study import Study
 from orchestrator.workspace import save_spec
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import snapshot_stem
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.controller.sweeps import Sweep
 from tests.orchestrator.records import make_space, make_spec
@@ -67,23 +66,6 @@ def test_all_trials_are_there_afterwards_and_once(
     for run in (*again, *all_trials):  # as the driver left them, not as they are here
         assert run.data.tags["mlflow.source.git.commit"] == "c" * 40
         assert [one.dataset.digest for one in run.inputs.dataset_inputs] == ["0123456789abcdef"]
-
-
-def test_the_snapshot_of_memory_that_ran_out_is_an_artifact_of_its_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = swept()
-    for number in (0, 1):  # the first was measured: what lies there is of an older trial
-        left = Path(f"{snapshot_stem(spec, 'demo', number)}.rank-0.pickle")
-        left.parent.mkdir(exist_ok=True)
-        left.write_bytes(b"no pickle: nothing reads it")
-
-    assert command(capsys, "sync")[0] == 0
-    _, trials = runs_of(spec, "demo")
-    names = [
-        [file.path for file in client_of(spec).list_artifacts(run.info.run_id)] for run in trials
-    ]
-    assert names == [[], ["trial-1.rank-0.pickle"], []]
 
 
 def test_a_study_that_is_driven_is_left_to_its_driver(

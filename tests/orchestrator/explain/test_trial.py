@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from rich.console import Console
 
@@ -21,7 +19,6 @@ from orchestrator.report.explain_text import (
     fixes_sentence,
     shortage_sentences,
     standing_sentences,
-    trial_sentences,
 )
 from orchestrator.report.terminal import render_text
 from search_spaces.plan import Plan
@@ -104,24 +101,6 @@ def test_measured_and_forecast_remedies_are_told_apart() -> None:
     assert "2 plans also ran out of memory" in fixes_sentence(short)
     rows = {fix_words(fix)[0]: fix_words(fix) for fix in short.fixes}
     assert rows["micro_batch 2"][2:] == ("30.0 ± 0.4", "79.0 (over usable memory)", "trial 1")
-
-
-def test_a_snapshot_that_a_gpu_left_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    tried = ((a_plan(), measured(50.0, 40)), (LOST, out_of_memory(100)))
-    assert explanation_of(1, *tried).snapshot is None
-    for number in (0, 1):
-        left = Path(f"plimsoll-runs/demo/snapshots/trial-{number}.rank-5.pickle")
-        left.parent.mkdir(parents=True, exist_ok=True)
-        left.touch()
-
-    told = explanation_of(1, *tried)
-
-    assert told.snapshot == "plimsoll-runs/demo/snapshots/trial-1.rank-5.pickle"
-    assert any("memory_viz" in sentence for sentence in trial_sentences(told, a_state(tried)))
-    assert explanation_of(0, *tried).snapshot is None
 
 
 def test_a_plan_that_the_space_of_today_lacks_is_told_all_the_same() -> None:

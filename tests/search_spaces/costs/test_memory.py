@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Part
-from search_spaces.costs.memory import CATEGORIES, STAGES, MemoryCoefficients, peak_bytes
+from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients, peak_bytes
+from search_spaces.costs.stages import STAGES
 from search_spaces.plan import Plan
 from tests.search_spaces.costs.values import (
     BLOCK_WEIGHTS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from search_spaces.knobs.registry import is_lossless, lossy_knobs
+from search_spaces.knobs.registry import lossy_knobs
 from tests.plans import ddp_plan
 from tests.search_spaces.values import a_spec
 
@@ -27,7 +27,6 @@ def test_lossy_knobs_come_in_the_order_of_the_registry(
     plan = ddp_plan(precision=spec.train.precision, **knobs)
 
     assert lossy_knobs(plan, spec) == lossy
-    assert is_lossless(plan, spec) == (lossy == ())
 
 
 def test_a_precision_is_lossy_where_the_specification_asks_for_another() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -14,13 +13,11 @@ from search_spaces.knobs.knob import Knob, always
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, Engine, Plan
 from search_spaces.rules.registry import RULES
-from search_spaces.settings.render import render_environment
 from tests.plans import ddp_plan
 from tests.search_spaces.knob_pairs import pairs_of
 from tests.search_spaces.values import a_spec, around
 
 PAGE = Path(__file__).parents[3] / "docs" / "knobs.md"
-DEVICES = ("cpu", "cuda")
 
 
 def named(knob: Knob) -> str:
@@ -60,23 +57,6 @@ def test_the_engines_in_its_row_are_those_that_have_it(knob: Knob) -> None:
     engines = {pair.before.engine for pair in pairs_of(knob.name)}
 
     assert engines == ({*get_args(Engine)} if knob.engines == "both" else {knob.engines})
-
-
-@pytest.mark.parametrize("knob", KNOBS, ids=named)
-def test_it_is_set_where_it_says(knob: Knob) -> None:
-    """Processes read it at their start, another group of ranks has it, or the model is built."""
-    places = set()
-    for pair in pairs_of(knob.name):
-        before = pair.before
-        after = replace(before, **{knob.name: getattr(pair.after, knob.name)})
-        if any(render_environment(before, d) != render_environment(after, d) for d in DEVICES):
-            places.add("process")
-        elif before.world_size != after.world_size:
-            places.add("group")
-        else:
-            places.add("model")
-
-    assert places == {knob.set_in}
 
 
 class Recorded:

@@ -57,16 +57,6 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     os.close(reads)
 
 
-def test_a_pipe_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_PIPE_SECONDS", 0.2)
-    reads, writes = os.pipe()
-
-    with pytest.raises(TimeoutError, match="it did not end within 0 s"):
-        read_bounded(Path(f"/dev/fd/{reads}"), MIB)
-    os.close(reads)
-    os.close(writes)
-
-
 def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     file = tmp_path / "file"
     draw = random.Random(0)
