@@ -70,11 +70,15 @@ def test_nothing_of_a_result_that_was_told_is_unsynced(tmp_path: Path) -> None:
         check=True,
     )
 
-    found = unsynced(log.read_text().splitlines(), own)
+    calls = log.read_text().splitlines()
+    found = unsynced(calls, own)
 
-    decisions = own / "runs" / "small" / "decisions.jsonl"  # repeats the study, and is not read
-    assert found["TrialEnded"] == {decisions}
-    assert found["SweepEnded"] == {decisions}
+    journal = own / "runs" / "small" / "journal.jsonl"  # repeats the study, and is not read
+    assert found["TrialEnded"] == {journal}
+    assert found["SweepEnded"] == {journal}
+    calls = [re.sub(r"\d+ +(\w+).*", r"\1", call) for call in calls if f"{journal}>" in call]
+    assert calls.count("fsync") == 6  # four trials, a validation, the end
+    assert calls[-2:] == ["write", "fsync"]
 
 
 def test_each_connection_to_a_file_syncs_its_folder_too(tmp_path: Path) -> None:
