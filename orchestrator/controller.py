@@ -72,7 +72,7 @@ def steady_clock() -> Callable[[], float]:
 class Controller:
     """Carries out the decisions of `core`: tells study, cluster, search and callbacks.
 
-    To make one starts the sweep, and closes trials that an earlier driver left running.
+    Making one starts the sweep, and closes trials that an earlier driver left running.
 
     Args:
         started: The first input.
@@ -82,7 +82,7 @@ class Controller:
         forecasts: Forecasts of plans; None: none.
         clock: Returns the seconds since the epoch.
         journal: Records inputs, decisions and events; None: none does.
-        secrets: Values that are taken out of the texts of all inputs.
+        secrets: Values that are taken out of all texts that come from outside.
         earlier: Other studies of the same job, whose trials the search learns from.
 
     Attributes:
@@ -143,7 +143,7 @@ class Controller:
             is_due = self._has_written and self.error is None
 
     def _handle(self, given: Input) -> None:
-        """Handles an input, then the answers to its instructions; the journal gets all of them."""
+        """Handles an input, then the answers to its instructions."""
         answers = deque[Input]([given])
         while answers:
             given = answers.popleft()

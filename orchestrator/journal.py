@@ -27,9 +27,10 @@ FILE = "journal.jsonl"
 
 @final
 class Journal(AbstractCallback):
-    """Lines of a study's inputs; a file that cannot be written never disturbs the sweep.
+    """Appends lines to a file; one that cannot be written never disturbs the sweep.
 
-    Successive drivers of a study append to the same file.
+    Successive drivers of a study append to the same file. A line is written once its instructions
+    have been carried out: a trial whose end it holds is in the study.
 
     Args:
         path: The file; None: no journal is kept.

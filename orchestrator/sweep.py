@@ -77,7 +77,7 @@ def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback])
     Raises:
         UserError: If model, data, cluster, study or tracking cannot be used.
         StudyLost: If the study's storage was unavailable for longer than the sweep waits.
-        Stopped: On Ctrl-C and SIGTERM, after running trials were closed and callbacks notified.
+        SweepStopped: On Ctrl-C and SIGTERM, once running trials are closed and callbacks notified.
     """
     with termination_as_interrupt() as termination:
         try:

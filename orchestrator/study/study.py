@@ -188,21 +188,19 @@ class Study:
             at: Seconds since the epoch.
             nodes_may_come: Whether other nodes may take the place of those that go.
         """
-        sweep = SweepStarted(
-            study=self._name,
-            spec=self._spec,
-            space=self._space,
-            records=self.records(),
-            validations=self.validations(),
-            memory_limit_bytes=cluster.memory_limit_bytes,
-            groups=groups,
-            understanding=self._call(kept_understanding),
-            at=at,
-        )
-        interrupted = self.interrupted()
         return DriverStarted(
-            sweep=sweep,
-            interrupted=interrupted,
+            sweep=SweepStarted(
+                study=self._name,
+                spec=self._spec,
+                space=self._space,
+                records=self.records(),
+                validations=self.validations(),
+                memory_limit_bytes=cluster.memory_limit_bytes,
+                groups=groups,
+                understanding=self._call(kept_understanding),
+                at=at,
+            ),
+            interrupted=self.interrupted(),  # may add notices
             device=cluster.device,
             folder=str(Path.cwd()),
             request=request,
