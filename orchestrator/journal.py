@@ -92,7 +92,7 @@ def _input_values(given: DriverStarted | Input) -> Line:
     sweep, table = given.sweep, given.sweep.space.table
     tried = {row for record in sweep.records for row in table.rows_of(record.plan).tolist()}
     return {
-        **_values(sweep, leave_out=("space", "understanding")),
+        **_values(sweep, leave_out=("space",)),
         **_values(given, leave_out=("sweep",)),
         "spec": sweep.spec.for_workers,
         "baseline": sweep.space.baseline.as_dict(),

@@ -150,8 +150,11 @@ def _started(dumped: Json, proposed: Sequence[Plan]) -> DriverStarted:
     others = int(dumped["untried"]) - len(untried)
     untried += [replace(baseline, micro_batch=_NO_BATCH)] * others
     plans = untried + tried[:1] * (int(dumped["plans"]) - len(untried))
-    space = _stand_in(plans, baseline, spec)
-    sweep = SweepStarted(spec=spec, space=space, **_fields(SweepStarted, dumped))
+    space, values = _stand_in(plans, baseline, spec), _fields(SweepStarted, dumped)
+    if understanding := values["understanding"]:  # requests to workers repeat these
+        model = understanding.model
+        space = replace(space, step=model.step, dependences=model.dependences)
+    sweep = SweepStarted(spec=spec, space=space, **values)
     return DriverStarted(sweep=sweep, **_fields(DriverStarted, dumped))
 
 

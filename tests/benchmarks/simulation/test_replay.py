@@ -10,10 +10,14 @@ import pytest
 
 from benchmarks.simulation.replay import main, replay, replay_lines
 from orchestrator.core.failures import failure_decision
+from orchestrator.core.handle import handle, start
+from orchestrator.core.inputs import NodesChanged, TrialOpened
 from orchestrator.journal import Journal
 from search_spaces.errors import UserError
-from tests.orchestrator.controller.sweeps import DIED, PlayedCluster, Sweep, make_nodes
-from tests.orchestrator.records import make_spec
+from search_spaces.facts import StepFindings, Understanding
+from tests.orchestrator.controller.sweeps import CLUSTER, DIED, PlayedCluster, Sweep, make_nodes
+from tests.orchestrator.core.driven import SPACE, driver, nodes
+from tests.orchestrator.records import BEGAN, LLAMA, make_spec
 from tests.outcomes import make_measured, make_oom
 
 
@@ -99,3 +103,20 @@ def test_another_file_is_a_sentence(log: Path, line: str) -> None:
 def test_a_missing_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
     assert "journal.jsonl cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_trials_get_what_the_probe_found_as_they_did_then(tmp_path: Path) -> None:
+    model = replace(LLAMA, step=StepFindings(carries_state=True))
+    understanding = Understanding(data=None, model=model, cluster=CLUSTER, ranks=2)
+    started = driver(space=replace(SPACE, step=model.step), understanding=understanding)
+    journal, (state, instructions) = Journal(tmp_path / "journal.jsonl"), start(started)
+    journal.record(started, instructions, "demo")
+    for given in (NodesChanged(nodes=nodes("a"), at=BEGAN), TrialOpened(number=0, at=BEGAN)):
+        state, instructions = handle(state, given)
+        journal.record(given, instructions, "demo")
+    journal.close()
+
+    *_, opened = replay(tmp_path / "journal.jsonl")
+    (run,) = (one for one in opened.recorded if one["kind"] == "Run")
+    assert run["request"]["step"]["carries_state"]
+    assert not opened.differs
