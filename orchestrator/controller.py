@@ -286,7 +286,7 @@ class Controller:
         for each in closed:
             if each.ended is not None:
                 self._announce(each.ended)
-        if self.state.sweep.ended is None:  # else groups were all that was left to end
+        if self.state.sweep.ended is None and self.error is None:  # else it ended, or is unsaved
             untried = self.state.sweep.untried_count
             ended = SweepEnded(reason=ClusterSilent(), at=now, untried=untried)
             self._tell(EndWritten(ended=ended, at=now))

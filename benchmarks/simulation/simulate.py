@@ -267,7 +267,7 @@ class _Driver:
             return
         if self._simulation.faults.failed_at < self._world.now:
             self._simulation.checks.closed |= under_way
-        self.end("killed" if is_over else "machine")
+        self.end("killed" if is_over else "machine", self.controller.error)
 
     def _check_exit_code(self, how: str, error: BaseException | None) -> None:
         """Checks that the exit code tells what a caller has to know of this end."""
