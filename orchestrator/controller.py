@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TypeVar, final
@@ -49,6 +49,7 @@ from orchestrator.core.notes import ForecastsEnded, Message, Note
 from orchestrator.core.reasons import ClusterSilent
 from orchestrator.core.state import AbstractCallback
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
+from orchestrator.journal import Journal
 from orchestrator.search.optuna_samplers import proposer_of
 from orchestrator.search.transfer import EarlierStudy, transfer_notes
 from orchestrator.study.study import Study
@@ -58,7 +59,6 @@ from search_spaces.safety.redaction import redact_texts
 from search_spaces.trial import Cancelled, Stopped
 
 Forecast = TypeVar("Forecast")
-Decided = Callable[[DriverStarted | Input, Sequence[Instruction]], None]
 _TICK_SECONDS = 1.0
 
 
@@ -71,6 +71,19 @@ def steady_clock() -> Callable[[], float]:
 @final
 class Controller:
     """Carries out the decisions of `core`: tells study, cluster, search and callbacks.
+
+    Making one starts the sweep, and closes trials that an earlier driver left running.
+
+    Args:
+        started: The first input.
+        study: Holds all results.
+        cluster: Runs the trials.
+        callbacks: Receive the events.
+        forecasts: Forecasts of plans; None: none.
+        clock: Returns the seconds since the epoch.
+        journal: Records inputs, decisions and events; None: none does.
+        secrets: Values that are taken out of all texts that come from outside.
+        earlier: Other studies of the same job, whose trials the search learns from.
 
     Attributes:
         state: The only state of the sweep, after the last input.
@@ -86,44 +99,30 @@ class Controller:
         callbacks: Sequence[AbstractCallback] = (),
         forecasts: AbstractForecasts | None = None,
         clock: Callable[[], float] | None = None,
-        decided: Decided | None = None,
+        journal: Journal | None = None,
         secrets: Collection[str] = (),
         earlier: Sequence[EarlierStudy] = (),
     ) -> None:
-        """Starts the sweep: closes trials that an earlier driver left running.
-
-        Args:
-            started: The first input.
-            study: Holds all results.
-            cluster: Runs the trials.
-            callbacks: Receive the events.
-            forecasts: Forecasts of plans; None: none.
-            clock: Returns the seconds since the epoch.
-            decided: Receives each input that changes something, and what follows from it.
-            secrets: Values that no text may repeat. They are taken out of what comes from outside,
-                so that neither the study nor a callback has them.
-            earlier: Other studies of the same job, whose trials the search learns from.
-        """
-        self._secrets = secrets
         self._study = study
         self._cluster = cluster
-        self._callbacks = tuple(callbacks)
+        self._journal = journal or Journal()
+        self._callbacks = (self._journal, *callbacks)
         self._forecasts = forecasts or NoForecasts()
         self._clock = clock or steady_clock()
-        self._decided = decided or (lambda *_: None)
-        self._earlier = earlier
-        self._search = proposer_of(started.space, started.spec, len(started.records), earlier)
+        self._secrets, self._earlier = secrets, earlier
+        sweep = started.sweep
+        self._search = proposer_of(sweep.space, sweep.spec, len(sweep.records), earlier)
         self._inbox: SimpleQueue[Input] = SimpleQueue()
-        self._answers: deque[Answer] = deque()
         self._pending: deque[Instruction] = deque()
         self._has_written = self.is_stopped = False
         self.error: StudyError | None = None
+        started = replace(started, notes=redact_texts(started.notes, secrets))
         self.state, instructions = start(started)
-        self._decided(started, instructions)
+        self._journal.record(started, instructions, sweep.study)
         study.say_through(lambda text: self.note(Message(text=text)))
         for instruction in instructions:
             self._carry_out(instruction)
-        study.say_notices()  # now that the sweep has begun
+        self._journal.write()
 
     def run(self) -> None:
         """Runs the sweep until it is over and its groups have ended, or until it is stopped."""
@@ -131,16 +130,36 @@ class Controller:
             self.step(_TICK_SECONDS)
 
     def step(self, seconds: float = 0.0) -> None:
-        """Handles one input from outside, if one comes within some seconds, and lets time pass."""
-        for given in self._inputs(seconds):
-            before = self.state
-            self.state, instructions = handle(before, given)
-            if instructions or self.state != before:
-                self._decided(given, instructions)
-            self._pending.extend(instructions)
+        """Handles an input from outside, if one comes in time, then new nodes, then a tick."""
+        if (given := self._outside(seconds)) is not None:
+            self._handle(given)
+        nodes = self._cluster.nodes()
+        if nodes != self.state.nodes and not self.state.ended:
+            self._handle(NodesChanged(nodes=nodes, at=self._clock()))
+        is_due = True
+        while is_due:  # again once a result was stored, which may let more start
+            self._has_written = False
+            self._handle(Tick(at=self._clock()))
+            is_due = self._has_written and self.error is None
+
+    def _handle(self, given: Input) -> None:
+        """Handles an input, then the answers to its instructions."""
+        answers = deque[Input]([given])
+        while answers:
+            given = answers.popleft()
+            self._pending.extend(self._decide(given))
             while self._pending:
                 if (answer := self._attempt(self._pending.popleft())) is not None:
-                    self._answers.append(answer)
+                    answers.append(answer)
+            self._journal.write()
+
+    def _decide(self, given: Input) -> tuple[Instruction, ...]:
+        """Lets the core decide on an input, and records one that changes something."""
+        before = self.state
+        self.state, instructions = handle(before, given)
+        if instructions or self.state != before:
+            self._journal.record(given, instructions, before.sweep.study)
+        return instructions
 
     def put(self, given: Input) -> None:
         """Adds an input from outside: from any thread, or from a signal's handler."""
@@ -151,29 +170,12 @@ class Controller:
         has_ended = self.state.phase is Phase.DONE
         return has_ended and (self.is_stopped or not self.state.groups)
 
-    def _inputs(self, seconds: float) -> Iterator[Input]:
-        """Yields what came from outside, then new nodes, then that time passed.
-
-        After each of them come the answers to its instructions.
-        """
-        with contextlib.suppress(Empty):
-            yield from self._with_answers(self._outside(self._inbox.get(timeout=seconds)))
-        nodes = self._cluster.nodes()
-        if nodes != self.state.nodes and not self.state.ended:
-            yield from self._with_answers(NodesChanged(nodes=nodes, at=self._clock()))
-        is_due = True
-        while is_due:  # again once a result was stored, which may let more start
-            self._has_written = False
-            yield from self._with_answers(Tick(at=self._clock()))
-            is_due = self._has_written and self.error is None
-
-    def _with_answers(self, given: Input) -> Iterator[Input]:
-        yield given
-        while self._answers:
-            yield self._answers.popleft()
-
-    def _outside(self, given: Input) -> Input:
+    def _outside(self, seconds: float) -> Input | None:
         """Returns an input from outside with its time, a forecast, and without secrets."""
+        try:
+            given = self._inbox.get(timeout=seconds)
+        except Empty:
+            return None
         self.is_stopped |= isinstance(given, StopRequested)
         if isinstance(given, TrialFinished):
             given = self._with_forecast(given)
@@ -273,7 +275,7 @@ class Controller:
         study goes first, and other drivers may have it then, since callbacks may have to wait.
         """
         now = self._clock()
-        self.state, instructions = handle(self.state, StopRequested(cause=cause, at=now))
+        instructions = self._decide(StopRequested(cause=cause, at=now))
         closed = [
             one for one in (*self._pending, *instructions) if isinstance(one, Store | Abandon)
         ]
@@ -284,10 +286,11 @@ class Controller:
         for each in closed:
             if each.ended is not None:
                 self._announce(each.ended)
-        if self.state.sweep.ended is None:  # else groups were all that was left to end
+        if self.state.sweep.ended is None and self.error is None:  # else it ended, or is unsaved
             untried = self.state.sweep.untried_count
             ended = SweepEnded(reason=ClusterSilent(), at=now, untried=untried)
             self._tell(EndWritten(ended=ended, at=now))
+        self._journal.write()
 
     def note(self, *notes: Note) -> None:
         """Announces notes for the user, at once: the loop may be about to wait for a storage."""
@@ -297,9 +300,7 @@ class Controller:
 
     def _tell(self, given: Notice | EndWritten) -> None:
         """Handles an input that only the callbacks have to know of."""
-        self.state, instructions = handle(self.state, given)
-        self._decided(given, instructions)
-        for instruction in instructions:
+        for instruction in self._decide(given):
             self._carry_out(instruction)
 
     def _announce(self, event: Event) -> None:

@@ -6,9 +6,8 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from orchestrator.cluster.background_trace import BackgroundTrace
@@ -17,34 +16,25 @@ from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import ConnectedCluster, cluster_address, connected, own_head
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.controller import Controller
-from orchestrator.core.cluster import AbstractCluster
-from orchestrator.core.inputs import StopRequested
-from orchestrator.core.notes import Message
-from orchestrator.core.placement import (
-    GROUP_BYTES,
-    CapacityRequest,
-    Node,
-    capacities,
-    capacity_request,
-    groups_on_head,
-)
+from orchestrator.core.inputs import DriverStarted, StopRequested
+from orchestrator.core.notes import start_notes
+from orchestrator.core.placement import capacity_request, groups_on_head
 from orchestrator.core.state import AbstractCallback, SweepState
-from orchestrator.forecast.forecaster import TracedForecasts
+from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
-from orchestrator.report.reasons import capacity_words
+from orchestrator.journal import FILE, Journal
+from orchestrator.report.reasons import groups_fault
 from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.reader import stored_job
 from orchestrator.study.study import Study, check_study
 from orchestrator.study.warm_start import earlier_studies
-from orchestrator.tracking.decisions import decision_line, decisions_file
-from orchestrator.tracking.events import LineFile
 from orchestrator.tracking.mlflow_callback import MlflowCallback, print_to_stderr
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import save_spec, study_storage
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
-from search_spaces.errors import Fault, SpecError
+from search_spaces.errors import SpecError
 from search_spaces.facts import (
     ClusterFacts,
     DataProfile,
@@ -61,8 +51,6 @@ from search_spaces.trial import Stopped
 from workers.models.facts import pinned
 from workers.prepare import prepare_driver
 from workers.probe.operators import compile_operators
-
-_JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
 
 
 class SweepStopped(KeyboardInterrupt):
@@ -89,7 +77,7 @@ def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback])
     Raises:
         UserError: If model, data, cluster, study or tracking cannot be used.
         StudyLost: If the study's storage was unavailable for longer than the sweep waits.
-        Stopped: On Ctrl-C and SIGTERM, after running trials were closed and callbacks notified.
+        SweepStopped: On Ctrl-C and SIGTERM, once running trials are closed and callbacks notified.
     """
     with termination_as_interrupt() as termination:
         try:
@@ -115,45 +103,20 @@ def _prepare_and_run(
     with _resources(spec, name, termination) as (lock, connection):
         facts, nodes = connection.facts, connection.nodes
         space = planned.get(facts) or sweep_space(spec, model, facts)
-        head_groups = groups_on_head(nodes.head_bytes())
-        request, groups = capacity_request(spec, space, nodes.up(), head_groups)
-        check_groups(request, groups, nodes.up())
-        earlier = earlier_studies(spec, name) if spec.study.warm_start else ()
+        ranks = spec.cluster.ranks_of(facts.slots)
+        understanding = Understanding(data=data, model=model, cluster=facts, ranks=ranks)
         study = Study(spec, name, space, lock)
-        understanding = Understanding(
-            data=data,
-            model=model,
-            cluster=facts,
-            ranks=spec.cluster.ranks_of(facts.slots),
-        )
-        started = replace(
-            study.driver_started(
-                facts, request, groups, time.time(), nodes_may_come=nodes.may_come
-            ),
-            understanding=understanding,
-        )
         study.keep_understanding(understanding)
+        started = _driver_started(study, spec, space, facts, nodes)
         callbacks = (*_tracking(spec, study.keep_provenance(source)), *callbacks)
+        journal = Journal(Path(spec.study.folder, name, FILE), print_to_stderr)
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
         forecasts = TracedForecasts(spec, model, facts, shipped_calibration(), tracing.poll)
-        warnings = tuple(_warnings(spec, nodes, groups, head_groups))
-        decisions = LineFile(decisions_file(spec, name), print_to_stderr)
         try:
-            controller_of = partial(
-                Controller,
-                started,
-                study,
-                callbacks=callbacks,
-                forecasts=forecasts,
-                decided=lambda *decision: decisions.append(decision_line(*decision)),
-                secrets=secret_values(os.environ),
-                earlier=earlier,
-            )
-            return _run(controller_of, study, nodes, groups, warnings, termination)
+            return _run(started, study, nodes, callbacks, forecasts, journal, termination)
         finally:
             tracing.stop()
-            decisions.close()
-            for callback in reversed(callbacks):
+            for callback in (*reversed(callbacks), journal):
                 callback.close()
 
 
@@ -186,25 +149,24 @@ def _tracking(spec: SweepSpec, provenances: Sequence[Provenance]) -> Iterator[Ab
     yield RayMetrics()
 
 
-def _warnings(spec: SweepSpec, nodes: RayNodes, groups: int, head_groups: int) -> Iterator[str]:
-    """Yields notes on a study that Ray will remove, unused nodes, and a head node that is full."""
-    folder = Path(spec.study.folder).absolute()
-    if not study_storage(spec) and _JOB_FOLDER in folder.parts:
-        yield (
-            f"the study is kept in {folder}, which Ray removes some time after the job:"
-            " set study.folder to an absolute path or study.storage to a database"
-        )
-    if unused := set(nodes.all_up()) - set(nodes.up()):
-        kinds = ", ".join(sorted({node.kind or "no name" for node in unused}))
-        yield (
-            f"nodes with other GPUs are not used: {len(unused)} ({kinds});"
-            " cluster.accelerator chooses the kind to use"
-        )
-    if groups > head_groups:
-        yield (
-            f"cluster.groups is {groups}, but the head node has memory for {head_groups}: it may be"
-            f" killed; each group takes {GROUP_BYTES >> 20} MiB there, in addition to its workers"
-        )
+def _driver_started(
+    study: Study, spec: SweepSpec, space: Space, facts: ClusterFacts, nodes: RayNodes
+) -> DriverStarted:
+    """Returns the first input: what the study holds, and what the cluster has room for.
+
+    Raises:
+        SpecError: If the groups do not fit at the same time: they keep their workers, so some
+            would wait.
+    """
+    up, room = nodes.up(), groups_on_head(nodes.head_bytes())
+    request, groups = capacity_request(spec, space, up, room)
+    if groups > request.groups:
+        raise SpecError("specification", (groups_fault(request, groups, up),))
+    at, may_come = time.time(), nodes.may_come
+    started = study.driver_started(facts, request, groups, at, nodes_may_come=may_come)
+    folder = None if study_storage(spec) else Path(spec.study.folder).absolute()
+    notes = (*started.notes, *start_notes(folder, groups, room, set(up), set(nodes.all_up())))
+    return replace(started, notes=notes)
 
 
 def _planned_space(spec: SweepSpec, model: ModelFacts) -> dict[ClusterFacts, Space]:
@@ -228,53 +190,35 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
     return build_space(context, spec.cluster.ranks_of(cluster.slots))
 
 
-def check_groups(request: CapacityRequest, groups: int, nodes: Sequence[Node]) -> None:
-    """Checks that groups fit at the same time: they keep their workers, so some would wait.
-
-    Raises:
-        SpecError: If they do not.
-    """
-    if groups <= request.groups:
-        return
-    unshared = (
-        "" if request.share else " without sharing nodes; cluster.share_nodes: true lets them share"
-    )
-    fault = Fault(
-        path="cluster.groups",
-        value=str(groups),
-        advice=f"plans take up to {request.ranks} ranks; available:"
-        f" {capacity_words(capacities(nodes))}; at most {request.groups} groups fit at the same"
-        f" time{'' if request.share else unshared}",
-    )
-    raise SpecError("specification", (fault,))
-
-
 def _run(
-    controller_of: Callable[[AbstractCluster], Controller],
+    started: DriverStarted,
     study: Study,
     nodes: RayNodes,
-    groups: int,
-    warnings: Sequence[str],
+    callbacks: Sequence[AbstractCallback],
+    forecasts: AbstractForecasts,
+    journal: Journal,
     termination: Termination,
 ) -> SweepState:
     from orchestrator.cluster.tune import TuneCluster, run_groups
 
-    def last_words(fault: str) -> None:
-        controller.give_up(Stopped(by=fault))
-
-    watchdog = Watchdog(os.EX_TEMPFAIL, last_words, head=own_head)
+    watchdog = Watchdog(
+        os.EX_TEMPFAIL, lambda fault: controller.give_up(Stopped(by=fault)), head=own_head
+    )
     study.when_waiting(watchdog.alive)
     cluster = TuneCluster(nodes, alive=watchdog.alive)
-    controller = controller_of(cluster)
+    secrets = secret_values(os.environ)
+    earlier = earlier_studies(started.sweep.spec, started.sweep.study)
+    controller = Controller(
+        started, study, cluster, callbacks, forecasts, None, journal, secrets, earlier
+    )
 
     def stop(by: str) -> None:
         study.stop_retrying()
         controller.put(StopRequested(cause=Stopped(by=by), at=0.0))
 
     termination.deliver = lambda: stop(str(termination))
-    controller.note(*(Message(text=warning) for warning in warnings))
     try:
-        run_groups(controller, cluster, groups)
+        run_groups(controller, cluster, started.sweep.groups)
     except OSError as error:  # this machine's, such as a full disk: no plan is to blame
         stop(str(error))
         controller.step()

@@ -17,7 +17,7 @@ SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob
 MAX_LINES, MIN_LINES = 500, 40
 MAX_FUNCTION_LINES = 60
 # packages and modules at the top of each package, at most
-ROOMS = {"orchestrator": (10, 5), "workers": (10, 9), "search_spaces": (8, 6)}
+ROOMS = {"orchestrator": (10, 6), "workers": (10, 9), "search_spaces": (8, 6)}
 # files below the lower bound, and why they stand alone
 SHORT = {
     "orchestrator/cli/schema.py": "one command a file",

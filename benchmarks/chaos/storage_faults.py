@@ -39,11 +39,11 @@ def lock_sqlite(rig: Rig, draw: random.Random) -> bool:
 
 
 def damage_records(rig: Rig, _: random.Random) -> bool:
-    """The log gets a line that is torn, and the study a trial of another program."""
+    """The journal gets a line that is torn, and the study a trial of another program."""
     runs = rig.setting.runs / "sweep"
     if not (rig.folder / "study.db").exists() or not runs.exists():
         return False
-    with (runs / "events.jsonl").open("ab") as file:
+    with (runs / "journal.jsonl").open("ab") as file:
         file.write(b'{"number": 3, "outc\xff\n')
     study = optuna.load_study(study_name="sweep", storage=rig.setting.storage)
     study.add_trial(optuna.trial.create_trial(value=_EVER))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from benchmarks.output import write
 from benchmarks.simulation.plants import PLANTS, Plant, plant
-from benchmarks.simulation.simulate import Report, simulate
+from benchmarks.simulation.simulate import simulate, simulate_range
 
 _CHUNK = 250  # seeds
 _SEEDS_FOR_PLANTS = 1000
@@ -28,7 +27,7 @@ def run(first: int, count: int, processes: int) -> dict[str, Any]:
     sums = Counter[str]()
     seconds = 0.0
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for reports, took in pool.imap_unordered(_simulate_range, _chunks(first, count)):
+        for reports, took in pool.imap_unordered(simulate_range, _chunks(first, count)):
             seconds += took
             for report in reports:
                 faults += report.faults
@@ -52,13 +51,6 @@ def run(first: int, count: int, processes: int) -> dict[str, Any]:
         "core_seconds": round(seconds, 1),
         "sweeps_per_minute_and_core": round(60 * count / seconds) if seconds else None,
     }
-
-
-def _simulate_range(seeds: range) -> tuple[list[Report], float]:
-    """Returns the reports, and the seconds of processor time that they took."""
-    before = time.process_time()
-    reports = [simulate(seed) for seed in seeds]
-    return reports, time.process_time() - before
 
 
 def _chunks(first: int, count: int) -> Iterator[range]:

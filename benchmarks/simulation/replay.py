@@ -2,7 +2,7 @@
 
     python -m benchmarks.simulation.replay RUN_FOLDER
 
-RUN_FOLDER is a study's folder, with the `decisions.jsonl` that drivers write. Ends with 1 if
+RUN_FOLDER is a study's folder, with the `journal.jsonl` that drivers write. Ends with 1 if
 today's code decides otherwise; the first difference is what matters.
 """
 
@@ -22,9 +22,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.core import inputs
 from orchestrator.core.controller_state import ControllerState
+from orchestrator.core.events import SweepStarted
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import DriverStarted, Input
-from orchestrator.tracking.decisions import FILE, VERSION, instruction_to_json
+from orchestrator.journal import FILE, instruction_values
+from orchestrator.tracking.events import VERSION, to_json
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
 from search_spaces.safety.files import LOG_BYTES, read_bounded
@@ -68,7 +70,7 @@ def replay(path: Path) -> Iterator[ReplayedStep]:
     """Decides on the inputs of a past sweep again, driver after driver.
 
     Raises:
-        UserError: If the file cannot be read, or is not such a log.
+        UserError: If the file cannot be read, or is no journal.
     """
     state: ControllerState | None = None
     proposed = _proposed(path)
@@ -83,13 +85,13 @@ def replay(path: Path) -> Iterator[ReplayedStep]:
                 state, decided = handle(state, _input(given))
         except (KeyError, TypeError, ValueError, ValidationError) as error:
             raise UserError(
-                f"line {number} of {path} is not a decision of version {VERSION}"
+                f"line {number} of {path} is not an input of version {VERSION}"
             ) from error
         yield ReplayedStep(
             at=at,
             kind=kind,
             recorded=tuple(line["instructions"]),
-            today=tuple(json.loads(json.dumps(instruction_to_json(one))) for one in decided),
+            today=tuple(json.loads(to_json(instruction_values(one))) for one in decided),
         )
 
 
@@ -148,14 +150,21 @@ def _started(dumped: Json, proposed: Sequence[Plan]) -> DriverStarted:
     others = int(dumped["untried"]) - len(untried)
     untried += [replace(baseline, micro_batch=_NO_BATCH)] * others
     plans = untried + tried[:1] * (int(dumped["plans"]) - len(untried))
-    space = _stand_in(plans, baseline, spec)
-    types = get_type_hints(DriverStarted, localns={"Space": Space})
-    values = {
-        name: TypeAdapter(kind).validate_python(dumped[name])
-        for name, kind in types.items()
+    space, values = _stand_in(plans, baseline, spec), _fields(SweepStarted, dumped)
+    if understanding := values["understanding"]:  # requests to workers repeat these
+        model = understanding.model
+        space = replace(space, step=model.step, dependences=model.dependences)
+    sweep = SweepStarted(spec=spec, space=space, **values)
+    return DriverStarted(sweep=sweep, **_fields(DriverStarted, dumped))
+
+
+def _fields(kind: type, dumped: Json) -> Json:
+    """Returns the fields of a class that a line has, without specification and space."""
+    return {
+        name: TypeAdapter(hint).validate_python(dumped[name])
+        for name, hint in get_type_hints(kind, localns={"Space": Space}).items()
         if name in dumped and name not in ("spec", "space")
     }
-    return DriverStarted(spec=spec, space=space, **values)
 
 
 def _stand_in(plans: Sequence[Plan], baseline: Plan, spec: SweepSpec) -> Space:
@@ -169,19 +178,19 @@ def _lines(path: Path) -> Iterator[tuple[int, Json]]:
     try:
         texts = read_bounded(path, LOG_BYTES).splitlines()
     except OSError as error:
-        raise UserError(f"the log {path} cannot be read: {error.strerror}") from error
+        raise UserError(f"the journal {path} cannot be read: {error.strerror}") from error
     for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)
         except ValueError:
             continue  # incomplete: its driver was killed
         if not isinstance(line, dict) or line.get("version") != VERSION:
-            raise UserError(f"line {number} of {path} is not a decision of version {VERSION}")
+            raise UserError(f"line {number} of {path} is not an input of version {VERSION}")
         yield number, line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replays a sweep; returns 1 if today's code decides otherwise, 2 if there is no log."""
+    """Replays a sweep; returns 1 if today's code decides otherwise, 2 if there is no journal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER")
     asked = parser.parse_args(arguments)

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -94,6 +95,16 @@ def simulate(seed: int) -> Report:
     report.trials, report.ends = simulation.trials, simulation.ends
     report.faults = simulation.world.faults
     return report
+
+
+def simulate_range(seeds: range) -> tuple[list[Report], float]:
+    """Simulates seeds; returns the reports, and the seconds of processor time that they took.
+
+    Here and not in `__main__`, from which a spawned process imports nothing.
+    """
+    before = time.process_time()
+    reports = [simulate(seed) for seed in seeds]
+    return reports, time.process_time() - before
 
 
 @lru_cache(maxsize=1)
@@ -256,7 +267,7 @@ class _Driver:
             return
         if self._simulation.faults.failed_at < self._world.now:
             self._simulation.checks.closed |= under_way
-        self.end("killed" if is_over else "machine")
+        self.end("killed" if is_over else "machine", self.controller.error)
 
     def _check_exit_code(self, how: str, error: BaseException | None) -> None:
         """Checks that the exit code tells what a caller has to know of this end."""

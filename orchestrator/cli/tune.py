@@ -63,13 +63,12 @@ def tune(
     from orchestrator.report.sweep_document import render_report
     from orchestrator.report.sweep_text import best_sentence
     from orchestrator.sweep import run_sweep
-    from orchestrator.tracking.events import EventFile, EventStream, events_file
+    from orchestrator.tracking.events import EventStream
 
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
             view = EventStream(stdout) if events else make_view(plain or ray_logs_enabled())
-            listeners = [view, EventFile(events_file(spec, name), print_error)]
-            state = run_sweep(spec, name, listeners)
+            state = run_sweep(spec, name, [view])
     except KeyboardInterrupt as stopped:
         again = command_line(
             "tune", spec_path, *options.set_arguments(overrides), *options.trust_arguments(trusted)

@@ -149,7 +149,7 @@ class ControllerState:
 
     def has_capacity(self) -> bool:
         """Returns True if a group is idle, or one more may start."""
-        return len(self.groups) < self.driver.max_groups or any(
+        return len(self.groups) < self.driver.sweep.groups or any(
             group.is_idle for group in self.groups.values()
         )
 

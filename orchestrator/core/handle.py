@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core.blame import conclude_trial
 from orchestrator.core.controller_state import ControllerState, Group
-from orchestrator.core.events import GroupStarted, SweepStarted, TrialStarted
+from orchestrator.core.events import GroupStarted, TrialStarted
 from orchestrator.core.failures import (
     DRIVER_DIED_TWICE,
     GROUP_OVERDUE,
@@ -57,13 +57,9 @@ Decision = tuple[ControllerState, tuple[Instruction, ...]]
 
 def start(started: DriverStarted) -> Decision:
     """Returns the first state of a driver, and what it has to do."""
-    begun = _sweep_started(started)
-    state = ControllerState(
-        sweep=begin(begun),
-        driver=started,
-    )
-    step = Step(state, started.at)
-    step.announce(begun)
+    step = Step(ControllerState(sweep=begin(started.sweep), driver=started), started.at)
+    step.announce(started.sweep)
+    step.note(*started.notes)
     for trial in started.interrupted:
         _retry_interrupted(step, trial, alone=len(started.interrupted) == 1)
     return step.state, tuple(step.instructions)
@@ -116,20 +112,6 @@ def _take_answer(step: Step, given: Answer) -> None:
             step.state = replace(step.state, ended=True, awaited=None)
             if unwritten is not None:
                 step.take_back(unwritten.record)
-
-
-def _sweep_started(started: DriverStarted) -> SweepStarted:
-    return SweepStarted(
-        study=started.study,
-        spec=started.spec,
-        space=started.space,
-        records=started.records,
-        memory_limit_bytes=started.memory_limit_bytes,
-        at=started.at,
-        validations=started.validations,
-        groups=started.max_groups,
-        understanding=started.understanding,
-    )
 
 
 def _retry_interrupted(step: Step, trial: InterruptedTrial, *, alone: bool) -> None:

@@ -7,20 +7,13 @@ Messages of a group may come late, twice or not at all; `handle` ignores what it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from orchestrator.core.events import SweepEnded, TrialEnded
+from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.notes import Note
 from orchestrator.core.placement import CapacityRequest, Node
 from orchestrator.core.reasons import TrialReason
-from orchestrator.core.records import Record
-from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
-from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Outcome, PlanForecast, Stopped
-
-if TYPE_CHECKING:
-    from search_spaces.space import Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,35 +38,27 @@ class DriverStarted:
     """A driver opened the study.
 
     Attributes:
-        study: Name of the study.
-        spec: The sweep's specification.
-        space: The plans that may be tried.
-        records: Trials of earlier drivers.
-        validations: Validations of earlier drivers, in the order in which they ended.
+        sweep: Its event, with the specification and the results of earlier drivers.
         interrupted: Trials that an earlier driver left running.
-        memory_limit_bytes: Per rank; None until a trial reports the device's.
         device: "cpu" or "cuda".
         folder: Base of relative paths in the specification.
-        max_groups: Most worker groups at the same time.
         request: The capacity to request.
         nodes_may_come: Whether other nodes may take the place of those that go.
-        understanding: The job as it is understood.
+        notes: What the user should know of study and nodes.
     """
 
-    study: str
-    spec: SweepSpec
-    space: Space
-    records: tuple[Record, ...]
-    validations: tuple[Record, ...] = ()
+    sweep: SweepStarted
     interrupted: tuple[InterruptedTrial, ...] = ()
-    memory_limit_bytes: int | None
     device: str
     folder: str
-    max_groups: int
     request: CapacityRequest
     nodes_may_come: bool = True
-    understanding: Understanding | None = None
-    at: float
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def at(self) -> float:
+        """Time of the start."""
+        return self.sweep.at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

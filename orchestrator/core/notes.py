@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from orchestrator.core.fingerprints import Difference
+from orchestrator.core.placement import Node
 from orchestrator.core.reasons import ReplacementReason
 from search_spaces.trial import NodesLost, NoRoom
+
+_JOB_FOLDER = "runtime_resources"  # of a Ray session, where working directories are unpacked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +19,28 @@ class Message:
     """A message that a library, a host or a storage produced."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRemoved:
+    """The study is in a folder that Ray removes some time after the job."""
+
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesUnused:
+    """Nodes are not used, since they have other GPUs."""
+
+    kinds: tuple[str, ...]  # of each node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFull:
+    """The head node lacks memory for as many groups as the specification asks for."""
+
+    groups: int
+    room: int  # for so many groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +102,9 @@ class FingerprintsDiffer:
 
 Note = (
     Message
+    | StudyRemoved
+    | NodesUnused
+    | HeadFull
     | GroupReplaced
     | PlanBlamed
     | TrialWaits
@@ -82,3 +112,18 @@ Note = (
     | TrialsTransferred
     | FingerprintsDiffer
 )
+
+
+def start_notes(
+    folder: PurePath | None, groups: int, room: int, nodes: Set[Node], all_nodes: Set[Node]
+) -> Iterator[Note]:
+    """Yields notes on a study that Ray will remove, unused nodes, and a head node that is full.
+
+    `folder` is the study's, None if a database holds it; the head node has room for `room` groups.
+    """
+    if folder is not None and _JOB_FOLDER in folder.parts:
+        yield StudyRemoved(folder=str(folder))
+    if unused := all_nodes - nodes:
+        yield NodesUnused(kinds=tuple(sorted(node.kind for node in unused)))
+    if groups > room:
+        yield HeadFull(groups=groups, room=room)

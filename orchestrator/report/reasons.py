@@ -7,7 +7,9 @@ from types import MappingProxyType
 
 from orchestrator.core import notes, reasons
 from orchestrator.core.fingerprints import Difference
+from orchestrator.core.placement import GROUP_BYTES, CapacityRequest, Node, capacities
 from orchestrator.report.format import plural, relative_spread
+from search_spaces.errors import Fault
 from search_spaces.specification.sections import Metric
 from search_spaces.trial import (
     Cancelled,
@@ -142,6 +144,18 @@ def capacity_words(available: Sequence[tuple[int, int]]) -> str:
     return ", ".join(words) or "none"
 
 
+def groups_fault(request: CapacityRequest, groups: int, nodes: Sequence[Node]) -> Fault:
+    """Describes worker groups that do not fit at the same time."""
+    unshared = " without sharing nodes; cluster.share_nodes: true lets them share"
+    return Fault(
+        path="cluster.groups",
+        value=str(groups),
+        advice=f"plans take up to {request.ranks} ranks; available:"
+        f" {capacity_words(capacities(nodes))}; at most {request.groups} groups fit at the same"
+        f" time{'' if request.share else unshared}",
+    )
+
+
 def stop_words(reason: reasons.StopReason) -> str:
     """Describes why a search ended."""
     match reason:
@@ -195,6 +209,8 @@ def note_words(note: notes.Note) -> str:
     match note:
         case notes.Message(text=text):
             return text
+        case notes.StudyRemoved() | notes.NodesUnused() | notes.HeadFull():
+            return _start_words(note)
         case notes.GroupReplaced(reason=reason):
             return f"the worker group is replaced: {replacement_words(reason)}"
         case notes.PlanBlamed(trial=trial, loss=loss):
@@ -216,6 +232,27 @@ def note_words(note: notes.Note) -> str:
                 f"{plural(trials, 'earlier trial')} ran on other hardware or software"
                 f" ({difference_words(differences)}): forecasts ignore them, and speeds may differ"
                 " for this reason alone"
+            )
+
+
+def _start_words(note: notes.StudyRemoved | notes.NodesUnused | notes.HeadFull) -> str:
+    match note:
+        case notes.StudyRemoved(folder=folder):
+            return (
+                f"the study is kept in {folder}, which Ray removes some time after the job:"
+                " set study.folder to an absolute path or study.storage to a database"
+            )
+        case notes.NodesUnused(kinds=kinds):
+            names = ", ".join(sorted({kind or "no name" for kind in kinds}))
+            return (
+                f"nodes with other GPUs are not used: {len(kinds)} ({names});"
+                " cluster.accelerator chooses the kind to use"
+            )
+        case notes.HeadFull(groups=groups, room=room):
+            return (
+                f"cluster.groups is {groups}, but the head node has memory for {room}: it may be"
+                f" killed; each group takes {GROUP_BYTES >> 20} MiB there, in addition to its"
+                " workers"
             )
 
 

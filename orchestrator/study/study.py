@@ -15,8 +15,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from pydantic import Field, TypeAdapter, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from orchestrator.core.events import SweepEnded
+from orchestrator.core.events import SweepEnded, SweepStarted
 from orchestrator.core.inputs import DriverStarted, InterruptedTrial
+from orchestrator.core.notes import Message
 from orchestrator.core.objective import Objective, score
 from orchestrator.core.placement import CapacityRequest
 from orchestrator.core.reasons import TrialReason
@@ -35,6 +36,7 @@ from orchestrator.study.serialization import (
     keep_understanding,
     keep_validation,
     kept_provenances,
+    kept_understanding,
     kept_validations,
     record_to_json,
     records_of,
@@ -131,7 +133,7 @@ class Study:
         self._distributions = storable(distributions(space))
         self._name, self._url = name, storage_url(spec, name)
         self._objective = Objective.of(spec)
-        self._notices: list[str] = []  # until somebody listens
+        self._notices: list[str] = []  # on what it holds, such as a damaged record
         self._lock = lock
         self._retry = RetryPolicy("the study's storage", 60 * spec.study.wait_minutes, clock)
         with storage_errors(self._url):
@@ -143,13 +145,8 @@ class Study:
             records_of(self._study, self._notices.append)  # says which of them are damaged
 
     def say_through(self, say: Callable[[str], None]) -> None:
-        """Sets the function that receives messages about the storage and what it holds."""
+        """Sets the function that receives messages about the storage."""
         self._retry.say = say
-
-    def say_notices(self) -> None:
-        """Says what was found as the study was opened, such as a damaged record."""
-        while self._notices:
-            self._retry.say(self._notices.pop(0))
 
     def when_waiting(self, call: Callable[[], None]) -> None:
         """Sets the function that is called now and then while the storage is unavailable."""
@@ -177,7 +174,7 @@ class Study:
         self,
         cluster: ClusterFacts,
         request: CapacityRequest,
-        max_groups: int,
+        groups: int,
         at: float,
         *,
         nodes_may_come: bool = True,
@@ -187,24 +184,28 @@ class Study:
         Args:
             cluster: Device and memory limit of the ranks.
             request: The capacity to request.
-            max_groups: Most worker groups at the same time.
+            groups: Most worker groups at the same time.
             at: Seconds since the epoch.
             nodes_may_come: Whether other nodes may take the place of those that go.
         """
         return DriverStarted(
-            study=self._name,
-            spec=self._spec,
-            space=self._space,
-            records=self.records(),
-            validations=self.validations(),
-            interrupted=self.interrupted(),
-            memory_limit_bytes=cluster.memory_limit_bytes,
+            sweep=SweepStarted(
+                study=self._name,
+                spec=self._spec,
+                space=self._space,
+                records=self.records(),
+                validations=self.validations(),
+                memory_limit_bytes=cluster.memory_limit_bytes,
+                groups=groups,
+                understanding=self._call(kept_understanding),
+                at=at,
+            ),
+            interrupted=self.interrupted(),  # may add notices
             device=cluster.device,
             folder=str(Path.cwd()),
-            max_groups=max_groups,
             request=request,
             nodes_may_come=nodes_may_come,
-            at=at,
+            notes=tuple(Message(text=notice) for notice in self._notices),
         )
 
     def keep_validation(self, validation: Record) -> None:

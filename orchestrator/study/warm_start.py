@@ -21,10 +21,10 @@ def earlier_studies(spec: SweepSpec, name: str) -> tuple[EarlierStudy, ...]:
     """Returns the other studies of the same model, data and training, in the spec's storage.
 
     Without a named storage it looks through all studies of the folder. Skips studies that cannot
-    be read: a search can do without them.
+    be read: a search can do without them. None if `study.warm_start` is off.
     """
     studies = []
-    for study in _same_jobs(spec, exclude=name):
+    for study in _same_jobs(spec, exclude=name) if spec.study.warm_start else ():
         with contextlib.suppress(StudyError):  # another version wrote it
             records = tuple(record for record in records_of(study) if record.fingerprint)
             if records:

@@ -1,4 +1,4 @@
-"""Event log: one flat line of JSON per event, with stable names.
+"""Events as flat lines of JSON with stable names: those of `tune --events` and of the journal.
 
 Adding a field keeps `VERSION`; removing one, or changing its meaning, increases it. Fields are
 described in docs/observability.md.
@@ -6,14 +6,11 @@ described in docs/observability.md.
 
 from __future__ import annotations
 
-import errno
-import json
-import os
-from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, final
+from typing import Any, Final, TextIO, final
+
+from pydantic import ConfigDict, TypeAdapter
 
 from orchestrator.core.events import (
     Event,
@@ -28,28 +25,32 @@ from orchestrator.core.objective import memory_limit_of, throughput
 from orchestrator.core.state import AbstractCallback, SweepState, validation_state
 from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.report.reasons import note_words, reason_words, stop_words
-from search_spaces.safety.files import sync_folder
-from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory
 
-if TYPE_CHECKING:
-    from io import FileIO
-
-VERSION: Final = 2
-FILE = "events.jsonl"
-
-
+VERSION: Final = 3
 Line = dict[str, Any]
+_JSON = TypeAdapter[Any](Any, config=ConfigDict(ser_json_inf_nan="strings"))
+
+
+def header(at: float, study: str) -> Line:
+    """Returns the fields that begin each line; `at` is in seconds since the epoch."""
+    time = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    return {"version": VERSION, "time": time, "study": study}
 
 
 def line_of(event: Event, state: SweepState) -> Line:
     """Returns the line of an event, with the state after it: JSON values by name."""
-    return {
-        "version": VERSION,
-        "time": datetime.fromtimestamp(event.at, UTC).isoformat().replace("+00:00", "Z"),
-        "study": state.study,
-        **_fields(event, state),
-    }
+    values = {**header(event.at, state.study), **_fields(event, state)}
+    return {name: None if value in (inf, -inf) else value for name, value in values.items()}
+
+
+def to_json(line: Line) -> str:
+    """Returns a line as JSON in ASCII, which any log can store, without a newline.
+
+    Values of our own classes become objects, and numbers that JSON lacks texts, as pydantic reads
+    both.
+    """
+    return _JSON.dump_json(line, ensure_ascii=True).decode()
 
 
 def _fields(event: Event, state: SweepState) -> Line:
@@ -143,17 +144,6 @@ def _best(state: SweepState) -> Line:
     }
 
 
-def to_json(line: Line) -> str:
-    """Returns the line as JSON in ASCII, which any log can store, without a newline."""
-    finite = {name: None if value in (inf, -inf) else value for name, value in line.items()}
-    return json.dumps(finite, separators=(",", ":"), allow_nan=False)
-
-
-def events_file(spec: SweepSpec, name: str) -> Path:
-    """Returns the path of a study's event log."""
-    return Path(spec.study.folder, name, FILE)
-
-
 @final
 class EventStream(AbstractCallback):
     """Writes each event to a stream as a line, and flushes it."""
@@ -168,77 +158,3 @@ class EventStream(AbstractCallback):
 
     def close(self) -> None:
         """Does nothing: every line has been flushed."""
-
-
-@final
-class LineFile:
-    """File to append lines to; one that cannot be written never disturbs the sweep.
-
-    Successive drivers of a study append to the same file.
-
-    Args:
-        path: The file.
-        say: Receives a message about a file that could not be written, once, when closing.
-    """
-
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        self._path = path
-        self._say = say
-        self._file: FileIO | None = None
-        self._problem: str | None = None
-
-    def append(self, line: str, *, sync: bool = False) -> None:
-        """Appends a line; `sync`: it and all before it outlive a power loss."""
-        text = line.encode() + b"\n"
-        try:
-            if self._file is None:
-                self._file = _open(self._path)
-            # one unbuffered write, so that a killed driver leaves complete lines
-            if self._file.write(text) != len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if sync:
-                os.fsync(self._file)
-        except OSError as error:
-            self._problem = error.strerror or str(error)
-            self._close()  # the next line opens it again and ends an incomplete one
-
-    def close(self) -> None:
-        """Closes the file; reports it if lines are missing."""
-        self._close()
-        if self._problem is not None:
-            self._say(f"{self._path} lacks some events of the sweep: {self._problem}")
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-@final
-class EventFile(AbstractCallback):
-    """Appends each event to a file; see `LineFile`."""
-
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        self._lines = LineFile(path, say)
-
-    def on_event(self, event: Event, state: SweepState) -> None:
-        """Appends an event; results and the end are synced, as they are in the study."""
-        told = isinstance(event, TrialEnded | SweepEnded)
-        self._lines.append(to_json(line_of(event, state)), sync=told)
-
-    def close(self) -> None:
-        """Closes the file; reports it if events are missing."""
-        self._lines.close()
-
-
-def _open(path: Path) -> FileIO:
-    """Opens a file to append lines; ends an incomplete line of an earlier driver first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+b", buffering=0)
-    if size := file.seek(0, os.SEEK_END):
-        file.seek(size - 1)
-        if file.read(1) != b"\n":
-            file.write(b"\n")
-    else:
-        sync_folder(path.parent)
-    return file

@@ -32,7 +32,7 @@ NUMBERS = (
 PATHS = (
     *("small.yaml", "plimsoll-runs/demo", "plimsoll-runs/demo/study.db", "demo", "missing.yaml"),
     *("pipe", "pipe.yaml", "pipe.jsonl", "socket", "folder", "loop", "dangling", "large.yaml"),
-    *("empty.yaml", "binary.yaml", "plan.json", "deep.json", "half.db", "events.jsonl", "."),
+    *("empty.yaml", "binary.yaml", "plan.json", "deep.json", "half.db", "journal.jsonl", "."),
     *("/dev/zero", "/dev/urandom", "/dev/full", "/dev/null", "/dev/tty", "/proc/self/mem", "/"),
     *("zero.yaml", "zero.jsonl", "zero.json", "folder/" + "n" * 300, "small.yaml/below", "\x00"),
 )

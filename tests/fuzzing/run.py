@@ -114,7 +114,7 @@ def _make_files() -> None:
     Path("plan.json").write_text('{"micro_batch": 1}')
     Path("deep.json").write_text("[" * 100_000)
     Path("half.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 500)
-    Path("events.jsonl").write_text('{"version": 1}\nno json\n')
+    Path("journal.jsonl").write_text('{"version": 1}\nno json\n')
     _make_study(small)
 
 

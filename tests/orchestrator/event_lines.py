@@ -1,4 +1,4 @@
-"""Lines of an event log, as anybody reads them."""
+"""Events of a journal, as anybody reads them."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ from typing import Any
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a log; one that a killed driver left torn has no end."""
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    """Returns the events of a journal; a line that a killed driver left torn has no end."""
+    lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
+    return [event for line in lines for event in json.loads(line)["events"]]

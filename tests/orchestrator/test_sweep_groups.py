@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 import pytest
 
+from orchestrator.core.notes import HeadFull, NodesUnused, Note, StudyRemoved, start_notes
 from orchestrator.core.placement import (
     MAX_GROUPS,
     CapacityRequest,
@@ -13,8 +15,7 @@ from orchestrator.core.placement import (
     capacity_request,
     groups_on_head,
 )
-from orchestrator.sweep import check_groups
-from search_spaces.errors import SpecError
+from orchestrator.report.reasons import groups_fault
 from tests.orchestrator.records import make_space, make_spec
 
 NODES = [Node(id=str(number), slots=2) for number in range(3)]
@@ -60,9 +61,33 @@ def test_on_a_node_that_is_shared_there_is_room_for_more() -> None:
     ],
 )
 def test_more_than_there_is_room_for_are_refused(cluster: dict[str, Any], words: str) -> None:
-    with pytest.raises(SpecError) as refused:
-        check_groups(*wanted(NODES, **cluster), NODES)
+    request, groups = wanted(NODES, **cluster)
+    fault = groups_fault(request, groups, NODES)
 
-    (fault,) = refused.value.faults
+    assert groups > request.groups
     assert fault.path == "cluster.groups"
     assert words in fault.advice
+
+
+@pytest.mark.parametrize(
+    ("folder", "room", "kinds", "expected"),
+    [
+        (PurePath("/data/runs"), 2, "", []),
+        (None, 1, "", [HeadFull(groups=2, room=1)]),
+        (
+            PurePath("/ray/runtime_resources/7"),
+            2,
+            "",
+            [StudyRemoved(folder="/ray/runtime_resources/7")],
+        ),
+        (None, 2, "BAB", [NodesUnused(kinds=("A", "B", "B"))]),
+    ],
+)
+def test_what_a_sweep_says_before_its_first_trial(
+    folder: PurePath | None, room: int, kinds: str, expected: list[Note]
+) -> None:
+    others = {Node(id=f"{kind}{rank}", slots=1, kind=kind) for rank, kind in enumerate(kinds)}
+
+    notes = list(start_notes(folder, 2, room, set(NODES), {*NODES, *others}))
+
+    assert notes == expected

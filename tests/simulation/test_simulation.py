@@ -13,12 +13,13 @@ from benchmarks.simulation.plants import PLANTS, Plant
 from benchmarks.simulation.simulate import simulate
 
 SWEEPS = {"quick": 60, "thorough": 1000}
-# Seeds of faults that the simulation found; each is planted again in `benchmarks.simulation.plants`
+# Seeds of faults that the simulation found; all but the last, which is rare, are planted again
 FOUND = {
     26: "a second trial for a kind of nodes displaced the one that waited",
     23: "a driver that had lost its lock went on after another one had written",
     538: "a head that died after its sweep had ended ended it twice",
     148: "trials started in the step whose write failed",
+    3754: "a head that died after the study became unavailable ended the sweep beside a trial",
 }
 # Faults to plant by default, with a seed that finds each soon
 SOON = {
@@ -83,7 +84,7 @@ def test_every_fault_can_still_be_planted(fault: Plant) -> None:
 @pytest.mark.thorough
 def test_every_planted_fault_is_found_within_a_thousand_seeds() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.simulation", "--sweeps", "0"],
+        [sys.executable, "-m", "benchmarks.simulation", "--sweeps", "1"],
         capture_output=True,
         text=True,
         check=True,

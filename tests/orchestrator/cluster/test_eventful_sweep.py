@@ -286,7 +286,7 @@ def rate(eventful: Eventful, rows: int) -> float:
 
 
 def test_metrics_are_those_of_the_study(eventful: Eventful) -> None:
-    events = read_events(eventful.folder / "plimsoll-runs" / "sweep" / "events.jsonl")
+    events = read_events(eventful.folder / "plimsoll-runs" / "sweep" / "journal.jsonl")
     ends = [line for line in events if line["event"] == "trial_ended" and not line["validation"]]
     ended = Counter(line["outcome"] for line in ends)
     best = eventful.validations[-1].plan.micro_batch

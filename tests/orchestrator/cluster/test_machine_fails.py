@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 from benchmarks.chaos.rig import RANKS
 from search_spaces.trial import Measured
 from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, records_in, write_sweep
+from tests.orchestrator.event_lines import read_events
 from tests.rigs.ray_head import APART, can_be_apart, environment
 
 pytestmark = pytest.mark.thorough
@@ -76,10 +76,6 @@ def tuning(folder: Path, *command: str, **extra: str) -> Iterator[subprocess.Pop
                 with contextlib.suppress(psutil.Error, ProcessLookupError):
                     each.kill()
             process.wait()
-
-
-def _events(folder: Path) -> list[str]:
-    return (folder / "plimsoll-runs" / "sweep" / "events.jsonl").read_text().splitlines()
 
 
 def said(folder: Path) -> str:
@@ -145,7 +141,8 @@ def test_a_driver_whose_head_dies_says_so_and_is_to_be_tried_again(folder: Path)
         assert not psutil.wait_procs(all_of_them, timeout=300)[1]
     assert "Ray's head on this machine has died, so this sweep ends" in said(folder)
     assert set(outcomes_of(folder)) == {Measured}
-    events = [json.loads(line)["event"] for line in _events(folder)]
+    journal = folder / "plimsoll-runs" / "sweep" / "journal.jsonl"
+    events = [event["event"] for event in read_events(journal)]
     assert events.count("trial_ended") == events.count("trial_started")
     assert events[-1] == "sweep_ended"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,10 +11,11 @@ from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import Event, Noted, TrialEnded
 from orchestrator.core.inputs import Input, StopRequested, TrialFinished
-from orchestrator.core.instructions import Dismiss, Instruction, Release, Run
+from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import CapacityRequest, Node, Shortfall
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
+from orchestrator.journal import Journal
 from orchestrator.report.reasons import note_words
 from orchestrator.study.study import Study
 from search_spaces.facts import ClusterFacts
@@ -107,12 +108,12 @@ class Sweep:
     forecasts: AbstractForecasts = field(default_factory=NoForecasts)
     callbacks: tuple[AbstractCallback, ...] = ()
     secrets: tuple[str, ...] = ()
+    journal: Journal = field(default_factory=Journal)
 
     def __post_init__(self) -> None:
         space = make_space(self.spec)
         self.study = Study(self.spec, "demo", space)
         self.recorder = Recorder()
-        self.decisions: list[tuple[Input, Sequence[Instruction]]] = []
         request = CapacityRequest(groups=self.groups, ranks=2)
         started = self.study.driver_started(CLUSTER, request, self.groups, self.clock())
         self.controller = Controller(
@@ -122,7 +123,7 @@ class Sweep:
             (self.recorder, *self.callbacks),
             self.forecasts,
             self.clock,
-            lambda *decision: self.decisions.append(decision),
+            self.journal,
             self.secrets,
         )
 

@@ -29,6 +29,7 @@ from orchestrator.core.reasons import IsBaseline, Remeasures, Sampled, Validates
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.forecaster import AbstractForecasts
+from orchestrator.journal import Journal
 from orchestrator.report.live import PlainView
 from orchestrator.report.sweep_document import render_report, report_page
 from orchestrator.study.reader import load_records, load_state
@@ -302,9 +303,9 @@ def test_workers_are_given_no_address_that_may_hold_a_password(tmp_path: Path) -
     assert ours.state.spec == spec
 
 
-def test_s5_no_listener_and_no_record_has_secrets_of_messages(sweep: Make) -> None:
-    log, said = io.StringIO(), io.StringIO()
-    ours = sweep(callbacks=(PlainView(log),), secrets=(VALUE,))
+def test_s5_no_listener_and_no_record_has_secrets_of_messages(sweep: Make, tmp_path: Path) -> None:
+    log, said, file = io.StringIO(), io.StringIO(), tmp_path / "journal.jsonl"
+    ours = sweep(callbacks=(PlainView(log),), secrets=(VALUE,), journal=Journal(file))
     crashed = Crashed(
         cause="worker_died", rank=0, phase="build", detail=SECRETS, trace=f"Traceback\n{SECRETS}"
     )
@@ -320,7 +321,7 @@ def test_s5_no_listener_and_no_record_has_secrets_of_messages(sweep: Make) -> No
         "page": report_page(state),
         "events": "\n".join(events),
         "mlflow": repr([trial_tags(record, state.spec, "demo") for record in state.records]),
-        "decisions": repr(ours.decisions),
+        "journal": file.read_text(),
     }
 
     for name, written in everything.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from orchestrator.core.controller_state import ControllerState
+from orchestrator.core.events import SweepStarted
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
     DriverStarted,
@@ -50,6 +51,8 @@ PAIRS = [plan for plan in SPACE.candidates if plan.world_size == 2 and plan != B
 LONE = [plan for plan in SPACE.candidates if plan.world_size == 1]
 ANY_REASON = Sampled(sampler="random")
 STOPPED = Stopped(by="Ctrl-C")
+FOUND = {"device": "cpu", "folder": "/here", "request": CapacityRequest(groups=2, ranks=2)}
+OWN = {field.name for field in fields(DriverStarted)}
 
 
 def driver(**changes: Any) -> DriverStarted:
@@ -62,13 +65,11 @@ def driver(**changes: Any) -> DriverStarted:
         "space": space,
         "records": (),
         "memory_limit_bytes": LIMIT_BYTES,
-        "device": "cpu",
-        "folder": "/here",
-        "max_groups": 2,
-        "request": CapacityRequest(groups=2, ranks=2),
+        "groups": 2,
         "at": BEGAN,
     }
-    return DriverStarted(**{**base, **changes})
+    own = {name: changes.pop(name) for name in OWN & changes.keys()}
+    return DriverStarted(sweep=SweepStarted(**{**base, **changes}), **{**FOUND, **own})
 
 
 def budget_of(trials: int) -> Any:
@@ -102,7 +103,7 @@ class Driven:
 
     @classmethod
     def by(cls, started: DriverStarted) -> Driven:
-        return cls(start(started)[0], opened=len(started.records))
+        return cls(start(started)[0], opened=len(started.sweep.records))
 
     def give(self, given: Input) -> tuple[Instruction, ...]:
         before = contents(self.state)

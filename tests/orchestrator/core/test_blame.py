@@ -50,7 +50,7 @@ DIED, NOT_STARTED, FULL = crash("worker_died"), crash("start_failed"), crash("di
 
 def one_group(**changes: Any) -> Driven:
     """Returns a controller of one group, on which the baseline runs."""
-    driven = Driven.by(driver(spec=BUDGET, max_groups=1, **changes))
+    driven = Driven.by(driver(spec=BUDGET, groups=1, **changes))
     driven.show(*nodes("a", "b"))
     driven.open()
     return driven

@@ -304,7 +304,7 @@ def test_a_group_is_overdue_at_one_moment() -> None:
 
 
 def test_a_stop_closes_what_runs_and_what_waits() -> None:
-    driven = searching(spec=budget_of(9), max_groups=3)
+    driven = searching(spec=budget_of(9), groups=3)
     driven.begin(PAIRS[1])
     assert driven.state.pending
     instructions = driven.stop()
@@ -387,7 +387,7 @@ def test_a_trial_that_is_interrupted_reopens_the_search() -> None:
 
 def test_a_report_of_a_trial_is_not_taken_for_that_of_its_validation() -> None:
     """It comes a second time when the same group validates the trial."""
-    driven = Driven.by(driver(spec=budget_of(1), max_groups=1))
+    driven = Driven.by(driver(spec=budget_of(1), groups=1))
     driven.show(*nodes("a"))
     driven.open()
     driven.report("group-1", 0)
@@ -406,7 +406,7 @@ def test_the_leaders_are_measured_again_between_search_and_validation() -> None:
         budget={"trials": 2, "minutes": 600, "trial_seconds": 60},
         validation={"enabled": True, "repeats": 3},
     )
-    driven = Driven.by(driver(spec=spec, max_groups=1))
+    driven = Driven.by(driver(spec=spec, groups=1))
     other = next(plan for plan in driven.state.sweep.space.candidates if plan != BASELINE)
     driven.show(*nodes("a"))
     driven.open()

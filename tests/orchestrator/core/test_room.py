@@ -36,7 +36,7 @@ def running(driven: Driven) -> Plan:
 
 
 def test_a_plan_that_nodes_do_not_survive_is_blamed() -> None:
-    driven = Driven.by(driver(spec=budget_of(9), max_groups=1))
+    driven = Driven.by(driver(spec=budget_of(9), groups=1))
     driven.show(*nodes("a", "b", "c", "d"))
     driven.open()
     for number, name in enumerate("ab"):
@@ -56,7 +56,7 @@ def test_a_plan_that_nodes_do_not_survive_is_blamed() -> None:
 def test_missing_room_ends_a_sweep_after_the_wait(nodes_may_come: bool) -> None:
     """A Ray that the sweep has started has one node, in whose place no other will come."""
     minutes = budget_of(9).cluster.wait_minutes
-    driven = Driven.by(driver(spec=budget_of(9), max_groups=1, nodes_may_come=nodes_may_come))
+    driven = Driven.by(driver(spec=budget_of(9), groups=1, nodes_may_come=nodes_may_come))
     driven.show(*nodes("a"))
     driven.open()
     driven.show()

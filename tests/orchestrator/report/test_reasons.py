@@ -120,6 +120,21 @@ REPLACED: tuple[tuple[reasons.ReplacementReason, str], ...] = (
 )
 NOTED: tuple[tuple[notes.Note, str], ...] = (
     (notes.Message(text="so"), "so"),
+    (
+        notes.StudyRemoved(folder="/tmp/ray/job"),
+        "the study is kept in /tmp/ray/job, which Ray removes some time after the job: set"
+        " study.folder to an absolute path or study.storage to a database",
+    ),
+    (
+        notes.NodesUnused(kinds=("", "A100", "A100")),
+        "nodes with other GPUs are not used: 3 (A100, no name); cluster.accelerator chooses the"
+        " kind to use",
+    ),
+    (
+        notes.HeadFull(groups=3, room=2),
+        "cluster.groups is 3, but the head node has memory for 2: it may be killed; each group"
+        " takes 550 MiB there, in addition to its workers",
+    ),
     (notes.ForecastsEnded(error="so"), "trials have no forecast: so"),
     (
         notes.GroupReplaced(reason=reasons.WorkersGone()),

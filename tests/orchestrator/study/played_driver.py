@@ -18,10 +18,9 @@ from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
 from orchestrator.core.placement import CapacityRequest
 from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.journal import FILE, Journal
 from orchestrator.study.locks import DriverLock, exclusive_driver
 from orchestrator.study.study import Study, check_study
-from orchestrator.tracking.decisions import decision_line, decisions_file
-from orchestrator.tracking.events import EventFile, LineFile, events_file
 from orchestrator.workspace import save_spec
 from search_spaces.facts import Provenance, Understanding, planned_cluster
 from search_spaces.specification.schema import SweepSpec
@@ -51,20 +50,14 @@ def _drive(folder: Path) -> None:
         _sweep(spec, lock)
 
 
-class _MarkedFile(AbstractCallback):
-    """Log of events that writes a mark after each."""
-
-    def __init__(self, file: EventFile) -> None:
-        self._file = file
+class _Marks(AbstractCallback):
+    """Writes a mark for each event."""
 
     def on_event(self, event: Event, state: SweepState) -> None:
-        """Appends an event, then writes its mark."""
-        self._file.on_event(event, state)
         os.write(1, b"MARK " + type(event).__name__.encode())
 
     def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        """Does nothing."""
 
 
 def _sweep(spec: SweepSpec, lock: DriverLock) -> None:
@@ -73,17 +66,10 @@ def _sweep(spec: SweepSpec, lock: DriverLock) -> None:
         Understanding(data=None, model=LLAMA, cluster=planned_cluster(spec, 2), ranks=2)
     )
     study.keep_provenance(Provenance(at=0.0, user=str(os.getpid()), is_job=False, code=None))
-    log = _MarkedFile(EventFile(events_file(spec, NAME), sys.stderr.write))
-    decisions = LineFile(decisions_file(spec, NAME), sys.stderr.write)
+    journal = Journal(Path(spec.study.folder, NAME, FILE), sys.stderr.write)
     cluster = PlayedCluster(make_nodes("a"))
     started = study.driver_started(CLUSTER, CapacityRequest(groups=1, ranks=2), 1, time.time())
-    controller = Controller(
-        started,
-        study,
-        cluster,
-        (log,),
-        decided=lambda *decision: decisions.append(decision_line(*decision)),
-    )
+    controller = Controller(started, study, cluster, (_Marks(),), journal=journal)
     while controller.state.phase is not Phase.DONE:
         controller.step()
         while cluster.runs:

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import text
 
 from orchestrator.core.records import Record
+from orchestrator.report.reasons import note_words
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.study.storage import open_engine, storage_url
 from orchestrator.study.study import Study
 from search_spaces.specification.schema import SweepSpec
 from tests.orchestrator.records import PROPOSED, make_record
-from tests.orchestrator.study.values import NAME, next_plan, open_study, run, study_spec
+from tests.orchestrator.study.values import NAME, next_plan, open_study, run, started, study_spec
 from tests.outcomes import make_measured
 
 
@@ -35,10 +36,8 @@ def asked(study: Study, count: int) -> list[Record]:
 
 def reopened(spec: SweepSpec) -> tuple[Study, list[str]]:
     """A study that another driver opens, and what it says."""
-    study, said = open_study(spec), list[str]()
-    study.say_through(said.append)
-    study.say_notices()
-    return study, said
+    study = open_study(spec)
+    return study, list(map(note_words, started(study).notes))
 
 
 def test_one_damaged_record_is_named_and_the_rest_is_there(
@@ -101,8 +100,6 @@ def test_a_damaged_validation_and_trial_are_left_out(spec: SweepSpec) -> None:
             assert connection.execute(text(statement)).rowcount == 1
 
     assert [one.started_at for one in load_state(spec, NAME).validations] == [120.0]
-    study, _ = reopened(spec)
+    study, said = reopened(spec)
     assert study.interrupted() == ()
-    study.say_through((said := list[str]()).append)
-    study.say_notices()
     assert said[0].startswith("trial 2 is abandoned: its plan cannot be read")

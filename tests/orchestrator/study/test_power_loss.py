@@ -31,7 +31,7 @@ def can_trace() -> bool:
 
 def unsynced(lines: Iterable[str], folder: Path) -> dict[str, set[Path]]:
     """Returns the paths in a folder that were not synced at each mark, by the mark's word."""
-    dirty, found = set[Path](), dict[str, set[Path]]()
+    dirty, opened_before, found = set[Path](), set[Path](), dict[str, set[Path]]()
     for line in lines:
         if mark := re.search(r'"MARK (\w+)"', line):
             found.setdefault(mark[1], set()).update(dirty)
@@ -42,7 +42,9 @@ def unsynced(lines: Iterable[str], folder: Path) -> dict[str, set[Path]]:
         synced = re.match(r"\d+ +f(?:data)?sync\(\d+<(.+?)>", line)
         changed = re.match(r"\d+ +(?:unlink|rename|mkdir)\(", line)
         if opened and "O_TRUNC" not in line:
-            dirty.add(Path(opened[1]).parent)  # it may be new
+            if (path := Path(opened[1])) not in opened_before:
+                dirty.add(path.parent)  # it may be new
+            opened_before.add(path)
         elif written:
             dirty.add(Path(written[1]))
         elif synced:
@@ -51,6 +53,7 @@ def unsynced(lines: Iterable[str], folder: Path) -> dict[str, set[Path]]:
             for path in map(Path, re.findall(r'"(.+?)"', line)):
                 dirty.add(path.parent)
                 dirty.discard(path)
+                opened_before.discard(path)
         dirty = {path for path in dirty if path.is_relative_to(folder)}
     return found
 
@@ -70,11 +73,15 @@ def test_nothing_of_a_result_that_was_told_is_unsynced(tmp_path: Path) -> None:
         check=True,
     )
 
-    found = unsynced(log.read_text().splitlines(), own)
+    calls = log.read_text().splitlines()
+    found = unsynced(calls, own)
 
-    decisions = own / "runs" / "small" / "decisions.jsonl"  # repeats the study, and is not read
-    assert found["TrialEnded"] == {decisions}
-    assert found["SweepEnded"] == {decisions}
+    journal = own / "runs" / "small" / "journal.jsonl"  # repeats the study, and is not read
+    assert found["TrialEnded"] == {journal}
+    assert found["SweepEnded"] == {journal}
+    calls = [re.sub(r"\d+ +(\w+).*", r"\1", call) for call in calls if f"{journal}>" in call]
+    assert calls.count("fsync") == 6  # four trials, a validation, the end
+    assert calls[-2:] == ["write", "fsync"]
 
 
 def test_each_connection_to_a_file_syncs_its_folder_too(tmp_path: Path) -> None:

@@ -81,13 +81,13 @@ def started(study: Study) -> DriverStarted:
 def next_plan(study: Study) -> Plan:
     """Returns a plan without a trial."""
     begun = started(study)
-    tried = {trial.plan for trial in (*begun.records, *begun.interrupted)}
-    return next(plan for plan in begun.space.candidates if plan not in tried)
+    tried = {trial.plan for trial in (*begun.sweep.records, *begun.interrupted)}
+    return next(plan for plan in begun.sweep.space.candidates if plan not in tried)
 
 
 def run(study: Study, trials: int) -> list[Plan]:
     """Runs that number of trials; returns their plans."""
-    begun = started(study)
+    begun = started(study).sweep
     spec, space, records = begun.spec, begun.space, list(begun.records)
     proposer = proposer_of(space, spec, len(records))
     for _ in range(trials):
