@@ -153,7 +153,7 @@ def _sets(spec: SweepSpec, slots: int, data_volume: str | None) -> Iterator[str]
     """Yields keys that the job's size and volume decide: a sweep awaits the nodes of all ranks."""
     if slots and spec.cluster.workers == "auto":
         yield f"cluster.workers={spec.cluster.ranks_of(slots)}"
-    if data_volume and "folder" not in spec.study.model_fields_set:
+    if data_volume and spec.study.folder == "plimsoll-runs":  # the default
         yield "study.folder=/data/plimsoll-runs"
 
 

@@ -36,7 +36,7 @@ def sweep_manifests(
             f"--to kuberay: two shells read the command {job.command}: put values with spaces or"
             " special characters into the specification"
         )
-    words: dict[str, object] = pods | {"storage_secret": "plimsoll-databases"}
+    words: dict[str, object] = {**pods, "storage_secret": "plimsoll-databases"}
     words |= {"title": job.name, "name": job.name, "command": "kubectl apply -f FILE"}
     words |= {"entrypoint": job.command, "retries": job.retries, "image": job.image}
     words |= {"hosts": job.nodes, "ranks_per_host": job.ranks, "cuda": job.gpus > 0}

@@ -8,9 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +16,8 @@ import yaml
 from orchestrator.cluster.slurm import follow_job, queued_job, submit_script
 from orchestrator.export.cluster_job import SBATCH, SKY, ClusterJob, render_job
 from tests.k8s import crd_check, policies
-from tests.k8s.rendering import K8S, Resource
+from tests.k8s.pods import pods
+from tests.k8s.rendering import K8S
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import plimsoll_in
 from tests.orchestrator.cluster.test_submit import SPEC
@@ -112,13 +111,6 @@ def test_a_script_of_slurm_asks_for_the_nodes_of_the_specification(work: Path) -
     assert "export PATH" not in image  # of the user's own environment
 
 
-@pytest.fixture(scope="module")
-def cluster_of_slurm() -> Iterator[dict[str, str]]:
-    """Two nodes of Slurm."""
-    with slurm() as environ:
-        yield environ
-
-
 def of_ray(job: str) -> list[str]:
     """Returns processes that the job left, and folders of its Ray."""
     listed = subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
@@ -129,9 +121,9 @@ def of_ray(job: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.alone
-def test_a_sweep_runs_on_two_nodes_of_slurm(work: Path, cluster_of_slurm: dict[str, str]) -> None:
-    nodes = ("--to", "slurm", "--nodes", "2", "--trials", "1")
-    ended = submit(work, *nodes, **cluster_of_slurm)
+def test_a_sweep_runs_on_two_nodes_of_slurm(work: Path) -> None:
+    with slurm() as environ:
+        ended = submit(work, "--to", "slurm", "--nodes", "2", "--trials", "1", **environ)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Job 1 submitted to Slurm: plimsoll tune sweep.yaml --plain" in ended.stdout
@@ -143,31 +135,36 @@ def test_a_sweep_runs_on_two_nodes_of_slurm(work: Path, cluster_of_slurm: dict[s
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.alone
+@pytest.mark.parametrize(
+    "ending", ["exit 75", "echo waits; trap 'exit 143' TERM; sleep 600 & wait"]
+)
 def test_a_job_that_machines_ended_is_queued_again_and_its_code_is_told(
-    tmp_path: Path, cluster_of_slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in cluster_of_slurm.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "driver.sh").write_text("test -e began && exit 3; touch began; exit 75")
+    """The second case is Slurm's notice that the job's time is almost over."""
+    (tmp_path / "driver.sh").write_text(f"test -e began && exit 3; touch began; {ending}")
     job = ClusterJob(
         name="again", command="bash driver.sh", nodes=1, ranks=1, cpus=1, gpus=0, retries=1
     )
-    script = render_job(SBATCH, job, path=str(BIN), options=())
-    number = submit_script(script, tmp_path, {})
-    log: list[str] = []
+    script, log = render_job(SBATCH, job, path=str(BIN), options=()), []
 
     def write(text: str) -> None:
         log.append(text)
+        if "waits\n" in text:
+            subprocess.run(["scancel", "--batch", "--signal=USR1", number], check=True)
         if "(BeginTime)" in text:  # Slurm would wait for two minutes
             assert queued_job("again", tmp_path) == number
             words = ["scontrol", "update", f"jobid={number}", "StartTime=now"]
             subprocess.run(words, check=True)
 
-    ended = follow_job(number, tmp_path / f"again-{number}.log", write)
+    with slurm() as environ:
+        monkeypatch.setenv("SLURM_CONF", environ["SLURM_CONF"])
+        number = submit_script(script, tmp_path, {})
+        ended = follow_job(number, tmp_path / f"again-{number}.log", write)
+        assert queued_job("again", tmp_path) is None
 
     assert ended == ("FAILED", 3), "".join(log)
-    assert "Exit code 75: Slurm puts the job back into the queue" in "".join(log)
-    assert queued_job("again", tmp_path) is None
+    assert "Slurm puts the job back into the queue" in "".join(log)
     assert of_ray(number) == []
 
 
@@ -222,16 +219,16 @@ def test_kubernetes_takes_the_manifests_of_a_sweep(device: str, work: Path) -> N
     configmap, job = yaml.safe_load_all(text)
 
     assert list(crd_check.complaints(job)) == []
-    around = [*yaml.safe_load_all((K8S / "base/limits.yaml").read_text())]
-    around += [yaml.safe_load((K8S / "base/namespace.yaml").read_text())]
+    texts = [(K8S / f"base/{name}.yaml").read_text() for name in ("limits", "namespace")]
+    around = [one for text in texts for one in yaml.safe_load_all(text)]
     assert list(policies.complaints([configmap, job, *around])) == []
     assert configmap["data"]["sweep.yaml"] == (work / "sweep.yaml").read_text()
     assert "awkward_model.py" in configmap["data"]
     assert job["spec"]["entrypoint"].endswith("--set study.folder=/data/plimsoll-runs")
-    for pod in pods_of(job):
+    submitter, head, worker = (pod.spec for pod in pods([job]))
+    for pod in (submitter, head, worker):
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
         assert pod["containers"][0]["image"] == KUBERAY[-1]
-    head, worker = pods_of(job)[1:]
     for pod in (head, worker):
         variables = {one["name"]: one for one in pod["containers"][0]["env"]}
         # workers, which run any model's code, read what the head has fetched
@@ -245,11 +242,3 @@ def test_kubernetes_takes_the_manifests_of_a_sweep(device: str, work: Path) -> N
         assert worker["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     else:
         assert (group["replicas"], limits["cpu"], limits["memory"]) == (1, "3", "10Gi")
-
-
-def pods_of(job: Resource) -> list[dict[str, Any]]:
-    """Submitter, head and worker."""
-    spec = job["spec"]
-    cluster = spec["rayClusterSpec"]
-    templates = (spec["submitterPodTemplate"], cluster["headGroupSpec"]["template"])
-    return [one["spec"] for one in (*templates, cluster["workerGroupSpecs"][0]["template"])]
