@@ -185,6 +185,7 @@ def test_a_task_of_skypilot_has_its_keys(work: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.alone
 def test_a_task_of_skypilot_runs_its_command_on_a_ray_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(
         "import ray, sys; ray.init(); print(ray.cluster_resources()['CPU']); sys.exit(3)"
@@ -209,6 +210,7 @@ def test_a_task_of_skypilot_runs_its_command_on_a_ray_of_its_own(tmp_path: Path)
     assert "\n3.0\n" in ended.stdout
     with socket.socket() as listener:
         assert listener.connect_ex(("127.0.0.1", 6390)) != 0  # Ray has ended
+    assert not [*Path("/tmp").glob("plimsoll-ray-*")]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
