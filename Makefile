@@ -21,7 +21,7 @@ UV_INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint cons
 .DEFAULT_GOAL := help
 # each of the hundreds of processes that tests start would compile all our modules
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup developers demo test test-pure test-thorough fuzz-plans parity lint type arch pins audit sbom lock check bench gpu gpu-kit chaos image push digests format clean
+.PHONY: help setup developers demo test test-pure test-thorough fuzz-plans parity lint type arch pins audit sbom lock check bench gpu gpu-kit chaos image image-cuda push digests format clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -140,6 +140,9 @@ chaos: developers ## Run 60 sweeps under 400 injected faults, for hours; goes on
 image: ## Build the container images, for Kubernetes (needs docker)
 	docker build --tag plimsoll:$(VERSION) .
 	docker build --tag plimsoll-slim:$(VERSION) --target slim .
+
+image-cuda: image ## Build plimsoll-cuda too, with NVIDIA's compiler for DeepSpeed's operators (some 6 GB more)
+	docker build --tag plimsoll-cuda:$(VERSION) --build-arg BASE=plimsoll:$(VERSION) --file Dockerfile.cuda .
 
 # what it prints is what `kustomize edit set image plimsoll=...` takes
 push: image ## Push the images to REGISTRY=..., and print them with the digests that it gave them

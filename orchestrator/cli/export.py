@@ -13,7 +13,7 @@ from orchestrator.cli.result import Result
 
 FORMAT_NAMES = (  # of orchestrator.export, whose import takes a second
     *("torchrun", "deepspeed", "accelerate"),
-    *("hf-trainer", "ray-train", "rayjob"),
+    *("hf-trainer", "ray-train", "rayjob", "slurm", "sky"),
 )
 
 

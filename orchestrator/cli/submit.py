@@ -1,18 +1,23 @@
-"""`plimsoll submit`: a sweep as a job on a Ray cluster."""
+"""`plimsoll submit`: a sweep as a job of Ray, Slurm, SkyPilot or KubeRay."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Minutes, Overrides, SpecPath, Trials, TrustedModules
+from orchestrator.cli.schedulers import detach, send_file, send_to_slurm, write_log
 from orchestrator.cluster.jobs import (
     DEFAULT_EXCLUDES,
     STOP_SECONDS,
@@ -25,7 +30,6 @@ from orchestrator.cluster.jobs import (
     job_id,
 )
 from orchestrator.cluster.runtime import ray_logs_enabled
-from orchestrator.report.terminal import log_without_controls
 from search_spaces.errors import DISTRIBUTION, UserError
 from search_spaces.safety.files import is_file
 from search_spaces.safety.redaction import without_password
@@ -33,99 +37,197 @@ from search_spaces.specification.load import load_spec, study_name, with_budget
 
 if TYPE_CHECKING:
     from orchestrator.cluster.jobs import Job, JobServer
+    from orchestrator.export.cluster_job import ClusterJob
     from search_spaces.facts import CodeVersion
     from search_spaces.specification.schema import SweepSpec
 
 
-_Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Job server of the cluster, such as http://HEAD:8265.",
-        show_default="RAY_API_SERVER_ADDRESS, then RAY_ADDRESS",
-    ),
-]
-_WorkingDir = Annotated[
-    Path,
-    typer.Option(metavar="FOLDER", help="Folder to send, with the specification, code and data."),
-]
-_Exclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PATTERN",
-        help="Also leave this out of the folder; a pattern as in .gitignore. Repeatable."
-        " Results, checkpoints, .git, virtual environments, files of keys and passwords, and"
-        " files in .gitignore are never sent.",
-    ),
-]
-_Env = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME[=VALUE]",
-        help="Set a variable in the job's environment. Repeatable. Everyone who sees the job"
-        " can read it: keep secrets in the cluster's environment.",
-    ),
-]
-_Requirements = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Install these packages for the job, if the cluster's image lacks Plimsoll.",
-        show_default=False,
-    ),
-]
-_Retries = Annotated[
-    int, typer.Option(min=0, help="How often to resubmit a job that dies; each resumes.")
-]
-_Follow = Annotated[
-    bool, typer.Option("--follow/--no-follow", help="Show the job's log until it ends.")
-]
+_OF_TARGETS: Mapping[str, tuple[str, ...]] = {  # options that not all targets have
+    **dict.fromkeys(("address", "exclude"), ("ray",)),
+    "requirements": ("ray", "sky"),
+    **dict.fromkeys(("nodes", "gpus_per_node", "gpu", "image"), ("slurm", "sky", "kuberay")),
+    **dict.fromkeys(("partition", "account", "time", "sbatch"), ("slurm",)),
+    **dict.fromkeys(("data_volume", "hf_secret", "pull_secret"), ("kuberay",)),
+}
+_WORD = re.compile(r"[\w.,:=+@/%*#~-]+")
+_Target = Literal["ray", "slurm", "sky", "kuberay"]
+
+
+def _option(metavar: str | None, text: str, **settings: Any) -> Any:
+    return typer.Option(metavar=metavar, help=text, show_default=False, **settings)
+
+
+_Text = str | None
+_TO = "A Ray cluster that is up, Slurm, rented nodes (SkyPilot), or Kubernetes (KubeRay)."
+_GPU = "Kind of GPU: a gres type of Slurm, SkyPilot's name, or the label nvidia.com/gpu.product."
+_TIME = "Time limit of the job, such as 4:00:00; it is requeued before, and resumes."
+_SBATCH = "Another option of sbatch, such as --sbatch=--qos=high. Repeatable."
+_HUB = "Secret of Kubernetes with the Hub's token, under HF_TOKEN."
+_VOLUME = "PersistentVolumeClaim to mount at /data, for data, weights, caches and results."
+_ADDRESS = "Job server, such as http://HEAD:8265 (RAY_API_SERVER_ADDRESS, then RAY_ADDRESS)."
+_FOLDER = "Folder to send, with the specification, code and data (default: this one)."
+_PACKAGES = "Install these packages for the job, if the cluster's image lacks Plimsoll."
+_RETRIES = "How often to resubmit a job that dies; each resumes."
+_FOLLOW = "Show the job's log until it ends."
+_EXCLUDE = (
+    "Also leave this out of the folder; a pattern as in .gitignore. Repeatable. Results,"
+    " checkpoints, .git, virtual environments, files of keys and passwords, and files in .gitignore"
+    " are never sent."
+)
+_ENV = (
+    "Set a variable in the job's environment. Repeatable. Everyone who sees the job can read it:"
+    " keep secrets in the cluster's environment."
+)
 
 
 def submit(
+    context: typer.Context,
     spec_path: SpecPath,
-    address: _Address = None,
-    working_dir: _WorkingDir = Path(),
-    exclude: _Exclude = None,
-    env: _Env = None,
-    requirements: _Requirements = None,
+    to: Annotated[_Target, typer.Option(help=_TO)] = "ray",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it sends.")] = False,
+    nodes: Annotated[int | None, _option(None, "Number of nodes (default: 1).", min=1)] = None,
+    gpus_per_node: Annotated[int | None, _option(None, "GPUs of a node.", min=1)] = None,
+    gpu: Annotated[_Text, _option("KIND", _GPU)] = None,  # noqa: ARG001
+    image: Annotated[_Text, _option("IMAGE", "Container image.")] = None,  # noqa: ARG001
+    partition: Annotated[_Text, _option("NAME", "Slurm's partition.")] = None,  # noqa: ARG001
+    account: Annotated[_Text, _option("NAME", "Slurm's account.")] = None,  # noqa: ARG001
+    time: Annotated[_Text, _option("LIMIT", _TIME)] = None,  # noqa: ARG001
+    sbatch: Annotated[list[str] | None, _option("OPTION", _SBATCH)] = None,  # noqa: ARG001
+    data_volume: Annotated[_Text, _option("CLAIM", _VOLUME)] = None,  # noqa: ARG001
+    hf_secret: Annotated[_Text, _option("NAME", _HUB)] = None,  # noqa: ARG001
+    pull_secret: Annotated[_Text, _option("NAME", "Registry's Secret.")] = None,  # noqa: ARG001
+    address: Annotated[_Text, _option("URL", _ADDRESS)] = None,  # noqa: ARG001
+    working_dir: Annotated[Path, _option("FOLDER", _FOLDER)] = Path(),  # noqa: ARG001
+    exclude: Annotated[list[str] | None, _option("PATTERN", _EXCLUDE)] = None,  # noqa: ARG001
+    env: Annotated[list[str] | None, _option("NAME[=VALUE]", _ENV)] = None,  # noqa: ARG001
+    requirements: Annotated[Path | None, _option("FILE", _PACKAGES)] = None,  # noqa: ARG001
     trials: Trials = None,
     minutes: Minutes = None,
-    retries: _Retries = 2,
-    follow: _Follow = True,
+    retries: Annotated[int, typer.Option(min=0, help=_RETRIES)] = 2,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help=_FOLLOW)] = True,
     overrides: Overrides = None,
     trusted: TrustedModules = None,
 ) -> None:
-    """Run the sweep as a job on a Ray cluster; resumes where an earlier job stopped."""
-    from orchestrator.tracking.provenance import code_version
+    """Run the sweep as a job on a cluster; resumes where an earlier job stopped."""
+    from orchestrator.export.cluster_job import ranks_per_node
 
+    given = context.params
+    _check_options(given, to)
     _check_secrets(overrides or [])
     spec = with_budget(
         load_spec(spec_path, overrides or ()), trials=trials, minutes=minutes, validation=None
     )
-    code = code_version(working_dir)
-    submission = Submission(
-        study=study_name(spec, spec_path),
-        entrypoint=entrypoint(
-            _inside(spec_path, working_dir),
-            {
-                "trials": trials,
-                "minutes": minutes,
-                "set": tuple(overrides or ()),
-                "trust-module": tuple(trusted or ()),
-                "debug": ray_logs_enabled() or None,
-            },
-        ),
-        working_dir=str(working_dir.resolve()),
-        excludes=(*DEFAULT_EXCLUDES, *(exclude or ())),
+    ranks = 0 if to == "ray" else ranks_per_node(spec.cluster, nodes or 1, gpus_per_node)
+    options = {
+        "trials": trials,
+        "minutes": minutes,
+        "set": (*(overrides or ()), *_sets(spec, (nodes or 1) * ranks, given["data_volume"])),
+        "trust-module": tuple(trusted or ()),
+        "debug": ray_logs_enabled() or None,
+    }
+    submission = _submission(given, spec, options)
+    if to == "ray":
+        _submit_to_ray(submission, given["address"], retries, follow=follow, send=not dry_run)
+        return
+    job, file = _job_file(given, spec, submission, ranks)
+    if dry_run:
+        write_log(file)
+    elif to == "slurm":
+        send_to_slurm(job, file, Path(submission.working_dir), follow=follow)
+    else:
+        send_file(to, job, file)
+
+
+def _check_options(given: Mapping[str, Any], target: str) -> None:
+    """Refuses options of other targets, and values that would change a job file's syntax."""
+    for name, targets in _OF_TARGETS.items():
+        option, value = f"--{name.replace('_', '-')}", given[name]
+        if value and target not in targets:
+            raise UserError(f"{option} is for --to {' and '.join(targets)}, not for {target}")
+        for text in (value or ()) if name == "sbatch" else [value] * isinstance(value, str):
+            if not _WORD.fullmatch(text):
+                raise UserError(f"{option} {text!r}: give one word, without spaces and quotes")
+
+
+def _sets(spec: SweepSpec, slots: int, data_volume: str | None) -> Iterator[str]:
+    """Yields keys that the job's size and volume decide: a sweep awaits the nodes of all ranks."""
+    if slots and spec.cluster.workers == "auto":
+        yield f"cluster.workers={spec.cluster.ranks_of(slots)}"
+    if data_volume and spec.study.folder == "plimsoll-runs":  # the default
+        yield "study.folder=/data/plimsoll-runs"
+
+
+def _submission(
+    given: Mapping[str, Any], spec: SweepSpec, options: Mapping[str, object]
+) -> Submission:
+    from orchestrator.tracking.provenance import code_version
+
+    spec_path, folder, packages = given["spec_path"], given["working_dir"], given["requirements"]
+    code, study = code_version(folder), study_name(spec, spec_path)
+    path = _inside(spec_path, folder)
+    path = f"/etc/plimsoll/{spec_path.name}" if given["to"] == "kuberay" else path
+    return Submission(
+        study=study,
+        entrypoint=entrypoint(path, options),
+        working_dir=str(folder.resolve()),
+        excludes=(*DEFAULT_EXCLUDES, *(given["exclude"] or ())),
         environment=(
             ("RAY_JOB_STOP_WAIT_TIME_S", str(STOP_SECONDS)),
             *_run_context(code),
-            *_named(env or []),  # last, to override the others
+            *_named(given["env"] or []),  # last, to override the others
         ),
-        requirements=None if requirements is None else str(_file(requirements)),
-        metadata=_metadata(spec, study_name(spec, spec_path), spec_path, code),
+        requirements=None if packages is None else str(_file(packages)),
+        metadata=_metadata(spec, study, spec_path, code),
     )
+
+
+def _job_file(
+    given: Mapping[str, Any], spec: SweepSpec, submission: Submission, ranks: int
+) -> tuple[ClusterJob, str]:
+    """Returns a job of a scheduler, and the file that starts it."""
+    from orchestrator.export.cluster_job import SBATCH, SKY, ClusterJob, render_job
+    from orchestrator.export.rayjob import dns_label
+    from orchestrator.export.sweep_rayjob import sweep_manifests
+
+    job = ClusterJob(
+        name=dns_label(f"plimsoll-{submission.study}"),
+        command=submission.entrypoint,
+        nodes=given["nodes"] or 1,
+        ranks=ranks,
+        cpus=ranks * spec.cluster.cpus_per_worker,
+        gpus=0 if spec.cluster.device == "cpu" else ranks,
+        memory_gib=spec.cluster.host_memory_gib,
+        gpu=given["gpu"],
+        image=given["image"],
+        environment=submission.environment[1:],  # without Ray's
+        retries=given["retries"],
+    )
+    target, folder, requirements = given["to"], submission.working_dir, submission.requirements
+    if target == "slurm":
+        keys = (f"--{key}={given[key]}" for key in ("partition", "account", "time") if given[key])
+        path = "" if job.image else quote(str(Path(sys.executable).parent))
+        options = (*keys, *(given["sbatch"] or ()))
+        return job, render_job(SBATCH, job, path=path, options=options)
+    if not (job.image or requirements):
+        raise UserError(f"--to {target}: give --image, an image with Plimsoll (k8s/README.md)")
+    if target == "sky":
+        if job.gpus and not job.gpu:
+            raise UserError("--to sky: give SkyPilot's name of the GPU, such as --gpu H100")
+        sent = _inside(Path(requirements), Path(folder)) if requirements else ""
+        return job, render_job(
+            SKY, job, workdir=folder, setup=sent and f"pip install -r {quote(sent)}"
+        )
+    names = {name: given[name] for name in ("data_volume", "hf_secret", "pull_secret")}
+    return job, sweep_manifests(job, spec.cluster, given["spec_path"], **names)
+
+
+def _submit_to_ray(
+    submission: Submission, address: str | None, retries: int, *, follow: bool, send: bool
+) -> None:
+    if not send:
+        sent = {"entrypoint": submission.entrypoint, "runtime_env": submission.runtime_env}
+        write_log(json.dumps(sent, indent=2) + "\n")
+        return
 
     from orchestrator.cluster.jobs import JobServer
 
@@ -137,10 +239,7 @@ def submit(
     try:
         _follow(server, submission, job, retries)
     except KeyboardInterrupt:
-        print_error(
-            "The job keeps running. Repeat this command to follow it again; `ray job stop` ends it."
-        )
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        detach("ray job stop")
 
 
 def _begin(server: JobServer, submission: Submission) -> str:
@@ -160,7 +259,7 @@ def _begin(server: JobServer, submission: Submission) -> str:
 def _follow(server: JobServer, submission: Submission, job: str, retries: int) -> None:
     """Shows logs until a job ends by itself; resubmits one that died up to `retries` times."""
     while True:
-        ended = server.follow(job, _write)
+        ended = server.follow(job, write_log)
         if ended is not None and not can_resume(ended):
             break
         if retries == 0:
@@ -173,11 +272,6 @@ def _follow(server: JobServer, submission: Submission, job: str, retries: int) -
     code = ExitCode.NOTHING_FOUND if ended is None else exit_code(ended)
     if code:
         raise typer.Exit(code)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(log_without_controls(text))
-    sys.stdout.flush()
 
 
 def _ending(job: Job | None) -> str:
@@ -233,6 +327,8 @@ def _named(variables: list[str]) -> tuple[tuple[str, str], ...]:
         name, equals, value = text.partition("=")
         if not equals and name not in os.environ:
             raise UserError(f"--env {name}: not set in this shell; set it, or give {name}=VALUE")
+        if not name.isidentifier():
+            raise UserError(f"--env {text}: {name!r} is not the name of a variable")
         pairs.append((name, value if equals else os.environ[name]))
     return tuple(pairs)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.core.records import Record
 from orchestrator.export import accelerate, deepspeed, hf_trainer, ray_train, rayjob, torchrun
 from orchestrator.export.bundle import Bundle
+from orchestrator.export.cluster_job import export_sbatch, export_sky
 from orchestrator.export.expressed_knobs import ExpressedKnobs
 from orchestrator.export.scripts import fsdp2_refusals
 from orchestrator.export.source import ExportSource
@@ -52,6 +53,8 @@ FORMATS = {
     ),
     "ray-train": Format(ray_train.export, _BOTH_ENGINES),
     "rayjob": Format(rayjob.export, _BOTH_ENGINES),
+    "slurm": Format(export_sbatch, _BOTH_ENGINES),
+    "sky": Format(export_sky, _BOTH_ENGINES),
 }
 
 

@@ -67,9 +67,13 @@ def export(source: ExportSource) -> Bundle:
 
 def job_name(source: ExportSource) -> str:
     """Returns the name of the job and its ConfigMap: a DNS label, for any name of a study."""
-    ending = f"-{source.record.number}"
-    study = re.sub(r"[^a-z0-9]+", "-", source.study.lower())
-    return f"train-{study}"[: _NAME_LENGTH - len(ending)].rstrip("-") + ending
+    return dns_label(f"train-{source.study}", f"-{source.record.number}")
+
+
+def dns_label(text: str, ending: str = "") -> str:
+    """Returns a text as the name of a RayJob, which is a DNS label; the ending is kept whole."""
+    label = re.sub(r"[^a-z0-9]+", "-", text.lower())
+    return label[: _NAME_LENGTH - len(ending)].rstrip("-") + ending
 
 
 def memory_gib(source: ExportSource, ranks: int) -> int:

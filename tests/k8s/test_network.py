@@ -81,6 +81,13 @@ def test_pods_reach_what_they_need_and_nothing_else(overlay: str) -> None:
     if overlay == "shared":
         expected = {**PASSAGES, ("head", "Egress"): PASSAGES["head", "Egress"] | AUTOSCALER}
 
+    if overlay == "data":
+        expected = {
+            **PASSAGES,
+            ("head", "Egress"): PASSAGES["head", "Egress"] | {f"{one} 443" for one in OUTSIDE},
+            ("tracking", "Ingress"): {"head 5000", "ingress-nginx 5000"},
+        }
+
     assert passages(policies, pods(resources)) == expected
 
 
