@@ -160,7 +160,7 @@ def _is_database(path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TunedPlan:
     """A plan of a study with its measured speed and peak memory, and the sweep's specification."""
 
@@ -171,6 +171,10 @@ class TunedPlan:
     device: str  # "cpu" or "cuda": the type that it was measured on
     samples_per_second: Estimate
     peak_bytes: int
+
+    def __repr__(self) -> str:
+        speed = f"{self.samples_per_second.value:.4g} samples/s"
+        return f"<TunedPlan: trial {self.trial} of {self.study}, {speed}>"
 
     def apply(self, model: Module) -> Applied:
         """Applies the plan to a model in place, as the trial did; call it on each rank.

@@ -284,3 +284,15 @@ def kill_all(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):  # `kill` looks at the start time
             process.kill()
+
+
+def in_notebook() -> bool:
+    """Returns True in the process of a notebook, where IPython can display."""
+    ipython = sys.modules.get("IPython")
+    return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None
+
+
+def below_notebook() -> bool:
+    """Returns True in a command of a notebook's cell, whose terminal keeps every frame."""
+    # as IPython's kernel sets them
+    return (os.environ.get("TERM"), os.environ.get("GIT_PAGER")) == ("xterm-color", "cat")

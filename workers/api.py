@@ -245,6 +245,8 @@ class Reference:
         spec = load_exported_spec(folder)
         if code := code_folder(folder):
             _import_from(code, spec.model.name.partition(":")[0])
+        if pickle := spec.model.pickle:
+            trust_modules((pickle,))  # the user starts the exported script
         manifest = ExportManifest.read(folder)
         return cls(spec, manifest.plan, manifest.rule)
 

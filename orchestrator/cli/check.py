@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.console import print_line, table_console
 from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
@@ -33,34 +33,39 @@ def check(
     trust_modules(trusted or ())
     spec = load_spec(spec_path, overrides or ())
 
-    from orchestrator.report.document import understood_document
     from orchestrator.report.terminal import labelled_rows
     from orchestrator.report.understood import understood_rows
+
+    understanding, space = understood(spec)
+    if not as_json:
+        table_console().print(labelled_rows(understood_rows(understanding)))
+        context = RuleContext(spec=spec, model=understanding.model, cluster=understanding.cluster)
+        _show(spec_path, context, understanding.ranks, space)
+    content = {"specification": str(spec_path), "study": study_name(spec, spec_path)}
+    content |= check_document(spec, understanding, space)
+    return Result(kind="check", content=lambda: content)
+
+
+def understood(spec: SweepSpec) -> tuple[Understanding, Space]:
+    """Returns how a job is understood, and its legal plans; no cluster is asked."""
     from search_spaces.space import build_space
     from workers.prepare import check_data
 
-    ranks = _ranks(spec)
-    context = planned_context(spec, ranks)
-    model, space = context.model, build_space(context, ranks)
-    understanding = Understanding(
-        data=check_data(spec, model),
-        model=model,
-        cluster=context.cluster,
-        ranks=ranks,
-    )
-    if not as_json:
-        table_console().print(labelled_rows(understood_rows(understanding)))
-        _show(spec_path, context, ranks, space)
-    content = {
-        "specification": str(spec_path),
-        "study": study_name(spec, spec_path),
+    context = planned_context(spec, ranks := _ranks(spec))
+    data, model = check_data(spec, context.model), context.model
+    understanding = Understanding(data=data, model=model, cluster=context.cluster, ranks=ranks)
+    return understanding, build_space(context, ranks)
+
+
+def check_document(spec: SweepSpec, understanding: Understanding, space: Space) -> dict[str, Any]:
+    """Converts a check for JSON."""
+    from orchestrator.report.document import understood_document
+
+    model = understanding.model
+    return {
         "understood": understood_document(understanding),
-        "model": {
-            "name": model.name,
-            "parameters": model.parameters,
-            "blocks": model.blocks,
-        },
-        "ranks": ranks,
+        "model": {"name": model.name, "parameters": model.parameters, "blocks": model.blocks},
+        "ranks": understanding.ranks,
         "ranks_assumed": spec.cluster.workers == "auto",
         "legal_plans": len(space.candidates),
         "ruled_out": dict(space.ruled_out),
@@ -68,7 +73,6 @@ def check(
         "searched": {name: list(values) for name, values in space.domains if len(values) > 1},
         "effective_specification": spec_to_tree(spec),
     }
-    return Result(kind="check", content=lambda: content)
 
 
 def _show(spec_path: Path, context: RuleContext, ranks: int, space: Space) -> None:

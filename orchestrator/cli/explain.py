@@ -52,7 +52,7 @@ def explain(
     from orchestrator.study.reader import load_state
 
     state = load_state(study.spec, study.name)
-    explanation = _explanation(state, trial, knobs)
+    explanation = explanation_of(state, trial, knobs)
     if explanation is None:
         from orchestrator.report.sweep_text import best_sentence
 
@@ -94,7 +94,7 @@ def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | No
     return (studies[0] if studies else None), [*(plan or []), *more_knobs]
 
 
-def _explanation(state: SweepState, number: int | None, knobs: list[str]) -> Explanation | None:
+def explanation_of(state: SweepState, number: int | None, knobs: list[str]) -> Explanation | None:
     """Returns the explanation; None if the sweep has no best plan to explain."""
     from orchestrator.explain.context import forecasts_or_reason
     from orchestrator.explain.trial import explain_trial, trial_named

@@ -36,7 +36,7 @@ from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.inputs import GroupsEnded, Input, StopRequested
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
-from orchestrator.host import os_error_behind
+from orchestrator.host import in_notebook, os_error_behind
 from search_spaces.errors import MachineError
 from search_spaces.trial import Stopped
 
@@ -350,6 +350,8 @@ def _run_tune(cluster: TuneCluster, max_groups: int, runner: type[tune.Trainable
                 storage_path=folder,
                 name="trials",
                 verbose=0,
+                # by default one for notebooks, which empties the cell; it reports nothing here
+                progress_reporter=tune.CLIReporter() if in_notebook() else None,
                 callbacks=[AbandonCallback(cluster)],
             ),
         ).fit()

@@ -131,11 +131,13 @@ def worker_loop(config: dict[str, Any]) -> None:
 
     from workers.entry import measure_launches, run_trial, warm_up
     from workers.measure.environment import device_properties, environment_of
+    from workers.models.function import received
     from workers.models.trust import ALL_MODULES, trust_modules
     from workers.worker import Worker
 
     _enter_folder(config["folder"])
     trust_modules((ALL_MODULES,))  # the driver has asked
+    received.update(config["pickles"])
     channel: ActorHandle = config["channel"]
     rank = get_context().get_world_rank()
 
@@ -215,6 +217,8 @@ class WorkerGroup:
         self.worker_processes: Sequence[WorkerProcess] = ()  # of the ranks, once they are up
         set_by_plan = tuple(name for name, _ in processes.environment)
         config = {"channel": self._channel, "folder": folder, "set_by_plan": set_by_plan}
+        file = spec.model.pickle  # which a node may not see
+        config |= {"pickles": {file: Path(file).read_bytes()} if file else {}}
         trainer = trainer_of(spec, processes, device, self._folder, config)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()

@@ -132,7 +132,7 @@ def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
     on_hosts = f", on each host (`{HEAD}` is the name of one of them)"
     on_hosts = on_hosts if HEAD in bundle.command else ""
     lines = [
-        f"# {_name(source.spec.model.name)}: trial {source.record.number} of study"
+        f"# {_name(source.spec.model.title)}: trial {source.record.number} of study"
         f" {_name(source.study)}",
         "",
         f"{plan_words(plan)}, on {_ranks(source)}. Start it in this folder{on_hosts}:",

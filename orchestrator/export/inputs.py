@@ -112,6 +112,10 @@ def _model(spec: SweepSpec) -> Iterator[_LocalInput]:
     name = spec.model.name
     if name not in preset_names() and (source := _absolute(name)).is_dir():
         yield _folder("model", source, name)
+    if place := spec.model.pickle:
+        source = _absolute(place)
+        named = f"model/{source.name}"
+        yield _LocalInput(name=named, source=source, files={named: source}, spec_path=place)
 
 
 def _folder(name: str, source: Path, spec_path: str) -> _LocalInput:

@@ -66,7 +66,7 @@ class Footprints:
         footprint = cached_trace(spec, wanted, device=device)
         if footprint is None:
             raise ModelError(
-                f"forecasts need a trace of {spec.model.name}, and this command does not run its"
+                f"forecasts need a trace of {spec.model.title}, and this command does not run its"
                 " code: plimsoll tune and plimsoll plan trace it"
             )
         return footprint

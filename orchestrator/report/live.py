@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TextIO, final
 
@@ -20,6 +21,7 @@ from orchestrator.core.reasons import ChecksMachine
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat, repeats_at_the_end
 from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.host import below_notebook, in_notebook
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.labels import (
     KIND_WORDS,
@@ -99,7 +101,7 @@ def dashboard(state: SweepState, *, now: float, width: int, height: int) -> Rend
 
 
 def _title(state: SweepState) -> RenderableType:
-    title = Text.assemble(("plimsoll ", "bold"), state.study, " · ", state.spec.model.name)
+    title = Text.assemble(("plimsoll ", "bold"), state.study, " · ", state.spec.model.title)
     if state.fingerprint:
         title.append(f" · {state.fingerprint.device} {state.fingerprint.device_name}")
     if common := fixed_words(state.space):
@@ -244,25 +246,35 @@ class LiveView(AbstractCallback):
 
 @final
 class PlainView(AbstractCallback):
-    """Log of a sweep: a line for each event with the time since the start, flushed at once."""
+    """Log of a sweep: lines with the time since the start, for a stream or a function."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, show: TextIO | Callable[[str], None]) -> None:
+        self._show = show if callable(show) else partial(_write, show)
 
     def on_event(self, event: events.Event, state: SweepState) -> None:
-        """Writes the lines of an event."""
+        """Hands over the lines of an event."""
         stamp = _clock(event.at - state.started_at)
         for line in lines(event, state):
             # the reason of a crash may span lines, but a log is read line by line
-            text = without_controls(" ".join(f"{stamp} {line}".split()))
-            encoding = self._stream.encoding or "utf-8"
-            # a plus-minus sign must not stop a sweep whose log is ASCII
-            safe = text.encode(encoding, "replace").decode(encoding)
-            self._stream.write(safe + "\n")
-        self._stream.flush()
+            self._show(without_controls(" ".join(f"{stamp} {line}".split())))
 
     def close(self) -> None:
-        """Does nothing: every line has been flushed."""
+        """Does nothing: every line has been shown."""
+
+
+def _write(stream: TextIO, line: str) -> None:
+    encoding = stream.encoding or "utf-8"
+    # a plus-minus sign must not stop a sweep whose log is ASCII
+    stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+    stream.flush()
+
+
+def notebook_view() -> PlainView:
+    """Makes a view of one line below a notebook's cell, which replaces itself."""
+    from IPython.display import display  # runs, since this is a notebook
+
+    handle = display({"text/plain": "starting"}, raw=True, display_id=True)
+    return PlainView(lambda line: handle.update({"text/plain": line}, raw=True))
 
 
 def lines(event: events.Event, state: SweepState) -> Iterator[str]:
@@ -364,10 +376,14 @@ def _clock(seconds: float) -> str:
 def make_view(plain: bool = False) -> AbstractCallback:
     """Makes a dashboard if stdout is a terminal that can move its cursor, else plain lines.
 
+    In a notebook it is one line, and plain lines for a command of a cell.
+
     Args:
         plain: Writes lines even on a terminal.
     """
+    if in_notebook() and not plain:
+        return notebook_view()
     console = SafeConsole()
-    if plain or not console.is_terminal or console.is_dumb_terminal:
+    if plain or not console.is_terminal or console.is_dumb_terminal or below_notebook():
         return PlainView(sys.stdout)
     return LiveView(console)

@@ -48,7 +48,7 @@ def sweep_document(
         headline += f"; {sweep_text.speedup_sentence(state)}"
     note = f"there are no forecasts: {note}" if note else ""
     return Document(
-        title=f"plimsoll {state.study}: {state.spec.model.name}",
+        title=f"plimsoll {state.study}: {state.spec.model.title}",
         headline=headline,
         facts=tuple(_facts(state)),
         understood=understood_rows(state.understanding) if state.understanding else (),
@@ -60,7 +60,7 @@ def sweep_document(
 def _facts(state: SweepState) -> Iterator[str]:
     spec, trials = state.spec, plural(len(state.records), "trial")
     yield (
-        f"{spec.model.name}: global batch {spec.train.global_batch}, sequence length"
+        f"{spec.model.title}: global batch {spec.train.global_batch}, sequence length"
         f" {spec.train.sequence_length}, {spec.train.optimizer}, {spec.train.precision}"
     )
     if (machine := state.last_fingerprint) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -40,9 +41,16 @@ def _stored(
     return stored
 
 
+def _job(spec: SweepSpec, *more: str) -> dict[str, Any]:
+    job = spec.model_dump(mode="json", include={*_TRANSFERABLE, *more})
+    if spec.model.pickle:  # its name without the folder
+        job["model"]["name"] = Path(spec.model.name).name
+    return job
+
+
 def is_same_job(attributes: Mapping[str, Any], spec: SweepSpec) -> bool:
     """Returns True if the study with these attributes measures the spec's job, on any cluster."""
-    job = spec.model_dump(mode="json", include=set(_TRANSFERABLE))
+    job = _job(spec)
     stored = _stored(attributes, spec, job)
     return all(stored.get(section) == job[section] for section in _TRANSFERABLE)
 
@@ -55,15 +63,16 @@ def check_same_job(study: optuna.Study, spec: SweepSpec, name: str, *, measured:
     Raises:
         StudyError: If the jobs differ; names the keys that changed.
     """
-    job = spec.model_dump(mode="json", include={"model", "data", "train", "cluster"})
+    job = _job(spec, "cluster")
     for key in KEYS_OUTSIDE_MEASUREMENT:
         job["cluster"].pop(key)
     if _SUBJECT not in study.user_attrs or not measured:
         study.set_user_attr(_SUBJECT, job)
         return
     stored = _stored(study.user_attrs, spec, job)
+    pickle = spec.model.pickle
     changed = [
-        f"{section}.{key}"
+        f"code or data of {spec.model.title}" if key == "name" and pickle else f"{section}.{key}"
         for section in job
         for key in {**stored.get(section, {}), **job[section]}
         if stored.get(section, {}).get(key) != job[section].get(key)

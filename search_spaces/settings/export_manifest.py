@@ -151,14 +151,16 @@ def load_exported_spec(folder: Path) -> SweepSpec:
 
 
 def with_paths(spec: SweepSpec, paths: dict[str, str]) -> SweepSpec:
-    """Returns the specification with other paths of data files, tokenizer and model folder."""
+    """Returns the specification with other paths of data files, tokenizer and model."""
     data, model = spec.data, spec.model
     tokenizer = None if data.tokenizer is None else paths.get(data.tokenizer, data.tokenizer)
     files = tuple(paths.get(file, file) for file in data.files)
+    place, colon, function = model.name.rpartition(":")
+    name = f"{paths[place]}:{function}" if colon and place in paths else model.name
     return spec.model_copy(
         update={
             "data": data.model_copy(update={"files": files, "tokenizer": tokenizer}),
-            "model": model.model_copy(update={"name": paths.get(model.name, model.name)}),
+            "model": model.model_copy(update={"name": paths.get(name, name)}),
         }
     )
 

@@ -46,7 +46,7 @@ def override(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any
     changed = dict(tree)
     for text in overrides:
         key, value = _parsed(text)
-        _set(changed, key.split("."), value)
+        set_key(changed, key.split("."), value)
     return changed
 
 
@@ -80,7 +80,7 @@ def _parsed(text: str) -> tuple[str, Any]:
     return key, tree["value"]
 
 
-def _set(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+def set_key(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     """Sets a key of `tree` in place; mappings below the tree are copied first."""
     first, *rest = parts
     if not rest:
@@ -90,7 +90,7 @@ def _set(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     if first == _BY_NAME and isinstance(below, str):
         below = {_NAME: below}
     tree[first] = dict(below) if isinstance(below, Mapping) else {}
-    _set(tree[first], rest, value)
+    set_key(tree[first], rest, value)
 
 
 def _refusal(text: str, advice: str) -> SpecError:
@@ -128,7 +128,7 @@ def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> Swee
         raise SpecError(source, faults)
     filled = override(_filled(tree, SweepSpec), overrides)
     try:
-        return _validated(filled, source=source, syntax_faults=faults)
+        return validated(filled, source=source, syntax_faults=faults)
     except SpecError as error:
         raise SpecError(source, tuple(mark_overrides(error.faults, overrides, tree))) from None
 
@@ -153,7 +153,7 @@ def with_budget(
     tree["budget"].update(changes)
     if validation is not None:
         tree["validation"]["enabled"] = validation
-    return _validated(tree, source="command line", syntax_faults=())
+    return validated(tree, source="command line")
 
 
 def study_name(spec: SweepSpec, path: Path) -> str:
@@ -196,7 +196,10 @@ def _filled(tree: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:
     return filled
 
 
-def _validated(tree: dict[str, Any], *, source: str, syntax_faults: tuple[Fault, ...]) -> SweepSpec:
+def validated(
+    tree: dict[str, Any], *, source: str, syntax_faults: tuple[Fault, ...] = ()
+) -> SweepSpec:
+    """Makes a specification of plain values, or a SpecError that holds all their faults."""
     faults = [*syntax_faults, *stray_booleans(tree)]
     try:
         spec = SweepSpec.model_validate(tree)

@@ -38,6 +38,7 @@ Task = Literal[  # of all but the first four, batches are random values of a mod
 Sampler = Literal["plimsoll", "tpe", "gp", "random"]
 
 GIB = 2**30
+PICKLE = ".pickle"  # suffix of a model that a Python program gave
 
 
 class ModelSpec(SpecSection):
@@ -74,6 +75,16 @@ class ModelSpec(SpecSection):
         description="how tensor parallelism splits modules, by name (* stands for one part of it):"
         " colwise, rowwise, ...; if unset, the architecture's own plan",
     )
+
+    @property
+    def pickle(self) -> str:
+        """The file of a model that a Python program gave; empty for others."""
+        return file if (file := self.name.rpartition(":")[0]).endswith(PICKLE) else ""
+
+    @property
+    def title(self) -> str:
+        """The name without such a file."""
+        return self.name.removeprefix(f"{self.pickle}:") if self.pickle else self.name
 
 
 class DataSpec(SpecSection):

@@ -36,8 +36,8 @@ def model_source(spec: ModelSpec) -> Any:
         ModelError: If there is no such model.
     """
     name = spec.name
-    if ":" in name:
-        return dict(_python_files(name.partition(":")[0]))
+    if ":" in name:  # a pickle has its content's digest in its name, and no module
+        return dict(_python_files(name.rpartition(":")[0]))
     if name in preset_names():
         return preset_config(name)
     folder = with_home(name)
@@ -123,7 +123,7 @@ def _facts(spec_json: str, train_json: str) -> ModelFacts:
 
 def _described_apart(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
     for name in (spec.name, train.optimizer):
-        module, is_function, _ = name.partition(":")
+        module, is_function, _ = name.rpartition(":")
         if is_function:
             with importable_from_cwd():
                 check_trusted(module)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch import nn
 
 from search_spaces.errors import DataError, ModelError
 from search_spaces.facts import ModelFacts, TensorFacts
-from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.schema import PICKLE, ModelSpec
 from search_spaces.specification.sections import TrainSpec
 from workers.data.user_batches import BatchMaker, SampleNumbers, inputs_of
 from workers.models.block_calls import training_facts
@@ -38,6 +40,7 @@ from workers.models.user_code import (
 SHAPE_SAMPLES = 32  # samples whose shapes are compared
 MOST_STEPS = 1000  # more than a trial and its validation take, unless objective.max_steps is raised
 _UNKNOWN = "the function fails on fake tensors, and model.tensor_plan is not set"
+received: dict[str, bytes] = {}  # pickles of another node, by their names in specifications
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
 
@@ -121,8 +124,8 @@ def describe_function(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
         with seeded(0), torch.device("meta"):
             add_adapters(spec.name, module, lora)
     return ModelFacts(
-        name=spec.name,
-        architecture=type(module).__name__ if module is not None else spec.name,
+        name=spec.title,
+        architecture=type(module).__name__ if module is not None else spec.title,
         parameters=sum(weight.numel() for weight in module.parameters()) if module else 0,
         trainable=_trainable(spec, module) if module is not None else None,
         widened=tuple(sorted(str(one)[len("torch.") :] for one in batch_maker.widened))
@@ -165,6 +168,8 @@ def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeMemory) -> 
     Raises:
         ModelError: As `build_function`.
     """
+    with importable_from_cwd():
+        import_function(spec.name)  # a first load in `mode` would leave its data without values
     with mode:
         model = build_function(spec, train.model_copy(update={"method": "full"}))
     if lora := adapters_of(train):
@@ -222,7 +227,7 @@ def call_function(spec: ModelSpec) -> tuple[nn.Module, NumberedBatches]:
     module, make = parts[:2]
     _turn_off_caches(module)
     batches = NumberedBatches(
-        function=spec.name,
+        function=spec.title,
         make=make,
         samples=_sample_count(spec.name, make, parts[2:]),
         widened=_widen_weights(module),
@@ -272,11 +277,14 @@ def _turn_off_caches(module: nn.Module) -> None:
 
 
 def import_function(name: str) -> Callable[..., Any]:
-    """Imports package.module:function, if the user trusts the module.
+    """Imports package.module:function, or loads a pickle's, if the user trusts it.
 
     Raises:
         ModelError: If there is no such function, or the user does not trust it.
     """
+    if (place := name.rpartition(":")[0]).endswith(PICKLE):
+        check_trusted(place)
+        return _unpickled(place)
     matched = _NAME.fullmatch(name)
     if matched is None:
         raise ModelError(f"{name!r} is not of the form package.module:function")
@@ -293,3 +301,11 @@ def import_function(name: str) -> Callable[..., Any]:
     # a trusted module imports functions of others, such as `subprocess.run`
     check_trusted(getattr(function, "__module__", None) or type(function).__module__)
     return function
+
+
+@lru_cache(maxsize=1)
+def _unpickled(place: str) -> Callable[..., Any]:
+    with user_code_errors(f"{place} cannot be loaded; the program that made it makes it again"):
+        content = received[place] if place in received else Path(place).read_bytes()
+        function: Callable[..., Any] = pickle.loads(content)  # noqa: S301 the user trusts it
+        return function

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import preset_names
-from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.schema import PICKLE, ModelSpec
 
 TRUST_VARIABLE = "PLIMSOLL_TRUST_MODULES"  # names, separated by commas
 ALL_MODULES = "*"
@@ -50,7 +50,7 @@ def trust_modules(names: Iterable[str]) -> None:
 
 
 def check_trusted(module: str) -> None:
-    """Checks that the user trusts a module and the packages that contain it; imports none.
+    """Checks that the user trusts a module and the packages that contain it, or a pickle's file.
 
     Modules that do not exist pass: their import says so.
 
@@ -58,11 +58,13 @@ def check_trusted(module: str) -> None:
         ModelError: If the user does not.
     """
     trusted = set(_trusted_names())
-    parts = module.split(".")
+    is_pickle = module.endswith(PICKLE)
+    parts = [module] if is_pickle else module.split(".")
     prefixes = [".".join(parts[: length + 1]) for length in range(len(parts))]
     if ALL_MODULES in trusted or not trusted.isdisjoint(prefixes):
         return
-    for spec in module_specs(module):
+    pickled = [ModuleSpec(module, None, origin=str(Path(module).absolute()))]
+    for spec in pickled if is_pickle else module_specs(module):
         is_package = spec.origin is None  # without a file of its own
         if not is_package and not _is_below_cwd(Path(str(spec.origin))):
             raise ModelError(

@@ -179,7 +179,7 @@ def _trace_variant(subject: _Subject, key: VariantKey) -> tuple[Variant, int]:
         variant = fit_variant(runs, grid, subject.traced_model.kinds, key)
     except RunsDifferError as error:
         raise ModelError(
-            f"{subject.spec.model.name} cannot be traced: its work differs between micro-batches"
+            f"{subject.spec.model.title} cannot be traced: its work differs between micro-batches"
             f" of {MICRO_BATCHES[0]} and of {MICRO_BATCHES[1]} samples ({error})"
         ) from error
     return variant, int(grid.extent(tied).at(0, 1))
@@ -203,7 +203,7 @@ def _trace_pass(
                 mode=mode,
             )
         except StepFailedError as error:
-            raise untraceable(spec.model.name, error) from error.__cause__
+            raise untraceable(spec.model.title, error) from error.__cause__
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def trace(
     variants = cached.variants if cached else ()
     from workers.tracing.footprints import make_footprint
 
-    with user_code_errors(f"{spec.model.name} cannot be traced"):
+    with user_code_errors(f"{spec.model.title} cannot be traced"):
         footprint = make_footprint(spec, missing, device=device, digest=digest)
     footprint = replace(footprint, variants=(*variants, *footprint.variants))
     save(folder, footprint)

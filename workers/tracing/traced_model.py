@@ -171,7 +171,7 @@ def _build(spec: SweepSpec, attention: Attention, mode: FakeMemory) -> BuiltMode
 
     def build_error(error: BaseException) -> ModelError:
         return ModelError(
-            f"{spec.model.name} cannot be built on fake tensors, as a trace needs it:"
+            f"{spec.model.title} cannot be built on fake tensors, as a trace needs it:"
             f" {type(error).__name__}: {one_sentence(error)}"
         )
 

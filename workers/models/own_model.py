@@ -1,0 +1,142 @@
+"""Models and data that a user's program holds: joined to one function, and written to a folder.
+
+The file's name is a digest of code and data without what differs between two runs of a program:
+places of the code, and cloudpickle's own ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, default_collate
+
+from search_spaces.errors import DataError, ModelError, written
+from search_spaces.safety.files import make_folder, write_durably
+from search_spaces.specification.schema import PICKLE
+from workers.data.user_batches import batch_tensors
+from workers.models.user_code import error_summary
+
+MAX_BYTES = 64 * 2**20  # each rank holds them, and each worker group is sent them
+_COMPARED = 32  # samples, before any trial
+_TRACKER_ID = re.compile(rb"[0-9a-f]{32}")  # cloudpickle's, of classes: drawn in each process
+
+
+@dataclass(frozen=True, slots=True)
+class _SampleBatches:
+    samples: Any
+    collate: Callable[[list[Any]], Any]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __call__(self, numbers: tuple[int, ...]) -> Any:
+        return self.collate([self.samples[number] for number in numbers])
+
+
+def save_model(model: Callable[..., Any], data: Any, label: str, folder: Path) -> str:
+    """Writes a model, and all that it needs of `__main__`; returns its name for `model.name`.
+
+    It makes a module; a function without data makes a batch maker too. Data is a function of sample
+    numbers that makes a batch, samples, or a DataLoader of them. `label` is for messages.
+
+    Raises:
+        UserError: If model or data are none of these or too large, or cannot be written.
+    """
+    if isinstance(model, nn.Module):
+        raise ModelError(
+            f"model is a {type(model).__name__}, must be its class or a function that makes it:"
+            " every trial builds a new one"
+        )
+    if data is not None or isinstance(model, type):
+        model = partial(_made, model, _batches(data, label))
+    try:
+        content = cloudpickle.dumps(model)
+        if (size := len(content)) > MAX_BYTES:
+            raise ValueError(f"its pickle has {size >> 20} of at most {MAX_BYTES >> 20} MiB")
+        file = folder / f"{_digest(model)}{PICKLE}"
+    except (pickle.PicklingError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ModelError(
+            f"model {label} cannot be sent to other processes: {error_summary(error)}; make in the"
+            " function, or read from a file there, what cannot be pickled or is large"
+        ) from error
+    with written(file):
+        make_folder(folder)
+        write_durably(file, content)
+    return f"{file}:{label}"
+
+
+def _batches(data: Any, label: str) -> Callable[..., Any]:
+    if callable(data):
+        function: Callable[..., Any] = data
+        return function
+    samples = data.dataset if isinstance(data, DataLoader) else data
+    has_numbers = hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and len(samples)
+    if not has_numbers or isinstance(data, Mapping):
+        kind = "files or lengths" if isinstance(data, Mapping) else type(data).__name__
+        kind = "missing" if data is None else kind
+        raise DataError(
+            f"data is {kind}: {label} trains on samples that have numbers (a list, a"
+            " Dataset, a DataLoader of one), or on batches of a function of sample numbers"
+        )
+    return _SampleBatches(samples, data.collate_fn if samples is not data else _stacked)
+
+
+def _made(model: Callable[..., Any], batches: Any, **config: Any) -> tuple[nn.Module, Any]:
+    module = model(**config)
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"the model made {type(module).__name__}, must make an nn.Module; a function that"
+            " returns (module, batch maker) is given without data"
+        )
+    if isinstance(batches, _SampleBatches):
+        batches(tuple(range(min(len(batches), _COMPARED))))
+    return module, batches
+
+
+def _stacked(samples: list[Any]) -> Any:
+    try:
+        with torch.device("cpu"):  # where the samples' own tensors are
+            return default_collate([batch_tensors(sample) for sample in samples])
+    except (KeyError, ModelError, RuntimeError, TypeError) as error:
+        raise DataError(
+            f"samples of data make no batch ({error_summary(error)}): they must be mappings of the"
+            " module's keyword arguments to numbers or tensors of one shape; or give a DataLoader,"
+            " whose collate_fn makes batches"
+        ) from error
+
+
+class _IdentityPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles code without its places, and tensors by their values; nothing can load it."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            # the order of a set's texts differs between processes
+            sets = [sorted(map(repr, one)) for one in obj.co_consts if isinstance(one, frozenset)]
+            values = [one for one in obj.co_consts if not isinstance(one, frozenset)]
+            names = (obj.co_names, obj.co_varnames, obj.co_freevars, obj.co_flags)
+            return tuple, ((obj.co_code, sets, values, names),)
+        if isinstance(obj, torch.Tensor):
+            content = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return tuple, ((str(obj.dtype), tuple(obj.shape), content.tobytes()),)
+        return super().reducer_override(obj)
+
+
+def _digest(function: Callable[..., Any]) -> str:
+    buffer = io.BytesIO()
+    _IdentityPickler(buffer).dump(function)
+    program = getattr(sys.modules["__main__"], "__file__", None) or "\n"
+    content = _TRACKER_ID.sub(b"", buffer.getvalue().replace(program.encode(), b""))
+    return hashlib.sha256(content).hexdigest()[:16]
