@@ -13,7 +13,7 @@ from search_spaces.specification.schema import SweepSpec
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 FRONT = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-ALL_WORDS, DECISION_WORDS = 32_000, 200  # as `wc -w` counts them
+ALL_WORDS, DECISION_WORDS = 32_500, 200  # as `wc -w` counts them
 
 
 def relative(file: Path) -> str:

@@ -46,7 +46,6 @@ def known_to_torch(name: str) -> bool:
 
 def test_the_sources_use_such_names() -> None:
     assert len(names(CUDA)) > 15
-    assert "torch._C._cuda_attach_out_of_memory_observer" in names(CUDA)
     assert {"nvmlDeviceGetHandleByUUID", "nvmlClocksEventReasonSwPowerCap"} <= set(names(NVML))
 
 

@@ -148,6 +148,9 @@ class _Forks:
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         ended = self._process is None or self._process.poll() is not None
         if ended or self._owner != os.getpid():
+            for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(sys.path), str(IDLE_SECONDS), *IMPORTED],
                 env={"TRANSFORMERS_VERBOSITY": "error", **os.environ},  # a driver wants an answer

@@ -300,7 +300,7 @@ def test_the_address_opens_the_sweeps_table(everything: Logged, folder: Path) ->
     answer = f"/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"
     assert sweep_pages(spec, "everything", port=7000) == Pages(
         trials=f"http://127.0.0.1:7000{page}",
-        answer=f"http://127.0.0.1:7000{answer}?workflowType=machine_learning",
+        sweep=f"http://127.0.0.1:7000{answer}?workflowType=machine_learning",
     )
     assert sweep_pages(spec, "unknown") == Pages(trials="http://127.0.0.1:5000")
     tags = client_of(spec).get_experiment(parent.info.experiment_id).tags
