@@ -13,16 +13,34 @@ if TYPE_CHECKING:
     from search_spaces.errors import UserError as PlimsollError
     from search_spaces.specification.schema import SweepSpec
 
-__all__ = ["PlimsollError", "Report", "Sweep", "SweepSpec", "TunedPlan", "check", "load_best"]
-__all__ += ["open_study", "plan", "tune"]
-_MODULES = {"TunedPlan": "orchestrator.api", "load_best": "orchestrator.api"}
-_MODULES |= {"Report": "plimsoll.results", "Sweep": "plimsoll.results"}
-_MODULES |= {"UserError": "search_spaces.errors"}
-_MODULES |= {"SweepSpec": "search_spaces.specification.schema"}
+_HOMES = {  # module of each name, and its name there
+    "PlimsollError": ("search_spaces.errors", "UserError"),
+    "Report": ("plimsoll.results", "Report"),
+    "Sweep": ("plimsoll.results", "Sweep"),
+    "SweepSpec": ("search_spaces.specification.schema", "SweepSpec"),
+    "TunedPlan": ("orchestrator.api", "TunedPlan"),
+    "check": ("plimsoll.calls", "check"),
+    "load_best": ("orchestrator.api", "load_best"),
+    "open_study": ("plimsoll.calls", "open_study"),
+    "plan": ("plimsoll.calls", "plan"),
+    "tune": ("plimsoll.calls", "tune"),
+}
+__all__ = [
+    "PlimsollError",
+    "Report",
+    "Sweep",
+    "SweepSpec",
+    "TunedPlan",
+    "check",
+    "load_best",
+    "open_study",
+    "plan",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    own = name.replace("PlimsollError", "UserError")
-    return getattr(import_module(_MODULES.get(own, "plimsoll.calls")), own)
+    module, own = _HOMES[name]
+    return getattr(import_module(module), own)

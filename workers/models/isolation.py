@@ -148,9 +148,10 @@ class _Forks:
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         ended = self._process is None or self._process.poll() is not None
         if ended or self._owner != os.getpid():
-            for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
-                with contextlib.suppress(OSError):
-                    pipe.close()  # type: ignore[union-attr]
+            if self._process is not None:
+                for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+                    with contextlib.suppress(OSError):  # what its end left unsent
+                        pipe.close()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(sys.path), str(IDLE_SECONDS), *IMPORTED],
                 env={"TRANSFORMERS_VERBOSITY": "error", **os.environ},  # a driver wants an answer

@@ -24,16 +24,17 @@ from tests.orchestrator.records import (
 )
 from tests.outcomes import every_outcome, make_expectation, make_measured, make_oom
 
+STARTED = TrialStarted(
+    number=11,
+    plan=make_plan(),
+    reason=Sampled(sampler="tpe"),
+    deadline_seconds=60.0,
+    at=BEGAN + 120,
+)
+
 
 def busy_state() -> SweepState:
-    trial = TrialStarted(
-        number=11,
-        plan=make_plan(),
-        reason=Sampled(sampler="tpe"),
-        deadline_seconds=60.0,
-        at=BEGAN + 120,
-    )
-    return advance(make_state(every_outcome()), trial)
+    return advance(make_state(every_outcome()), STARTED)
 
 
 def shown(state: SweepState, width: int, height: int = 24, after: float = 134) -> str:

@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.events import TrialStarted
-from orchestrator.core.reasons import Sampled
-from orchestrator.core.state import advance
 from orchestrator.report.live import LiveView, PlainView, make_view
-from tests.orchestrator.records import BEGAN, make_plan, make_state
-from tests.outcomes import every_outcome
+from tests.orchestrator.report.test_live import STARTED, busy_state
 
 
 class Handle:
@@ -47,16 +43,8 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
 
 def test_a_notebook_has_one_line_that_replaces_itself(handle: Handle) -> None:
     view = make_view()
-    trial = TrialStarted(
-        number=11,
-        plan=make_plan(),
-        reason=Sampled(sampler="tpe"),
-        deadline_seconds=60.0,
-        at=BEGAN + 120,
-    )
-    running = advance(make_state(every_outcome()), trial)
 
-    view.on_event(trial, running)
+    view.on_event(STARTED, busy_state())
 
     assert handle.texts[0] == "starting"
     assert len(handle.texts) == 2
