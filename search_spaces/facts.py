@@ -353,6 +353,7 @@ class DataReading:
         forms: Forms of the files, by content; one sample a paragraph, line or file for plain text.
         fields: Fields of records that hold the text; empty for plain text.
         chat: How messages became text; None if there are none.
+        is_tokens: True if the fields hold tokens, which a tokenizer wrote.
         complete: False if large files were read in part.
         samples: Samples in what was read, before they were thinned out.
         cut: Samples of those kept that are longer than the sequence length.
@@ -366,6 +367,7 @@ class DataReading:
     samples: int
     cut: int = 0
     skipped: tuple[tuple[SkipReason, int], ...] = ()
+    is_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

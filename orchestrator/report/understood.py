@@ -82,7 +82,8 @@ def data_rows(understanding: Understanding) -> Rows:
 
 def _form_words(reading: DataReading) -> str:
     forms = (f"text, one sample a {form}" if form in TEXT_FORMS else form for form in reading.forms)
-    fields = f", {' + '.join(reading.fields)}" if reading.fields else ""
+    kind = "tokens of " if reading.is_tokens else ""
+    fields = f", {kind}{' + '.join(reading.fields)}" if reading.fields else ""
     return " and ".join(forms) + fields + _CHATS.get(reading.chat or "", "")
 
 
@@ -125,9 +126,8 @@ def _mean_words(step: StepFindings) -> str:
     rules = [*map(_rule_words, step.mean_over)]
     match step.fit:
         case Fit.FOUND | Fit.AMBIGUOUS:
-            more = f", or {plural(len(rules) - 2, 'other mean')}" if len(rules) > 2 else ""
-            unsure = ": the samples do not tell" if len(rules) > 1 else ""
-            return ", or ".join(rules[:2]) + more + unsure
+            others = plural(len(rules) - 1, "other mean")
+            return rules[0] + (f"; {others} would be the same here" if len(rules) > 1 else "")
         case Fit.HIDDEN:
             return "mean with weights that no entry of the batch gives: return them as targets"
         case Fit.PADDING:

@@ -107,7 +107,7 @@ def _faults_of(detail: ErrorDetails) -> Iterator[Fault]:
         yield Fault(path=path, value=format_value(detail["input"]), advice=advice)
     elif kind == "model_type":
         keys = ", ".join(_innermost(location)[1])
-        name = "a name or " if path == "model" else ""
+        name = {"model": "a name or ", "data": "files or "}.get(path, "")
         advice = f"must be {name}a section with some of the keys {keys}"
         yield Fault(path=path, value=format_value(detail["input"]), advice=advice)
     else:

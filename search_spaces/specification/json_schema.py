@@ -23,9 +23,9 @@ class _Untitled(GenerateJsonSchema):
 def json_schema() -> dict[str, Any]:
     """Returns the JSON Schema of a specification as users write it.
 
-    It extends pydantic's schema of the sections: `model: gpt2` is valid, an empty section has its
-    defaults, and a list of values to search has at least one. Constraints between keys, such as a
-    price for `samples_per_price`, are left to `plimsoll check`.
+    It extends pydantic's schema of the sections: `model: gpt2` and `data: train.jsonl` are valid,
+    an empty section has its defaults, and a list of values to search has at least one. Constraints
+    between keys, such as a price for `samples_per_price`, are left to `plimsoll check`.
     """
     schema = SweepSpec.model_json_schema(schema_generator=_Untitled)
     definitions = schema["$defs"]
@@ -35,8 +35,12 @@ def json_schema() -> dict[str, Any]:
             for key, value in section["properties"].items()
         }
     schema["properties"]["train"]["description"] = definitions["TrainSpec"]["description"]
-    schema["properties"]["model"] = {
-        "anyOf": [{"type": "string", "minLength": 1}, {"$ref": f"{_SECTIONS}ModelSpec"}],
+    properties, name = schema["properties"], {"type": "string", "minLength": 1}
+    files = definitions["DataSpec"]["properties"]["files"]
+    files["anyOf"] = [name, {"type": files.pop("type"), "items": files.pop("items")}]
+    properties["data"]["anyOf"] += files["anyOf"]
+    properties["model"] = {
+        "anyOf": [name, {"$ref": f"{_SECTIONS}ModelSpec"}],
         "description": definitions["ModelSpec"]["description"],
     }
     definitions["DataSpec"]["properties"]["lengths"]["propertyNames"] = {

@@ -19,13 +19,12 @@ from pydantic import BaseModel, ValidationError
 from search_spaces.errors import Fault, SpecError
 from search_spaces.safety.redaction import without_password
 from search_spaces.specification.error_messages import format_value, schema_faults, stray_booleans
-from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.schema import SweepSpec, written_out
 from search_spaces.specification.sections import section_of
 from search_spaces.specification.trainer_configs.document import recognized_trainer
 from search_spaces.specification.yaml_reader import SpecDumper, read_tree, yaml_text
 
 FLAG = "--set"
-_BY_NAME, _NAME = "model", "name"  # `model: gpt2` stands for `model: {name: gpt2}`
 ADDRESS_KEYS = (("study", "storage"), ("tracking", "uri"))  # keys that may hold a password
 MAX_NAME_LENGTH = 128  # that of `StudySpec.name`
 
@@ -86,9 +85,7 @@ def set_key(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     if not rest:
         tree[first] = value
         return
-    below = tree.get(first)
-    if first == _BY_NAME and isinstance(below, str):
-        below = {_NAME: below}
+    below = written_out(first, tree.get(first))
     tree[first] = dict(below) if isinstance(below, Mapping) else {}
     set_key(tree[first], rest, value)
 

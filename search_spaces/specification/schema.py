@@ -98,9 +98,9 @@ class DataSpec(SpecSection):
     )
     field: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None,
-        description="field of a record with the text or messages, or a list of fields to join; if"
-        " unset, a usual one (text, content, messages, conversations) or a usual set, such as"
-        " prompt and completion",
+        description="field of a record with the text, messages or tokens, or a list of fields to"
+        " join; if unset, a usual one (text, content, messages, conversations, input_ids) or a"
+        " usual set, such as prompt and completion",
     )
     split: Literal["paragraph", "line", "file"] | None = Field(
         default=None,
@@ -116,6 +116,11 @@ class DataSpec(SpecSection):
         default_factory=dict,
         description="instead of files: sample lengths in tokens, each with its frequency",
     )
+
+    @field_validator("files", mode="before")
+    @classmethod
+    def _one_file(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -237,10 +242,10 @@ class SweepSpec(SpecSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _model_by_name(cls, value: Any) -> Any:
-        if isinstance(value, dict) and isinstance(value.get("model"), str):
-            return {**value, "model": {"name": value["model"]}}
-        return value
+    def _written_out(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: written_out(key, section) for key, section in value.items()}
 
     @field_validator("baseline")
     @classmethod
@@ -298,3 +303,12 @@ class SweepSpec(SpecSection):
 
 def _bytes(gib: float | None) -> int | None:
     return None if gib is None else math.floor(gib * GIB)
+
+
+def written_out(key: str, value: Any) -> Any:
+    """Returns the section that a name or files stand for: `model: gpt2`, `data: train.jsonl`."""
+    if key == "model" and isinstance(value, str):
+        return {"name": value}
+    if key == "data" and {str} == {*map(type, value if isinstance(value, list) else [value])}:
+        return {"files": value}
+    return value

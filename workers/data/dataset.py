@@ -143,16 +143,30 @@ def _load(
 
 def _tokenized(data: DataSpec, sequence_length: int, vocab_size: int) -> Dataset:
     read = read_texts(data, sequence_length, chat_template(data.tokenizer))
-    special = read.reading.chat != "template"
-    encoder = load_encoder(data.tokenizer, read.texts, vocab_size, special=special)
+    if read.tokens:
+        mask, encoded = vocab_size - 1, iter(_below(vocab_size, read.tokens, data))
+    else:
+        special = read.reading.chat != "template"
+        encoder = load_encoder(data.tokenizer, read.texts, vocab_size, special=special)
+        mask, encoded = encoder.mask_token_id, encoder.encode(read.texts)
     samples, cut = [], 0
-    for tokens in encoder.encode(read.texts):
+    for tokens in encoded:
         cut += len(tokens) > sequence_length
         samples.append(np.array(tokens[:sequence_length], dtype=np.int32))
     short = sum(len(tokens) < LEAST_TOKENS for tokens in samples)
     skipped = (*read.reading.skipped, *((("one token", short),) if short else ()))
     reading = replace(read.reading, cut=cut, skipped=skipped)
-    return _assemble(samples, vocab_size, encoder.mask_token_id, reading)
+    return _assemble(samples, vocab_size, mask, reading)
+
+
+def _below(vocab_size: int, samples: list[list[int]], data: DataSpec) -> list[list[int]]:
+    least, most = min(map(min, samples)), max(map(max, samples))
+    if least < 0 or most >= vocab_size:
+        raise DataError(
+            f"{', '.join(data.files)} has tokens from {least} to {most}, the model's vocab_size is"
+            f" {vocab_size}: they must be from 0 to {vocab_size - 1}"
+        )
+    return samples
 
 
 def _assemble(

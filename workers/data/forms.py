@@ -36,7 +36,7 @@ _REFUSED: Mapping[bytes, str] = MappingProxyType(
     {
         codecs.BOM_UTF16_LE: "UTF-16: convert it with iconv -f UTF-16 -t UTF-8",
         codecs.BOM_UTF16_BE: "UTF-16: convert it with iconv -f UTF-16 -t UTF-8",
-        b"PK\x03\x04": "a zip archive: unpack it",
+        b"PK\x03\x04": "a zip archive, of files or of tensors",
         b"\x89PNG": "an image",
         b"\xff\xd8\xff": "an image",
         b"%PDF": "a PDF: extract its text",
@@ -47,7 +47,10 @@ _REFUSED: Mapping[bytes, str] = MappingProxyType(
         b"<?xml": "XML: extract its text",
     }
 )
-READ = "JSON lines, JSON arrays, CSV, parquet, saved `datasets` folders and UTF-8 text are read"
+READ = (
+    "JSON lines, JSON arrays, CSV, parquet, saved `datasets` folders and UTF-8 text are read, other"
+    " data by a function that makes batches"
+)
 
 
 def _open_zst(path: Path) -> Any:
@@ -83,7 +86,10 @@ def data_files(data: DataSpec) -> Iterator[DataFile]:
     Raises:
         DataError: If a file is missing, or none whose form is read.
     """
-    for path in map(Path, data.files):
+    for name in data.files:
+        path = Path(name)
+        if not path.exists():
+            raise DataError(f"{name} {_absence(name)}")
         if not is_folder(path):
             yield _recognized(path, data)
             continue
@@ -95,6 +101,17 @@ def data_files(data: DataSpec) -> Iterator[DataFile]:
                 f" {' and '.join(each.name for each in kinds.values())}: name those to read"
             )
         yield from files
+
+
+def _absence(name: str) -> str:
+    if re.match(r"\w+://", name):
+        return "is a URL, data.files takes files and folders: download or mount it first"
+    if set("*?[") & set(name):
+        return "is a pattern, data.files takes files and folders, of which it reads every file"
+    return (
+        "is neither a file nor a folder here; a data set of the Hub is saved first, by"
+        " datasets.load_dataset(...).save_to_disk(FOLDER)"
+    )
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -1,10 +1,10 @@
-"""Texts of records: the fields that hold them, and the messages of chats."""
+"""Texts or tokens of records: the fields that hold them, and the messages of chats."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeGuard, final
 
 from search_spaces.errors import DataError
 
@@ -12,9 +12,10 @@ Messages = list[dict[str, str]]  # each has a role and a content
 Render = Callable[[Messages], str | None]  # None without a chat template
 Record = Mapping[str, Any]
 
+_TOKENS, _MASK = "input_ids", "attention_mask"
 _CHATS = ("messages", "conversations", "conversation")
 _KNOWN = (  # sets of fields that are one sample, in the order in which they are joined
-    *((name,) for name in ("text", "content", *_CHATS)),
+    *((name,) for name in ("text", "content", *_CHATS, _TOKENS)),
     ("prompt", "completion"),
     ("prompt", "response"),
     ("instruction", "input", "output"),
@@ -54,8 +55,8 @@ class FileReading:
             return len(_known(record)) > 0
         return not record.keys().isdisjoint(self._wanted)
 
-    def text(self, record: object, where: str) -> str | None:
-        """Returns the text of a record; None if its fields are null.
+    def text(self, record: object, where: str) -> str | list[int] | None:
+        """Returns the text of a record, or its tokens without padding; None if it has null.
 
         Raises:
             DataError: If it is not an object, or it cannot be told which fields hold its text.
@@ -77,6 +78,9 @@ class FileReading:
                 f" {', '.join(record) or 'none'}"
             )
         parts = {name: value for name, value in values.items() if value is not None}
+        first, *others = [*parts.values()] or [None]
+        if not others and _is_tokens(first):
+            return _tokens(first, record.get(_MASK), where)
         if len(parts) > 1 and all(isinstance(part, list) for part in parts.values()):
             parts = {" + ".join(parts): list(chain(*parts.values()))}  # one chat
         texts = [self._text(part, where, name, record) for name, part in parts.items()]
@@ -96,6 +100,19 @@ class FileReading:
             raise DataError(f"{where}: the tokenizer's chat template fails: {error}") from error
         self.chat = "joined" if rendered is None else "template"
         return rendered or "\n".join(message["content"] for message in messages)
+
+
+def _is_tokens(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and len(value) > 0 and {*map(type, value)} == {int}
+
+
+def _tokens(ids: list[int], mask: object, where: str) -> list[int]:
+    """Returns the tokens that a mask keeps, if the record has one."""
+    if not _is_tokens(mask):
+        return ids
+    if len(mask) != len(ids):
+        raise DataError(f"{where} has {len(ids)} input_ids and an attention_mask of {len(mask)}")
+    return [token for token, is_kept in zip(ids, mask, strict=True) if is_kept]
 
 
 def _only(record: Record, where: str) -> tuple[str, ...]:

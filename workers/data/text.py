@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,14 +26,16 @@ _WINDOWS = 64  # chunks to read of a large file
 _BYTES_PER_TOKEN = 64  # more than any tokenizer's mean: a longer sample would be cut anyway
 _PARAGRAPH_END, _LINE_END = re.compile(rb"\n[ \t\r]*\n\s*"), re.compile(rb"\n")
 
+Sample = TypeVar("Sample", str, list[int])
 Records = Iterator[tuple[str, object]]  # each with its location, for messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Texts of samples, and how they were read."""
+    """Texts of samples, or their tokens where files hold those, and how they were read."""
 
     texts: list[str]
+    tokens: list[list[int]]
     reading: DataReading
 
 
@@ -53,7 +56,7 @@ class _Chunk:
 
 
 def read_texts(data: DataSpec, sequence_length: int, render: Render | None = None) -> Texts:
-    """Returns the texts of `data.files`, in order, without empty ones.
+    """Returns the texts of `data.files`, or their tokens, in order, without empty ones.
 
     Files of more than `MOST_BYTES` in total are read in evenly spaced chunks, those that can only
     be read from their start up to `WHOLE_BYTES`. Of more than `MOST_SAMPLES` samples or
@@ -74,38 +77,46 @@ def read_texts(data: DataSpec, sequence_length: int, render: Render | None = Non
     total = sum(file.size_bytes for file in files if file.is_plain)
     skipped: Counter[SkipReason] = Counter()
     texts: list[str] = []
+    tokens: list[list[int]] = []
     readings = [FileReading(data.field, render) for _ in files]
     for file, reading in zip(files, readings, strict=True):
         for where, record in _records(file, total, longest, reading):
             is_text = file.form in TEXT_FORMS
             text = str(record) if is_text else reading.text(record, where)
-            if text is None or not text.strip():
+            if isinstance(text, list):
+                tokens.append(text[: sequence_length + 1])
+            elif text is None or not text.strip():
                 skipped["null" if text is None else "empty"] += 1
             else:
                 texts.append(text[:longest])
         if data.field and reading.missing:
             raise DataError(f"{file.path}: no record has the field {' or '.join(reading.missing)}")
-    if not texts:
+    if texts and tokens:
+        raise DataError(f"{', '.join(data.files)} hold text and tokens: name those of one kind")
+    if not texts and not tokens:
         reasons = "".join(f"; {count:,} {reason}" for reason, count in skipped.items())
         raise DataError(f"no text found in {', '.join(data.files)}{reasons}")
     return Texts(
         texts=_thinned(texts),
+        tokens=_thinned(tokens),
         reading=DataReading(
             forms=tuple(dict.fromkeys(file.form for file in files)),
             fields=tuple(dict.fromkeys(name for each in readings for name in each.named())),
             chat=next((each.chat for each in readings if each.chat), None),
+            is_tokens=len(tokens) > 0,
             complete=all(each.is_whole for each in readings),
-            samples=len(texts),
+            samples=len(texts) + len(tokens),
             skipped=tuple(skipped.items()),
         ),
     )
 
 
-def _thinned(texts: list[str]) -> list[str]:
-    most = min(MOST_SAMPLES, len(texts) * MOST_BYTES // max(sum(map(len, texts)), MOST_BYTES))
-    if len(texts) <= most:
-        return texts
-    return [texts[i] for i in np.linspace(0, len(texts) - 1, max(most, 1), dtype=int)]
+def _thinned(samples: list[Sample]) -> list[Sample]:
+    size = max(sum(map(len, samples)), MOST_BYTES)
+    most = min(MOST_SAMPLES, len(samples) * MOST_BYTES // size)
+    if len(samples) <= most:
+        return samples
+    return [samples[i] for i in np.linspace(0, len(samples) - 1, max(most, 1), dtype=int)]
 
 
 def _records(file: DataFile, total: int, longest: int, reading: FileReading) -> Records:

@@ -38,6 +38,8 @@ def test_short_forms_of_the_file_can_be_set_into() -> None:
 
     assert (spec.model.name, spec.model.config) == ("gpt2", {"n_layer": 2})
     assert overridden("model=bert-large").model.name == "bert-large"
+    for text in ("a.txt", "[a.txt]", "{files: a.txt}", "{files: [a.txt]}"):
+        assert overridden(f"data={text}", "data.split=line").data.files == ("a.txt",)
 
 
 def test_the_file_may_lack_what_the_command_line_sets() -> None:

@@ -129,7 +129,7 @@ def test_says_what_is_wrong(name: str, content: str | bytes, said: str, tmp_path
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere\.txt cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"nowhere\.txt is neither a file nor a folder here"):
         load_dataset(DataSpec(files=("nowhere.txt",)), TRAIN, 512)
     with pytest.raises(DataError, match="is a folder without files"):
         load_dataset(DataSpec(files=(str(tmp_path),)), TRAIN, 512)

@@ -127,10 +127,73 @@ def test_fields_are_found_or_named(
     assert found.reading.fields == tuple(fields.split())
 
 
+TOKENS = [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted", "tokens"),
+    [
+        ({"input_ids": TOKENS, "labels": [-100, 6, 7, 8]}, None, TOKENS),
+        ({"input_ids": [*TOKENS, 0, 0], "attention_mask": [1, 1, 1, 1, 0, 0]}, None, TOKENS),
+        ({"input_ids": [*range(1, 101)]}, None, [*range(1, 65)]),
+        ({"ids": TOKENS, "text": "no"}, "ids", TOKENS),
+    ],
+)
+def test_tokens_in_records_are_taken_as_they_are(
+    record: dict[str, Any], wanted: Any, tokens: list[int], tmp_path: Path
+) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(parquet([record] * 3))
+    data = DataSpec(files=(str(file),), field=wanted)
+
+    dataset = load_dataset(data, TrainSpec(global_batch=1, sequence_length=64), vocab_size=101)
+
+    assert [dataset.sample(i).tolist() for i in range(len(dataset))] == [tokens] * 3
+    assert dataset.reading is not None
+    assert dataset.reading.is_tokens
+    assert dataset.reading.cut == 3 * (len(record.get("input_ids", "")) > 64)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([{"input_ids": [1, 101]}], "tokens from 1 to 101, the model's vocab_size is 101"),
+        ([{"input_ids": [-1, 5]}], "tokens from -1 to 5"),
+        ([{"input_ids": TOKENS, "attention_mask": [1]}], "4 input_ids and an attention_mask of 1"),
+        ([{"input_ids": TOKENS, "text": "x"}], r"several forms \(text; input_ids\)"),
+        ([{"input_ids": TOKENS}, {"input_ids": "x"}], "hold text and tokens"),
+        ([{"input_ids": [TOKENS]}], "no text in field 'input_ids'"),
+    ],
+)
+def test_tokens_that_cannot_be_trained_on_are_refused(
+    records: list[dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "a"
+    file.write_text("\n".join(map(json.dumps, records)))
+
+    with pytest.raises(DataError, match=message):
+        load_dataset(
+            DataSpec(files=(str(file),)), TrainSpec(global_batch=1, sequence_length=64), 101
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl is a URL"),
+        ("shards/*.parquet", "is a pattern"),
+        ("user/corpus", r"neither a file nor a folder here; .*save_to_disk"),
+    ],
+)
+def test_what_is_no_file_here_gets_the_way_on(name: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_texts(DataSpec(files=(name,)), 64)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "data", "said"),
     [
-        ("a", b"PK\x03\x04", {}, "a is a zip archive: unpack it"),
+        ("a", b"PK\x03\x04", {}, "a is a zip archive, of files or of tensors"),
         ("a", b"\x89PNG\r\n", {}, "a is an image"),
         ("a", b"\x80\x04\x95", {}, "a is a pickle"),
         ("a", b"one\0two", {}, "a is binary: byte 3 is null"),
