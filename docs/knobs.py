@@ -14,6 +14,7 @@ from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import CHOICES, DEFAULTS
 from search_spaces.rules.base import Rule
+from search_spaces.rules.compute import training_step_runs
 from search_spaces.rules.registry import RULES, knob_at_default
 
 _HEAD = f"""\
@@ -26,7 +27,8 @@ trials show its effect.
 
 A knob that changes nothing, given the others, is not `active`, and has its default, in bold: the
 rule `{knob_at_default.__name__}` rejects other values. `accumulation` is not a knob: it follows
-from `train.global_batch`, `micro_batch` and `data`.
+from `train.global_batch`, `micro_batch` and `data`. On CPUs, the rule
+`{training_step_runs.__name__}` rejects every plan of a model whose step fails on this machine.
 
 This page is generated: `python docs/knobs.py > docs/knobs.md`
 

@@ -101,6 +101,7 @@ class StepFindings:
         recomputation: Effect of recomputing blocks.
         not_probed: Reason why no pass ran; empty if the step was probed. Micro-batches are then
             weighted as the keys of the batch suggest.
+        fails: True if the user's own code raised that reason on this machine's CPU.
     """
 
     loss_form: LossForm = LossForm.NONE
@@ -121,6 +122,7 @@ class StepFindings:
     differentiates: bool = False
     recomputation: Recomputation = Recomputation.SAME
     not_probed: str = ""
+    fails: bool = False
 
 
 def share_words(share: float) -> str:

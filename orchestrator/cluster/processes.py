@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ import psutil
 
 _END_POLL_SECONDS = 0.1
 _CLOCK_SECONDS = 1.0  # by which two readings of a start may differ: it is kept in ticks since boot
-_PR_SET_CHILD_SUBREAPER = 36  # of Linux's prctl
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 _END_SECONDS = 10.0  # after SIGKILL; only a process stuck in the kernel takes longer
 
 
@@ -76,8 +77,20 @@ def adopting_orphans() -> Iterator[None]:
 
 
 def _adopt(wanted: bool) -> None:
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(wanted))
+
+
+def end_with_raylet() -> None:
+    """Has this process, a child of Ray's raylet, killed when that one dies.
+
+    Else a rank that was stopped or hangs keeps its GPU when Ray is gone.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def has_ended(process: psutil.Process) -> bool:

@@ -144,8 +144,8 @@ class TuneCluster(AbstractCluster):
         """Runs groups until the sweep has ended; a fault of Tune's stops the sweep."""
         # Tune logs tracebacks for a group that died, whose trial the sweep reports, and for states
         # of its own that a full disk does not take, which nothing reads
-        for name in ("ray.tune.execution.tune_controller", "ray.tune.tune"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        for name in ("execution.tune_controller", "execution.experiment_state", "tune"):
+            logging.getLogger(f"ray.tune.{name}").setLevel(logging.CRITICAL)
         _limit_environment()
         fault: Exception = MachineError("Ray Tune ended before the sweep")
         try:

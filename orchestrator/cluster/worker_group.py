@@ -42,6 +42,7 @@ from orchestrator.cluster.cleanup import (
     session_folder,
 )
 from orchestrator.cluster.nodes import ID_LABEL, unreachable_nodes
+from orchestrator.cluster.processes import end_with_raylet
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, missing_variables
 from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
 from orchestrator.core.budget import start_deadline_seconds
@@ -147,6 +148,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     context = ray.get_runtime_context()
     node = context.get_node_id()
     channel.count.remote(node, oom_kills())
+    end_with_raylet()
     process = WorkerProcess(
         worker=context.current_actor,
         node=node,

@@ -110,7 +110,8 @@ def loss_rows(understanding: Understanding) -> Rows:
         yield "loss", _LOSSES.get(model.task, _ASSUMED)
         return
     if step.not_probed:
-        yield "loss", f"not probed, since {step.not_probed}; taken as {_ASSUMED}"
+        why = "a step fails on this machine's CPU, on" if step.fails else "not probed, since"
+        yield "loss", f"{why} {step.not_probed}; taken as {_ASSUMED}"
     else:
         yield "loss", f"{_mean_words(step)}{_PLACES.get(step.loss_form, '')}"
     if step.carries_state or step.unsaved_state:

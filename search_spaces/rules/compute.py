@@ -167,6 +167,14 @@ def checkpoint_ratio_is_distinct(plan: Plan, context: RuleContext) -> str | None
     )
 
 
+def training_step_runs(_: Plan, context: RuleContext) -> str | None:
+    """A step that fails on this machine's CPU would fail in every trial on CPUs."""
+    step = context.model.step
+    if step is None or not step.fails or context.cluster.device != "cpu":
+        return None
+    return f"each trial would end with {step.not_probed}"
+
+
 def recomputation_keeps_the_gradient(plan: Plan, context: RuleContext) -> str | None:
     """A recomputed block must compute what it computed: its own state may have changed since."""
     step = context.model.step

@@ -81,6 +81,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             sharding.replicas_leave_shards,
             compute.checkpointing_needs_blocks,
             compute.checkpoint_ratio_is_distinct,
+            compute.training_step_runs,
             compute.recomputation_keeps_the_gradient,
             compute.checkpoint_offload_is_not_compiled,
             compute.zero_3_compiles_no_selective_recomputation,

@@ -86,6 +86,22 @@ def inputs_of(module: nn.Module, batch: object) -> dict[str, Any]:
     return module_inputs(batch_tensors(batch), takes_targets=takes_targets(module))
 
 
+def refuse_other_inputs(module: nn.Module, batch: Mapping[str, Any]) -> None:
+    """Raises a `ModelError` if forward does not take the entries of a batch."""
+    inputs = module_inputs(batch, takes_targets=takes_targets(module))
+    try:
+        signature = inspect.signature(module.forward)
+    except ValueError:  # it has none
+        return
+    try:
+        signature.bind(**inputs)
+    except TypeError as error:
+        raise ModelError(
+            f"{type(module).__name__}.forward({', '.join(signature.parameters)}) does not take a"
+            f" batch with {', '.join(inputs)}: {error}"
+        ) from error
+
+
 def target_weight(rule: TargetRule, batch: Mapping[str, Any], samples: int) -> float:
     """Returns the weight of a micro-batch's loss.
 

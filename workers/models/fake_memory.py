@@ -54,6 +54,27 @@ class FakeMemory(FakeTensorMode):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
+@contextlib.contextmanager
+def conversions_of_fake_weights() -> Iterator[None]:
+    """Lets modules of fake weights be converted, as by `to(torch.bfloat16)`.
+
+    torch (2.13) swaps such weights, which its own weak references to them forbid.
+    """
+    swap: Any = torch.utils.swap_tensors
+
+    def set_data(weight: torch.Tensor, converted: torch.Tensor) -> None:
+        if isinstance(weight, FakeTensor):
+            weight.data = converted.data
+        else:
+            swap(weight, converted)
+
+    torch.utils.swap_tensors = set_data
+    try:
+        yield
+    finally:
+        torch.utils.swap_tensors = swap
+
+
 def _is_of_integers(func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
     """Tells if an operator reads real integers alone, or makes some of none."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]

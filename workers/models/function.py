@@ -24,7 +24,7 @@ from search_spaces.specification.sections import TrainSpec
 from workers.data.user_batches import BatchMaker, SampleNumbers, inputs_of
 from workers.models.block_calls import training_facts
 from workers.models.built import PROBE_SAMPLES, BuiltModel, seeded
-from workers.models.fake_memory import FakeMemory
+from workers.models.fake_memory import FakeMemory, conversions_of_fake_weights
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
 from workers.models.stack_trace import shapes_of
@@ -40,6 +40,11 @@ from workers.models.user_code import (
 SHAPE_SAMPLES = 32  # samples whose shapes are compared
 MOST_STEPS = 1000  # more than a trial and its validation take, unless objective.max_steps is raised
 _UNKNOWN = "the function fails on fake tensors, and model.tensor_plan is not set"
+_SURE_ERRORS = (  # of a batch maker, which fails so on every machine
+    *(IndexError, KeyError, StopIteration, TypeError, NameError, AttributeError, ValueError),
+    ArithmeticError,
+)
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule", "DeepSpeedEngine")
 received: dict[str, bytes] = {}  # pickles of another node, by their names in specifications
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
@@ -75,9 +80,11 @@ class NumberedBatches:
             shapes = [value.shape for value in batch.values() if getattr(value, "shape", ())]
             if shapes and all(0 in shape for shape in shapes):  # slices end without an error
                 raise IndexError("the batch is empty")
-        except (IndexError, KeyError, StopIteration) as error:
+        except _SURE_ERRORS as error:
             hint = "if the data ends before, return (module, batch maker, number of samples)"
-            if self.samples is not None:
+            if not isinstance(error, IndexError | KeyError | StopIteration):
+                hint = "it is called with a tuple of sample numbers, on the host"
+            elif self.samples is not None:
                 hint = f"any numbers from 0 to {self.samples - 1} may come together"
             which = " to ".join(map(str, sorted({min(numbers), max(numbers)})))
             raise DataError(
@@ -170,7 +177,7 @@ def build_fake_function(spec: ModelSpec, train: TrainSpec, mode: FakeMemory) -> 
     """
     with importable_from_cwd():
         import_function(spec.name)  # a first load in `mode` would leave its data without values
-    with mode:
+    with mode, conversions_of_fake_weights():
         model = build_function(spec, train.model_copy(update={"method": "full"}))
     if lora := adapters_of(train):
         with torch.device("meta"):  # peft moves adapters to their weights; fake ones cannot move
@@ -225,6 +232,11 @@ def call_function(spec: ModelSpec) -> tuple[nn.Module, NumberedBatches]:
             " sample numbers, and where the data ends, if it does"
         )
     module, make = parts[:2]
+    if (wrapper := type(module).__name__) in _WRAPPERS:
+        raise ModelError(
+            f"{spec.name} returned {wrapper}, must return the module inside: a plan says how it is"
+            " wrapped and compiled"
+        )
     _turn_off_caches(module)
     batches = NumberedBatches(
         function=spec.title,

@@ -18,7 +18,7 @@ from search_spaces.facts import SAMPLES, ModelFacts, StepFindings, with_findings
 from search_spaces.specification.schema import ModelSpec, Task
 from search_spaces.specification.sections import TrainSpec
 from workers.data.batches import FunctionSource, batch_source_of
-from workers.data.user_batches import SampleNumbers
+from workers.data.user_batches import SampleNumbers, refuse_other_inputs
 from workers.models.built import PROBE_SAMPLES, seeded
 from workers.models.function import MOST_STEPS, build_function, call_function
 from workers.models.load import build, build_whole
@@ -68,10 +68,13 @@ def _findings(
             if data:  # losses of batches that are not the same say nothing
                 return data, StepFindings(not_probed="its batches differ when made again")
             rule = source.rule_of(source.entries(PROBE_SAMPLES))
+            refuse_other_inputs(built.module, source.entries(PROBE_SAMPLES))
             step = probe_step(built.module, source.entries, rule)
-            return data, _of_twin(built.module, source, step) if step.not_probed else step
+            is_slow = step.not_probed and not step.fails
+            return data, _of_twin(built.module, source, step) if is_slow else step
     except UserCodeError as error:
-        return data, StepFindings(not_probed=str(error))
+        is_elsewhere = isinstance(error.__cause__, OSError | ImportError)  # may be on the nodes
+        return data, StepFindings(not_probed=str(error), fails=not is_elsewhere)
 
 
 def _of_twin(module: nn.Module, source: FunctionSource, findings: StepFindings) -> StepFindings:
@@ -88,7 +91,7 @@ def _of_twin(module: nn.Module, source: FunctionSource, findings: StepFindings) 
             small = small_model(type(base), small_fields_of(base, "causal-lm"), "eager")
             rule = source.rule_of(source.entries(PROBE_SAMPLES))
             twin = probe_step(small, lambda n: _wrapped(source.entries(n)), rule, gradients=False)
-    return replace(twin, tied=findings.tied, dtypes=findings.dtypes)
+    return replace(twin, tied=findings.tied, dtypes=findings.dtypes, fails=False)
 
 
 def _of_shapes(spec: ModelSpec, train: TrainSpec, task: Task, *, is_large: bool) -> StepFindings:
@@ -100,7 +103,8 @@ def _of_shapes(spec: ModelSpec, train: TrainSpec, task: Task, *, is_large: bool)
     step = StepFindings(not_probed=f"{type(module).__name__} cannot be made small")
     with tolerated(type(module).__name__):
         fields = small_fields_of(module, task)
-        step = _on_shapes(spec, task, small_model(type(module), fields, "eager"), _SMALL_LENGTH)
+        small = small_model(type(module), fields, "eager")
+        step = replace(_on_shapes(spec, task, small, _SMALL_LENGTH), fails=False)
     if step.not_probed and not is_large:
         whole = build_whole(spec, train, attention="eager").module
         step = _on_shapes(spec, task, whole, train.sequence_length)

@@ -21,10 +21,12 @@ from workers.data.user_batches import (
     takes_targets,
     target_weight,
 )
+from workers.models.built import PROBE_SAMPLES
 from workers.models.stack import find_blocks
-from workers.models.step_passes import ROUNDING, StepPasses, TooSlowError, distance
-from workers.models.user_code import UserCodeError
+from workers.models.step_passes import ROUNDING, Inputs, StepPasses, TooSlowError, distance
+from workers.models.user_code import UserCodeError, user_code_errors
 from workers.plain_torch.blocks import checkpoint_blocks
+from workers.plain_torch.loss import loss_of
 
 Entries = Callable[[SampleNumbers], Mapping[str, Any]]
 Table = Mapping[TargetRule, float]  # the weight of a batch under each rule, the assumed one first
@@ -54,19 +56,28 @@ def probe_step(
     """
     until = time.thread_time() + SECONDS
     weights, takes = weight_findings(module), takes_targets(module)
+
+    def inputs(numbers: SampleNumbers) -> Mapping[str, Any]:
+        return module_inputs(entries(numbers), takes_targets=takes)
+
     try:
-        passes = StepPasses(
-            module.float(),
-            lambda numbers: module_inputs(entries(numbers), takes_targets=takes),
-            until,
-            gradients=gradients,
-        )
+        passes = StepPasses(module.float(), inputs, until, gradients=gradients)
         found = _Probe(passes=passes, entries=entries, assumed=assumed).findings()
     except TooSlowError:
         found = StepFindings(not_probed=f"its passes take more than {SECONDS:.0f} s")
     except UserCodeError as error:
-        found = StepFindings(not_probed=str(error))
+        found = StepFindings(not_probed=str(error), fails=_fails(module, inputs))
     return replace(found, **weights)
+
+
+def _fails(module: nn.Module, inputs: Inputs) -> bool:
+    """Tells if a step fails without the mode of the passes too."""
+    try:
+        with user_code_errors("a step"):
+            loss_of(module(**inputs(PROBE_SAMPLES))).backward()
+    except UserCodeError:
+        return True
+    return False
 
 
 def weight_findings(module: nn.Module) -> dict[str, Any]:

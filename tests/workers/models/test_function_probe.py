@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
-from search_spaces.errors import ModelError, SpecError
+from search_spaces.errors import DataError, ModelError, SpecError
 from search_spaces.facts import (
     ClusterFacts,
     Count,
@@ -22,6 +23,8 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
 from tests.workers.depending_models import Data
+from workers.models.fake_memory import FakeMemory
+from workers.models.function import build_fake_function
 from workers.models.function_probe import with_function_findings
 from workers.models.load import describe
 
@@ -75,6 +78,69 @@ def test_a_loss_that_depends_on_the_samples_beside_one() -> None:
     with pytest.raises(SpecError, match=r"the loss of Net .*: set train.micro_batch"):
         micro_batches(spec_of(way="normalised"))
     assert micro_batches(spec_of(way="normalised", space={"micro_batch": [4]})) == {4}
+
+
+def failing(kind: str, device: str = "cpu") -> SweepSpec:
+    spec = spec_of()
+    name = {"name": "tests.workers.failing_models:make", "config": {"kind": kind}}
+    return spec.model_copy(
+        update={
+            "model": spec.model.model_copy(update=name),
+            "cluster": spec.cluster.model_copy(update={"device": device}),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("of two", r"the batch maker .*: TypeError: .* a tuple of sample numbers"),
+        ("renamed", r"Net.forward\(x\) does not take a batch with ids: missing .* 'x'"),
+        ("wrapped", "returned DataParallel, must return the module inside"),
+        ("compiled", "returned OptimizedModule, must return the module inside"),
+    ],
+)
+def test_what_fails_on_every_machine_is_refused(kind: str, message: str) -> None:
+    with pytest.raises((ModelError, DataError), match=message):
+        facts_of(failing(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("narrow", "forward: RuntimeError: mat1 and mat2 shapes"),
+        ("unready", "forward: AttributeError: 'Unready' object has no attribute 'missing'"),
+        ("uneven", "RuntimeError: stack expects each tensor to be equal size"),
+    ],
+)
+def test_what_fails_on_this_cpu_is_refused_for_cpus_and_said_for_others(
+    kind: str, reason: str
+) -> None:
+    step = facts_of(failing(kind)).step
+
+    assert step is not None
+    assert reason in step.not_probed
+    with pytest.raises(SpecError, match=r"training_step_runs \(each trial would end with"):
+        space_of(failing(kind))
+    other = ClusterFacts(device="auto", slots=2, memory_limit_bytes=None)
+    context = RuleContext(spec=failing(kind), model=facts_of(failing(kind)), cluster=other)
+    assert len(build_space(context, 2).candidates) > 1
+
+
+def test_files_that_this_machine_lacks_may_be_on_the_nodes() -> None:
+    step = facts_of(failing("elsewhere")).step
+
+    assert step is not None
+    assert "FileNotFoundError" in step.not_probed
+    assert len(space_of(failing("elsewhere")).candidates) > 1
+
+
+def test_a_model_that_its_function_converts_is_traced() -> None:
+    spec = failing("half")
+
+    built = build_fake_function(spec.model, spec.train, FakeMemory())
+
+    assert {one.dtype for one in built.module.parameters()} == {torch.float32}
 
 
 def step_of(loss: str, **config: Any) -> tuple[ModelFacts, StepFindings]:
