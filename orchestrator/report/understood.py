@@ -165,7 +165,8 @@ def machine_rows(understanding: Understanding) -> Rows:
     """Yields ranks and memory of the machines."""
     cluster = understanding.cluster
     limit = cluster.memory_limit_bytes
-    memory = "all memory there is" if limit is None else f"{gib(limit)} GiB"
+    memory = "all of its memory" if limit is None else f"{gib(limit)} GiB"
+    device = "the device that tune finds" if cluster.device == "auto" else cluster.device
     nodes = f", {cluster.node_slots} a node" if cluster.node_slots else ""
     ranks = plural(understanding.ranks, "rank")
-    yield "machine", f"{ranks} on {cluster.device}{nodes}, {memory} per rank"
+    yield "machine", f"{ranks} on {device}{nodes}, each with {memory}"

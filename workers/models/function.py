@@ -40,10 +40,6 @@ from workers.models.user_code import (
 SHAPE_SAMPLES = 32  # samples whose shapes are compared
 MOST_STEPS = 1000  # more than a trial and its validation take, unless objective.max_steps is raised
 _UNKNOWN = "the function fails on fake tensors, and model.tensor_plan is not set"
-_SURE_ERRORS = (  # of a batch maker, which fails so on every machine
-    *(IndexError, KeyError, StopIteration, TypeError, NameError, AttributeError, ValueError),
-    ArithmeticError,
-)
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule", "DeepSpeedEngine")
 received: dict[str, bytes] = {}  # pickles of another node, by their names in specifications
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
@@ -80,11 +76,9 @@ class NumberedBatches:
             shapes = [value.shape for value in batch.values() if getattr(value, "shape", ())]
             if shapes and all(0 in shape for shape in shapes):  # slices end without an error
                 raise IndexError("the batch is empty")
-        except _SURE_ERRORS as error:
+        except (IndexError, KeyError, StopIteration) as error:
             hint = "if the data ends before, return (module, batch maker, number of samples)"
-            if not isinstance(error, IndexError | KeyError | StopIteration):
-                hint = "it is called with a tuple of sample numbers, on the host"
-            elif self.samples is not None:
+            if self.samples is not None:
                 hint = f"any numbers from 0 to {self.samples - 1} may come together"
             which = " to ".join(map(str, sorted({min(numbers), max(numbers)})))
             raise DataError(

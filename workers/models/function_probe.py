@@ -14,18 +14,29 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from search_spaces.errors import DataError
 from search_spaces.facts import SAMPLES, ModelFacts, StepFindings, with_findings
 from search_spaces.specification.schema import ModelSpec, Task
 from search_spaces.specification.sections import TrainSpec
 from workers.data.batches import FunctionSource, batch_source_of
 from workers.data.user_batches import SampleNumbers, refuse_other_inputs
 from workers.models.built import PROBE_SAMPLES, seeded
-from workers.models.function import MOST_STEPS, build_function, call_function
+from workers.models.function import (
+    MOST_STEPS,
+    NumberedBatches,
+    build_function,
+    call_function,
+)
 from workers.models.load import build, build_whole
 from workers.models.shapes import random_batches
 from workers.models.small_model import VOCABULARY, small_fields_of, small_model, tolerated
 from workers.models.step_probe import probe_step, weight_findings
-from workers.models.user_code import UserCodeError, importable_from_cwd, user_code_errors
+from workers.models.user_code import (
+    UserCodeError,
+    error_summary,
+    importable_from_cwd,
+    user_code_errors,
+)
 
 _MOST_PARAMETERS = 2**28  # of a model that is built twice
 _SMALL_LENGTH = 96  # tokens or frames of a small model's samples
@@ -36,6 +47,7 @@ def with_function_findings(facts: ModelFacts, spec: ModelSpec, train: TrainSpec)
 
     Raises:
         ModelError: If forward returns no loss, or one for each sample; says what to return.
+        DataError: If the batch maker cannot make a batch.
     """
     if facts.vocab_size is not None:
         return facts
@@ -59,7 +71,7 @@ def _findings(
                 step = StepFindings(not_probed=reason, **weight_findings(module))
                 return data, _of_twin(module, source, step)
             _, batches = call_function(spec)
-            batches(((batches.samples or MOST_STEPS * train.global_batch) - 1,))  # must exist
+            _require(batches, (batches.samples or MOST_STEPS * train.global_batch) - 1)
             other_rank = FunctionSource(batch_maker=batches)
             built = build_function(spec, train)
             assert built.batch_maker is not None
@@ -75,6 +87,17 @@ def _findings(
     except UserCodeError as error:
         is_elsewhere = isinstance(error.__cause__, OSError | ImportError)  # may be on the nodes
         return data, StepFindings(not_probed=str(error), fails=not is_elsewhere)
+
+
+def _require(batches: NumberedBatches, number: int) -> None:
+    """Makes the batch of one sample, of which some faults are the same on every machine."""
+    try:
+        batches((number,))
+    except (TypeError, NameError, AttributeError, ValueError, ArithmeticError) as error:
+        raise DataError(
+            f"the batch maker of {batches.function} fails for sample {number}:"
+            f" {error_summary(error)}; it is called with a tuple of sample numbers"
+        ) from error
 
 
 def _of_twin(module: nn.Module, source: FunctionSource, findings: StepFindings) -> StepFindings:
