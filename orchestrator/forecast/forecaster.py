@@ -219,7 +219,9 @@ class TracedForecasts(AbstractForecasts):
         forecaster, limit = self._basis(state)
         if forecaster is None:
             return None
-        return forecaster.expectation(plan, _alike(state), limit)
+        # the study may have moved, or been updated
+        records = alike(state.records, state.last_fingerprint)
+        return forecaster.expectation(plan, records, limit)
 
     def _search_prior(self, state: SweepState) -> SearchPrior | None:
         basis = forecaster, limit = self._basis(state)
@@ -273,8 +275,3 @@ def device_of_workers(
     device = device.with_launches(seen.launches)
     host_bytes = spec.host_memory_bytes or seen.host_memory_bytes
     return device.in_node(spec.cluster.gpus_per_node, host_bytes)
-
-
-def _alike(state: SweepState) -> tuple[Record, ...]:
-    """Selects the records that ran as the workers do: the study may have moved, or been updated."""
-    return alike(state.records, state.last_fingerprint)

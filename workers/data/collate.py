@@ -74,11 +74,6 @@ def pad(rows: Sequence[NDArray[Any]], value: int, multiple: int = 1) -> torch.Te
     return torch.from_numpy(padded)
 
 
-def pad_mask(rows: Sequence[NDArray[Any]], multiple: int = 1) -> torch.Tensor:
-    """Returns 1 for tokens and 0 for padding; int64, in the shape that `pad` gives."""
-    return pad([np.ones(len(row), dtype=np.int64) for row in rows], 0, multiple)
-
-
 def round_up(width: int, multiple: int) -> int:
     """Rounds `width` up to a multiple of `multiple`."""
     return -(-width // multiple) * multiple
@@ -228,7 +223,7 @@ def _padded(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
 def _rows(rows: Sequence[Tokens], labels: torch.Tensor, layout: Layout) -> Inputs:
     return {
         "input_ids": pad(rows, PAD_TOKEN_ID, layout.multiple),
-        "attention_mask": pad_mask(rows, layout.multiple),
+        "attention_mask": pad([np.ones_like(row) for row in rows], 0, layout.multiple),
         "labels": labels,
     }
 

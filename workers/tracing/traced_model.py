@@ -115,7 +115,9 @@ def traced_model(
         ModelError: If the model cannot be found or built.
     """
     model = _build(spec, attention, mode)
-    replace_weights(model.module, _weight_on_meta)
+    replace_weights(
+        model.module, lambda one: nn.Parameter(_on_meta(one), requires_grad=one.requires_grad)
+    )
     for part in model.module.modules():
         for key, buffer in part._buffers.items():
             if buffer is not None:
@@ -184,10 +186,6 @@ def _input_maker(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None
         return None
     source = batch_source(model, spec)
     return lambda: source.typical().inputs
-
-
-def _weight_on_meta(weight: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(_on_meta(weight), requires_grad=weight.requires_grad)
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
