@@ -142,13 +142,8 @@ def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
         numbers: Each sample's number, which decides its mask and class.
         samples: Each sample's tokens.
         layout: Task, batching and other settings.
-
-    Raises:
-        ValueError: If packing is asked for a task other than causal-lm.
     """
     if layout.batching == "packed":
-        if layout.task != "causal-lm":
-            raise ValueError(f"only causal-lm samples can be packed, not {layout.task}")
         inputs = _packed(samples, layout)
     else:
         inputs = _padded(numbers, samples, layout)
