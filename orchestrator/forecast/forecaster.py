@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar, final
@@ -122,44 +121,27 @@ class Forecaster:
         return self._variants.issuperset(variants_of(PlanTable.of([plan])))
 
 
-class AbstractForecasts(ABC):
-    """Forecasts of a sweep's plans. A missing forecast is None and delays no trial."""
+class SweepForecasts:
+    """Forecasts of a sweep's plans: none. A missing forecast is None and delays no trial."""
 
-    @abstractmethod
     def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         """Forecasts a plan, calibrated by the sweep's records; None without a forecast."""
 
-    @abstractmethod
     def prior(self, state: SweepState) -> SearchPrior | None:
         """Returns the prior of the search for all plans of the space; None without forecasts.
 
         Returns the same object until something that it depends on changes.
         """
 
-    @abstractmethod
     def problem(self) -> str | None:
         """Returns the error that ended the forecasts, once; then None."""
-
-
-@final
-class NoForecasts(AbstractForecasts):
-    """Makes no forecasts."""
-
-    def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
-        return None
-
-    def prior(self, state: SweepState) -> SearchPrior | None:
-        return None
-
-    def problem(self) -> str | None:
-        return None
 
 
 _Basis = tuple[Forecaster | None, int | None]  # with the memory limit of a rank, in bytes
 
 
 @final
-class TracedForecasts(AbstractForecasts):
+class TracedForecasts(SweepForecasts):
     """Forecasts from a trace in the background; None until it is done."""
 
     def __init__(
