@@ -89,7 +89,9 @@ def schedule(step: Step) -> None:
 
 def _can_start(step: Step) -> bool:
     state = step.state
-    if state.ended or state.awaited is not None or not state.has_capacity():
+    if state.ended or state.awaited is not None:
+        return False
+    if len(state.groups) >= state.driver.sweep.groups and not any(state.idle_groups()):
         return False
     if step.now < state.paused_until:
         return False

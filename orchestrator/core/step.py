@@ -110,7 +110,9 @@ class Step:
 
     def set_group(self, name: str, group: Group | None) -> None:
         """Changes or adds a group; None: removes it."""
-        self.state = self.state.with_group(name, group)
+        groups = {other: one for other, one in self.state.groups.items() if other != name}
+        groups |= {} if group is None else {name: group}
+        self.state = replace(self.state, groups=groups)
 
     def dismiss(self, groups: Sequence[tuple[str, Group]]) -> None:
         """Ends idle groups."""
