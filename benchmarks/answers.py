@@ -37,7 +37,6 @@ from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import Remeasures, Sampled
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import FINALISTS, Speeds, next_repeat
-from orchestrator.search.encoding import features
 from orchestrator.search.observations import Observation, with_deviation
 from orchestrator.search.search import CandidatePool, Search
 from search_spaces.plan import Plan
@@ -197,7 +196,7 @@ def on_surface(surface: Surface, seed: int) -> Swept:
     shares = dict[int, float | None]()
     free = np.ones(len(surface), dtype=bool)
     for _ in range(TRIALS):
-        row = search.several(1, observed, free)[0].row
+        row = search.choose(observed, free).row
         free[row] = False
         told = trial(row)
         observed.append(_observation(row, told, HALF_WIDTH / _INTERVAL))
@@ -224,7 +223,7 @@ def on_surface(surface: Surface, seed: int) -> Swept:
 
 def _pool(surface: Surface) -> CandidatePool:
     return CandidatePool(
-        features=features(surface.candidates, surface.distributions),
+        features=surface.features(),
         log_rate=surface.log_rate,
         log_share=surface.log_share,
         rate_parts=surface.rate_parts,
@@ -251,7 +250,9 @@ def _truth(surface: Surface) -> Numbers:
         for row, trials in enumerate(surface.trials)
         for trial in trials
     ]
-    return Search(_pool(surface), 0).posterior_means(observed)
+    search = Search(_pool(surface), 0)
+    fitted = search._fit(observed)
+    return search._score_rows(fitted, np.arange(len(surface)), fitted.rate).mean
 
 
 def on_machine(surface: Surface, seed: int, *, jitter: float, slow_share: float) -> Swept:

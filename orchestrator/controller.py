@@ -48,7 +48,7 @@ from orchestrator.core.instructions import (
 from orchestrator.core.notes import ForecastsEnded, Message, Note
 from orchestrator.core.reasons import ClusterSilent
 from orchestrator.core.state import AbstractCallback
-from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
+from orchestrator.forecast.forecaster import SweepForecasts
 from orchestrator.journal import Journal
 from orchestrator.search.optuna_samplers import proposer_of
 from orchestrator.search.transfer import EarlierStudy, transfer_notes
@@ -97,7 +97,7 @@ class Controller:
         study: Study,
         cluster: AbstractCluster,
         callbacks: Sequence[AbstractCallback] = (),
-        forecasts: AbstractForecasts | None = None,
+        forecasts: SweepForecasts | None = None,
         clock: Callable[[], float] | None = None,
         journal: Journal | None = None,
         secrets: Collection[str] = (),
@@ -107,7 +107,7 @@ class Controller:
         self._cluster = cluster
         self._journal = journal or Journal()
         self._callbacks = (self._journal, *callbacks)
-        self._forecasts = forecasts or NoForecasts()
+        self._forecasts = forecasts or SweepForecasts()
         self._clock = clock or steady_clock()
         self._secrets, self._earlier = secrets, earlier
         sweep = started.sweep

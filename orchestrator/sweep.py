@@ -20,7 +20,7 @@ from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import start_notes
 from orchestrator.core.placement import capacity_request, groups_on_head
 from orchestrator.core.state import AbstractCallback, SweepState
-from orchestrator.forecast.forecaster import AbstractForecasts, TracedForecasts
+from orchestrator.forecast.forecaster import SweepForecasts, TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.journal import FILE, Journal
 from orchestrator.report.reasons import groups_fault
@@ -195,7 +195,7 @@ def _run(
     study: Study,
     nodes: RayNodes,
     callbacks: Sequence[AbstractCallback],
-    forecasts: AbstractForecasts,
+    forecasts: SweepForecasts,
     journal: Journal,
     termination: Termination,
 ) -> SweepState:

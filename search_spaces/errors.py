@@ -179,7 +179,7 @@ def missing_extra(module: str) -> str | None:
     if importlib.util.find_spec(module) is not None:
         return None
     package = _BY_MODULE[module]
-    return f"{package.title} is not installed; run `{install_command(package.extra)}`"
+    return f"{package.title} is not installed; run `pip install '{DISTRIBUTION}[{package.extra}]'`"
 
 
 def require(*modules: str) -> None:
@@ -191,11 +191,6 @@ def require(*modules: str) -> None:
     for module in modules:
         if (lack := missing_extra(module)) is not None:
             raise MissingExtraError(lack)
-
-
-def install_command(extra: str) -> str:
-    """Returns the command that installs an extra."""
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def exception_chain(error: BaseException) -> Iterator[BaseException]:

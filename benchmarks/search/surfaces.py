@@ -17,6 +17,7 @@ from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.search.columns import knobs_of
 from benchmarks.search.forecasts import forecasts_of
 from benchmarks.search.tables import Entry, Grid, grids_in, number
+from orchestrator.search.encoding import feature_columns
 
 Numbers = NDArray[np.float64]
 _NOISE = 0.01  # deviation of a logarithm where nothing is repeated
@@ -81,6 +82,15 @@ class Surface:
     def best(self) -> float:
         """The highest throughput."""
         return float(np.nanmax(self.rate))
+
+    def features(self) -> Numbers:
+        """The candidates as points, as the product's search has them."""
+        columns = (
+            column
+            for knob, distribution in self.distributions.items()
+            for column in feature_columns(distribution, self.column(knob))
+        )
+        return np.stack([*columns], axis=1)
 
     def column(self, knob: str) -> tuple[Any, ...]:
         """A knob's value of each candidate."""

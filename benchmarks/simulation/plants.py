@@ -108,8 +108,8 @@ PLANTS = (
     Plant(  # another one that it found
         "trials start in the step whose write fails",
         "orchestrator.core.schedule",
-        "return not step.has_written and not step.starts_group",
-        "return not step.starts_group",
+        "isinstance(one, Store | Abandon | StartGroup) for one",
+        "isinstance(one, StartGroup) for one",
     ),
     Plant(
         "leaders are measured again without end",

@@ -32,7 +32,9 @@ class BackgroundTrace:
     def __init__(self, spec: SweepSpec, wanted: tuple[VariantKey, ...], device: str) -> None:
         """Loads the footprint from the cache, or starts to trace it, with the `wanted` variants."""
         self._reference: Any = None
-        self._footprint = _cached(spec, wanted, device)
+        self._footprint: Footprint | None = None
+        with contextlib.suppress(UserError):  # the trace meets the same error and reports it
+            self._footprint = cached_trace(spec, wanted, device=device)
         if self._footprint is not None:
             return
         import ray
@@ -77,12 +79,6 @@ class BackgroundTrace:
             raise TraceFailed(result)
         assert isinstance(result, Footprint)
         return result
-
-
-def _cached(spec: SweepSpec, variants: tuple[VariantKey, ...], device: str) -> Footprint | None:
-    with contextlib.suppress(UserError):  # the trace meets the same error and reports it
-        return cached_trace(spec, variants, device=device)
-    return None
 
 
 def _trace(

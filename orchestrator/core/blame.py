@@ -48,7 +48,7 @@ def conclude_trial(
             return
     else:
         step.state = replace(step.state, machine_failures=0)
-    checkable = _can_check(step, trial)
+    checkable = not (trial.validation or trial.is_repeat) and _last_measured(step) is not None
     if decision.retry or (is_machine_failure(outcome) and not checkable):
         assert isinstance(outcome, Crashed)
         step.interrupt(trial, WorkersFailed(outcome=outcome))
@@ -77,10 +77,6 @@ def _blame_suspects(step: Step) -> None:
     step.state = replace(step.state, suspects=())
     for suspect in suspects:
         step.store(suspect.record, suspect.waited_seconds)
-
-
-def _can_check(step: Step, trial: TrialStarted) -> bool:
-    return not (trial.validation or trial.is_repeat) and _last_measured(step) is not None
 
 
 def _last_measured(step: Step) -> Record | None:

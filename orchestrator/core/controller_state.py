@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from types import MappingProxyType
@@ -147,12 +147,6 @@ class ControllerState:
         """Yields the groups that can take a trial, by name."""
         return ((name, group) for name, group in self.groups.items() if group.is_idle)
 
-    def has_capacity(self) -> bool:
-        """Returns True if a group is idle, or one more may start."""
-        return len(self.groups) < self.driver.sweep.groups or any(
-            group.is_idle for group in self.groups.values()
-        )
-
     def usable_nodes(self, now: float) -> tuple[Node, ...]:
         """Returns the nodes that are up, without those just lost, which may still be listed."""
         if not self.lost_at:
@@ -160,8 +154,3 @@ class ControllerState:
         return tuple(
             node for node in self.nodes if now - self.lost_at.get(node.id, -inf) > _NOTICE_SECONDS
         )
-
-    def with_group(self, name: str, group: Group | None) -> ControllerState:
-        """Returns the state with a group changed or added; None: without it."""
-        groups = {other: value for other, value in self.groups.items() if other != name}
-        return replace(self, groups=groups if group is None else {**groups, name: group})

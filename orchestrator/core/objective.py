@@ -61,11 +61,6 @@ class Objective:
             price=spec.cluster.price_per_gpu_hour or None,
         )
 
-    @property
-    def is_priced(self) -> bool:
-        """True if ranks have a price."""
-        return self.price is not None
-
     def value(self, record: Record, metric: Metric | None = None) -> Estimate | None:
         """Returns the record's value of a metric; None if it has none.
 

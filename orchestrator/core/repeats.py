@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from scipy.special import stdtrit
+
 from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import measures_again
 from orchestrator.core.records import Record
@@ -23,19 +25,6 @@ FINALISTS = 3  # plans that are measured again before any of them is for a secon
 _PRIOR_WEIGHT = 1  # observations that the prior deviation between trials counts as
 _WIDEST = 2.3  # half of an interval in logarithms, at most: a factor of ten
 _INTERVAL = 1.96  # standard deviations from a value to the end of its 95 % interval
-# 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom (any table)
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-
-
-def student_quantile(degrees: int) -> float:
-    """Returns the 97.5 % quantile of Student's t.
-
-    Above 10 degrees of freedom by the expansion of Fisher and Cornish (1960), to three digits.
-    """
-    if degrees <= len(_STUDENT):
-        return _STUDENT[degrees - 1]
-    z = _INTERVAL
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
 def repeats_enabled(spec: SweepSpec) -> bool:
@@ -109,7 +98,7 @@ class Speeds:
     @property
     def quantile(self) -> float:
         """Standard deviations from a mean to the end of its 95 % interval."""
-        return student_quantile(_PRIOR_WEIGHT + self.degrees) if self.degrees else _INTERVAL
+        return float(stdtrit(_PRIOR_WEIGHT + self.degrees, 0.975)) if self.degrees else _INTERVAL
 
     def half_width(self, plan: Plan) -> float:
         """Returns half of the 95 % interval of a plan's mean, in logarithms.

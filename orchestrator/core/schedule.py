@@ -20,6 +20,7 @@ from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.inputs import FinalistsChosen, PlanProposed, TrialOpened
 from orchestrator.core.instructions import (
+    Abandon,
     ChooseFinalists,
     Open,
     Propose,
@@ -27,6 +28,7 @@ from orchestrator.core.instructions import (
     RequestCapacity,
     Run,
     StartGroup,
+    Store,
 )
 from orchestrator.core.notes import GroupReplaced, TrialWaits
 from orchestrator.core.placement import (
@@ -87,11 +89,13 @@ def schedule(step: Step) -> None:
 
 def _can_start(step: Step) -> bool:
     state = step.state
-    if state.ended or state.awaited is not None or not state.has_capacity():
+    if state.ended or state.awaited is not None:
+        return False
+    if len(state.groups) >= state.driver.sweep.groups and not any(state.idle_groups()):
         return False
     if step.now < state.paused_until:
         return False
-    return not step.has_written and not step.starts_group
+    return not any(isinstance(one, Store | Abandon | StartGroup) for one in step.instructions)
 
 
 def _start_next(step: Step) -> Next:

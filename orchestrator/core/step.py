@@ -13,7 +13,6 @@ from orchestrator.core.instructions import (
     Dismiss,
     End,
     Instruction,
-    StartGroup,
     Store,
 )
 from orchestrator.core.notes import Note
@@ -30,16 +29,6 @@ class Step:
         self.state = state
         self.now = now
         self.instructions: list[Instruction] = []
-
-    @property
-    def has_written(self) -> bool:
-        """True if the study has to be written."""
-        return any(isinstance(one, Store | Abandon) for one in self.instructions)
-
-    @property
-    def starts_group(self) -> bool:
-        """True if a group is started."""
-        return any(isinstance(one, StartGroup) for one in self.instructions)
 
     def instruct(self, instruction: Instruction) -> None:
         """Adds an instruction."""
@@ -121,7 +110,9 @@ class Step:
 
     def set_group(self, name: str, group: Group | None) -> None:
         """Changes or adds a group; None: removes it."""
-        self.state = self.state.with_group(name, group)
+        groups = {other: one for other, one in self.state.groups.items() if other != name}
+        groups |= {} if group is None else {name: group}
+        self.state = replace(self.state, groups=groups)
 
     def dismiss(self, groups: Sequence[tuple[str, Group]]) -> None:
         """Ends idle groups."""

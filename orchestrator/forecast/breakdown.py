@@ -43,12 +43,8 @@ def breakdown(table: ForecastTable, row: int, calibration: Calibration) -> Break
     return Breakdown(
         expected=table.row(row),
         time=tuple(
-            Term(
-                name=name,
-                amount=float(forecasts.terms[0, at]),
-                scale=_ratio(forecasts.terms[0, at], uncorrected[at]),
-            )
-            for at, name in enumerate(TERMS)
+            Term(name=name, amount=float(amount), scale=float(amount / before) if before > 0 else 1)
+            for name, amount, before in zip(TERMS, forecasts.terms[0], uncorrected, strict=True)
         ),
         memory=tuple(
             Term(
@@ -60,7 +56,3 @@ def breakdown(table: ForecastTable, row: int, calibration: Calibration) -> Break
         ),
         provenance=calibration.provenance,
     )
-
-
-def _ratio(corrected: float, uncorrected: float) -> float:
-    return float(corrected / uncorrected) if uncorrected > 0 else 1.0

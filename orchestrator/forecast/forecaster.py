@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar, final
@@ -122,44 +121,27 @@ class Forecaster:
         return self._variants.issuperset(variants_of(PlanTable.of([plan])))
 
 
-class AbstractForecasts(ABC):
-    """Forecasts of a sweep's plans. A missing forecast is None and delays no trial."""
+class SweepForecasts:
+    """Forecasts of a sweep's plans: none. A missing forecast is None and delays no trial."""
 
-    @abstractmethod
     def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
         """Forecasts a plan, calibrated by the sweep's records; None without a forecast."""
 
-    @abstractmethod
     def prior(self, state: SweepState) -> SearchPrior | None:
         """Returns the prior of the search for all plans of the space; None without forecasts.
 
         Returns the same object until something that it depends on changes.
         """
 
-    @abstractmethod
     def problem(self) -> str | None:
         """Returns the error that ended the forecasts, once; then None."""
-
-
-@final
-class NoForecasts(AbstractForecasts):
-    """Makes no forecasts."""
-
-    def expectation(self, plan: Plan, state: SweepState) -> PlanForecast | None:
-        return None
-
-    def prior(self, state: SweepState) -> SearchPrior | None:
-        return None
-
-    def problem(self) -> str | None:
-        return None
 
 
 _Basis = tuple[Forecaster | None, int | None]  # with the memory limit of a rank, in bytes
 
 
 @final
-class TracedForecasts(AbstractForecasts):
+class TracedForecasts(SweepForecasts):
     """Forecasts from a trace in the background; None until it is done."""
 
     def __init__(
@@ -219,7 +201,9 @@ class TracedForecasts(AbstractForecasts):
         forecaster, limit = self._basis(state)
         if forecaster is None:
             return None
-        return forecaster.expectation(plan, _alike(state), limit)
+        # the study may have moved, or been updated
+        records = alike(state.records, state.last_fingerprint)
+        return forecaster.expectation(plan, records, limit)
 
     def _search_prior(self, state: SweepState) -> SearchPrior | None:
         basis = forecaster, limit = self._basis(state)
@@ -273,8 +257,3 @@ def device_of_workers(
     device = device.with_launches(seen.launches)
     host_bytes = spec.host_memory_bytes or seen.host_memory_bytes
     return device.in_node(spec.cluster.gpus_per_node, host_bytes)
-
-
-def _alike(state: SweepState) -> tuple[Record, ...]:
-    """Selects the records that ran as the workers do: the study may have moved, or been updated."""
-    return alike(state.records, state.last_fingerprint)

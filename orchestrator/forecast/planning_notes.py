@@ -75,11 +75,12 @@ def planning_notes(
     `offloads` is true if any legal plan needs host memory.
     """
     estimated = (EstimatedDevice(device=request.device.name),) * request.device.estimated
+    varying = (VaryingLengths(longest_tokens=longest, mean_tokens=mean),)
     return (
         *estimated,
         *_precision_notes(request),
         *_memory_notes(request, offloads),
-        *_length_notes(request, longest, mean),
+        *(varying if request.spec.data.kind != "fixed" else ()),
     )
 
 
@@ -100,8 +101,3 @@ def _precision_notes(request: PlanningRequest) -> Iterator[PlanningNote]:
         yield UnsupportedPrecision(
             device=device.name, precision=precision, faster=next(supported, "fp32")
         )
-
-
-def _length_notes(request: PlanningRequest, longest: int, mean: float) -> Iterator[PlanningNote]:
-    if request.spec.data.kind != "fixed":
-        yield VaryingLengths(longest_tokens=longest, mean_tokens=mean)

@@ -14,9 +14,12 @@ from orchestrator.forecast.request import (
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import Forecasts, forecast, plan_forecast
+from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.model_work import utilization
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
+from search_spaces.costs.stages import STAGES
+from search_spaces.costs.time import TERMS
 from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.errors import UserError
 from search_spaces.knobs.registry import lossy_knobs
@@ -96,9 +99,9 @@ class ForecastTable:
             ceiling=used.ceiling,
             paper_mfu=used.paper_mfu,
             keeps_headroom=bool(self.keeps_headroom[row]),
-            stage=forecasts.fullest_stage(row) if plan.pipeline > 1 else None,
-            seconds=tuple(forecasts.by_term(row).items()),
-            held_bytes=tuple(forecasts.by_category(row).items()),
+            stage=STAGES[int(forecasts.stage[row])] if plan.pipeline > 1 else None,
+            seconds=tuple(zip(TERMS, forecasts.terms[row].tolist(), strict=True)),
+            held_bytes=tuple(zip(CATEGORIES, forecasts.categories[row].tolist(), strict=True)),
             recomputed=float(forecasts.recomputed[row]),
             hidden_seconds=float(forecasts.hidden_seconds[row]),
             equivalent_plans=len(equal_rows(forecasts, row)),

@@ -146,7 +146,7 @@ def front_table(state: SweepState) -> Table | None:
     """
     metrics: tuple[Metric, ...] = ("samples_per_second", "headroom")
     titles: tuple[str, ...] = ("#trial", "plan", "#samples/s", "#free memory")
-    if state.objective.is_priced:
+    if state.objective.price is not None:
         metrics, titles = (*metrics, "samples_per_price"), (*titles, "#samples/price")
     front = pareto_front(state.by_plan, state.objective, metrics)
     if len(front) < 2:

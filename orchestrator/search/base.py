@@ -62,14 +62,12 @@ def drop_dominated(untried: Sequence[Plan], records: Iterable[Record]) -> PlanTa
 def dominated_rows(table: PlanTable, record: Record) -> NDArray[np.intp]:
     """Returns the rows of plans that cannot fit, given this trial; none unless it ran out."""
     outcome = record.outcome
-    if isinstance(outcome, OutOfMemory) and _is_graded(record.plan, outcome):
+    # A host that checkpoint offload has filled breaks the order: fewer recomputed blocks need less
+    if isinstance(outcome, OutOfMemory) and (
+        outcome.where == "device" or not record.plan.checkpoint_offload
+    ):
         return _rows_needing_no_less(table, record.plan)
     return np.zeros(0, dtype=np.intp)
-
-
-def _is_graded(plan: Plan, outcome: OutOfMemory) -> bool:
-    # A host that checkpoint offload has filled breaks the order: fewer recomputed blocks need less
-    return outcome.where == "device" or not plan.checkpoint_offload
 
 
 def _rows_needing_no_less(table: PlanTable, failed: Plan) -> NDArray[np.intp]:

@@ -22,35 +22,16 @@ Points = NDArray[np.float64]
 Distributions = dict[str, BaseDistribution]
 
 
-def features(candidates: Sequence[Mapping[str, Any]], by: Mapping[str, BaseDistribution]) -> Points:
-    """Encodes candidates as points.
+def table_features(table: PlanTable, by: Mapping[str, BaseDistribution]) -> Points:
+    """Encodes the plans of a table as points, of shape (plans, features), by these knobs.
 
     Numbers are scaled to 0 to 1, on a logarithmic scale if their distribution is logarithmic.
     Two different choices of a categorical parameter always have distance 1.
-
-    Args:
-        candidates: Parameters of each candidate.
-        by: Distribution of each parameter to encode.
-
-    Returns:
-        Points of shape (candidates, features).
     """
-    columns = [
-        column
-        for name, distribution in by.items()
-        for column in _columns(distribution, [candidate[name] for candidate in candidates])
-    ]
-    if not columns:
-        return np.zeros((len(candidates), 1))
-    return np.stack(columns, axis=1)
-
-
-def table_features(table: PlanTable, by: Mapping[str, BaseDistribution]) -> Points:
-    """Encodes the plans of a table as `features` does, by their knobs."""
     columns = [
         column[table.codes[name]]
         for name, distribution in by.items()
-        for column in _columns(distribution, table.values[name])
+        for column in feature_columns(distribution, table.values[name])
     ]
     return np.stack(columns, axis=1) if columns else np.zeros((len(table), 1))
 
@@ -67,7 +48,8 @@ def position(distribution: BaseDistribution, value: Any) -> float:
     return (float(value) - low) / (high - low)
 
 
-def _columns(distribution: BaseDistribution, values: Sequence[Any]) -> Iterator[Points]:
+def feature_columns(distribution: BaseDistribution, values: Sequence[Any]) -> Iterator[Points]:
+    """Yields the features of values of one parameter: see `table_features`."""
     if isinstance(distribution, CategoricalDistribution):
         for choice in distribution.choices:
             yield np.array([value == choice for value in values]) / 2**0.5

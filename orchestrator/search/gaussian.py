@@ -82,8 +82,7 @@ class Posterior:
     def whitened(self, covariance: Numbers) -> Numbers:
         """Returns the whitened covariance, of shape (observations, points).
 
-        The product of two of its columns is what observations take from the covariance of the two
-        points, and that of a column with itself what they take from a point's variance.
+        The square of a column's length is what observations take from a point's variance.
         """
         if not len(self.weights):
             return np.zeros((0, len(covariance)))

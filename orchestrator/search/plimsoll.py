@@ -44,9 +44,6 @@ MAX_CANDIDATES = (
 )
 _OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
 _MEMORY_STD = 0.7  # prior of the effect of a knob's whole range on memory, and of the offset
-# One more candidate is chosen from each fit for this many running trials. So the last of a batch
-# misses the results of 2 % of the running trials at most, and the batch shares the time of the fit
-_RUNNING_PER_CHOICE = 50
 Rows = NDArray[np.intp]
 
 
@@ -142,7 +139,7 @@ class PlimsollProposer(AbstractProposer):
 
     def propose(self, sweep: SweepState, prior: SearchPrior | None) -> PlanProposed:
         candidates, free = self._current(sweep, prior)
-        choice, seconds = candidates.ready(free) or candidates.choose(sweep, free)
+        choice, seconds = candidates.choose(sweep, free)
         plan = candidates.table.plan(choice.row)
         return PlanProposed(
             plan=plan,
@@ -268,7 +265,6 @@ class _CandidateSet:
         self._numbers: set[int] = set()  # of the records that are observed
         self._deviation = 0.0  # between trials of a plan, as repeats show it; 0.0 before any
         self._rows: dict[Plan, list[int]] = {}
-        self._batch: list[tuple[Suggestion, float]] = []  # the rest of the last batch
 
     @property
     def observations(self) -> list[Observation]:
@@ -276,30 +272,15 @@ class _CandidateSet:
         observations = self._transferred + self._own
         return with_deviation(observations, self._deviation) if self._deviation else observations
 
-    def ready(self, free: Flags) -> tuple[Suggestion, float] | None:
-        """Takes the next choice of the last batch that is still free, with its expected seconds.
-
-        Args:
-            free: Marks the plans of the space that may be tried.
-        """
-        while self._batch:
-            choice, seconds = self._batch.pop(0)
-            if free[self.pool[choice.row]]:
-                return choice, seconds
-        return None
-
     def choose(self, sweep: SweepState, free: Flags) -> tuple[Suggestion, float]:
-        """Chooses a new batch and takes its first choice, with its expected seconds."""
+        """Chooses a candidate, with the expected seconds of its trial.
+
+        `free` marks the plans of the space that may be tried.
+        """
         seconds = self.cost.of(self.step_seconds, sweep.records, _last_plan(sweep))
-        choices = self.search.several(
-            1 + len(sweep.running) // _RUNNING_PER_CHOICE,
-            self.observations,
-            free[self.pool],
-            [row for trial in sweep.running for row in self.rows_of(trial.plan)],
-            seconds,
-        )
-        self._batch = [(choice, float(seconds[choice.row])) for choice in choices]
-        return self._batch.pop(0)
+        running = [row for trial in sweep.running for row in self.rows_of(trial.plan)]
+        choice = self.search.choose(self.observations, free[self.pool], running, seconds)
+        return choice, float(seconds[choice.row])
 
     def learn(
         self, records: Sequence[Record], spec: SweepSpec, earlier: Sequence[EarlierStudy]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,8 @@ from orchestrator.search.acquisition import (
 )
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, failures, rates, shares, subsample
-from orchestrator.search.surrogate import KernelParams, Learned, Prediction, Rows, Surrogate
+from orchestrator.search.surrogate import KernelParams, Learned, Rows, Surrogate
 
-_MIN_VARIANCE = 1e-10
 _FASTEST = SearchObjective()
 # Prior standard deviation of an error of the forecast that all candidates share, in logarithms.
 # Throughput may be off by anything, since there may be no forecast; memory by less, and by still
@@ -56,52 +55,6 @@ _CHUNK = 4096  # candidates per prediction, which bounds memory
 Flags = NDArray[np.bool_]
 
 
-@final
-class BatchVariance:
-    """Standard deviations of candidates while a batch is chosen, each member fantasized.
-
-    A fantasy is the posterior mean, so means do not change. The variances follow from the
-    posterior covariance with the chosen candidate, without another factorization (Rasmussen &
-    Williams 2006, appendix A.2, one observation at a time).
-    """
-
-    def __init__(
-        self, learned: Learned, rows: Rows, deviation: Numbers, whitened: Numbers, noise: float
-    ) -> None:
-        """Starts with an empty batch.
-
-        Args:
-            learned: The fitted surrogate.
-            rows: The candidates.
-            deviation: Their posterior standard deviations.
-            whitened: Their whitened covariance with the observations.
-            noise: Standard deviation of a fantasy.
-        """
-        self._fitted = learned
-        self._rows = rows
-        self._variance = deviation**2
-        self._noise = noise**2 + learned.structure.noise**2
-        self._whitened = whitened
-        self._updates: list[Numbers] = []
-
-    def without(self, at: int) -> Numbers:
-        """Adds the candidate at this position of the rows to the batch.
-
-        Returns:
-            Standard deviations of all candidates, given the batch.
-        """
-        fitted, chosen = self._fitted, self._rows[at : at + 1]
-        prior = fitted.surrogate.covariance(fitted.structure, self._rows, chosen)[:, 0]
-        covariance = prior - self._whitened.T @ self._whitened[:, at]
-        for update in self._updates:
-            covariance -= update * update[at]
-        update = covariance / np.sqrt(self._variance[at] + self._noise)
-        self._updates.append(update)
-        self._variance = np.maximum(self._variance - update**2, _MIN_VARIANCE)
-        deviation: Numbers = np.sqrt(self._variance)
-        return deviation
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidatePool:
     """The candidates with their features and forecasts.
@@ -130,13 +83,12 @@ class Suggestion:
     `gain` is the expected relative improvement over the incumbent, `best` the incumbent's row;
     both are None without an incumbent. `saving` is the share of a run's time (or price) that the
     trial is expected to save, weighted by the chance that the candidate is feasible and better;
-    infinite without an incumbent. `score` is the score that candidates were ranked by. `reaches`
-    is the chance to meet the lower bound of throughput, None without a bound.
+    infinite without an incumbent. `reaches` is the chance to meet the lower bound of throughput,
+    None without a bound.
     """
 
     row: int
     fits: float
-    score: float
     saving: float
     gain: float | None = None
     best: int | None = None
@@ -168,93 +120,38 @@ class Search:
         )
         self._random = np.random.default_rng(seed)
 
-    def several(
+    def choose(
         self,
-        count: int,
         observations: Sequence[Observation],
         free: Flags,
         pending: Sequence[int] = (),
         seconds: Numbers | None = None,
-    ) -> list[Suggestion]:
-        """Chooses a batch of candidates to try, from one fit.
+    ) -> Suggestion:
+        """Chooses the candidate to try next.
 
         Args:
-            count: Size of the batch; it is smaller if fewer candidates are free.
             observations: Observations of ended trials.
             free: Marks the candidates that may be tried, at least one; of shape (candidates,).
-            pending: Candidates of running trials. They are fantasized, as are earlier members of
-                the batch, and count as incumbents if they probably fit.
+            pending: Candidates of running trials. They are fantasized, and count as incumbents if
+                they probably fit.
             seconds: Expected duration of each trial, of shape (candidates,); all are equal if None.
         """
         fitted = self._fit(subsample(observations))
         incumbent = self._incumbent(fitted)
         rows = self._scored_rows(free, incumbent)
-        learned, pending_value = self._fantasize(fitted, np.array(pending, dtype=np.intp))
-        rate, whitened = learned.jointly(rows)
-        predictions = self._predict(fitted, rows, rate)
-        threshold = -np.inf if incumbent is None else max(incumbent.value, pending_value)
-        batch_variance: BatchVariance | None = None
-        batch = list[Suggestion]()
-        remaining = np.arange(len(rows))  # positions in `rows` that are not chosen yet
+        rate, pending_value = self._fantasize(fitted, np.array(pending, dtype=np.intp))
+        scores = self._score_rows(fitted, rows, rate)
+        improvement = None
+        if incumbent is not None:
+            threshold = max(incumbent.value, pending_value)
+            improvement = expected_improvement(scores.mean, scores.deviation, threshold)
         visited = {*pending, *(observation.row for observation in observations)}
-        while True:
-            candidates = rows[remaining]
-            scores = self._scores(predictions.take(remaining), candidates)
-            improvement = (
-                None
-                if incumbent is None
-                else expected_improvement(scores.mean, scores.deviation, threshold)
-            )
-            ranking = self._ranking(scores, improvement, candidates, visited, seconds)
-            at = self._highest(ranking)
-            visited.add(int(candidates[at]))
-            batch.append(self._suggestion(at, candidates, scores, ranking, improvement, incumbent))
-            if len(batch) == count or len(remaining) == 1:
-                return batch
-            if batch_variance is None:
-                batch_variance = BatchVariance(
-                    learned, rows, rate.deviation, whitened, _FANTASY_NOISE
-                )
-            deviation = batch_variance.without(int(remaining[at]))
-            predictions = predictions._replace(rate=predictions.rate._replace(deviation=deviation))
-            remaining = np.delete(remaining, at)
-            if scores.chance[at] >= MIN_FIT_PROBABILITY:
-                threshold = max(threshold, float(scores.mean[at]))
-
-    def _ranking(
-        self,
-        scores: Scores,
-        improvement: Numbers | None,
-        rows: Rows,
-        visited: set[int],
-        seconds: Numbers | None,
-    ) -> Numbers:
-        """Returns the scores to rank candidates by; `visited` are tried, running or chosen."""
-        if 0 < len(visited) < self._distant_trials:
-            features = self._pool.features
-            return distance_score(features[rows], features[list(visited)], scores.fits)
-        if improvement is None:
-            return first_pick_score(scores)
-        ranking = constrained_improvement(improvement * scores.reach, scores.fits)
-        return ranking if seconds is None else ranking / seconds[rows]
-
-    def _highest(self, ranking: Numbers) -> int:
+        ranking = self._ranking(scores, improvement, rows, visited, seconds)
         top = np.flatnonzero(ranking >= ranking.max() - 1e-12 * abs(ranking.max()))
-        return int(self._random.choice(top))
-
-    def _suggestion(
-        self,
-        at: int,
-        rows: Rows,
-        scores: Scores,
-        ranking: Numbers,
-        improvement: Numbers | None,
-        incumbent: _Incumbent | None,
-    ) -> Suggestion:
+        at = int(self._random.choice(top))
         return Suggestion(
             row=int(rows[at]),
             fits=float(scores.fits[at]),
-            score=float(ranking[at]),
             saving=(
                 np.inf
                 if improvement is None
@@ -264,6 +161,23 @@ class Search:
             best=None if incumbent is None else incumbent.row,
             reaches=None if self._objective.lower_bound is None else float(scores.reach[at]),
         )
+
+    def _ranking(
+        self,
+        scores: Scores,
+        improvement: Numbers | None,
+        rows: Rows,
+        visited: set[int],
+        seconds: Numbers | None,
+    ) -> Numbers:
+        """Returns the scores to rank candidates by; `visited` are tried or running."""
+        if 0 < len(visited) < self._distant_trials:
+            features = self._pool.features
+            return distance_score(features[rows], features[list(visited)], scores.fits)
+        if improvement is None:
+            return first_pick_score(scores)
+        ranking = constrained_improvement(improvement * scores.reach, scores.fits)
+        return ranking if seconds is None else ranking / seconds[rows]
 
     def regret_bound(self, observations: Sequence[Observation], free: Flags) -> float | None:
         """Returns the largest ratio by which a free candidate may beat the incumbent.
@@ -285,7 +199,7 @@ class Search:
         if incumbent is None:
             return None
         chunks = [
-            self._score_rows(fitted, chunk, tail_degrees=np.inf)
+            self._score_rows(fitted, chunk, fitted.rate, tail_degrees=np.inf)
             for chunk in np.array_split(rows, -(-len(rows) // _CHUNK))
             if len(chunk)
         ]
@@ -312,18 +226,13 @@ class Search:
         rows = self._answered_rows(fitted)
         if not len(rows):
             return []
-        scores = self._score_rows(fitted, rows)
+        scores = self._score_rows(fitted, rows, fitted.rate)
         order = np.argsort(-scores.mean, kind="stable")[:count]
         first = order[0]
         doubt = _LEADER_DOUBT * np.hypot(scores.deviation[order], scores.deviation[first])
         doubt = np.maximum(doubt, _LEADER_LUCK)
         behind = scores.mean[first] - scores.mean[order]
         return [int(row) for row in rows[order[behind <= doubt]]]
-
-    def posterior_means(self, observations: Sequence[Observation]) -> Numbers:
-        """Returns the posterior mean of the objective of all candidates, given all observations."""
-        fitted = self._fit(observations)
-        return self._score_rows(fitted, np.arange(len(self._pool))).mean
 
     def _answered_rows(self, fitted: _Fitted) -> Rows:
         answered = {one.row for one in fitted.observations if self._objective.answered(one)}
@@ -347,33 +256,27 @@ class Search:
         """
         if not len(pending):
             return fitted.rate, -np.inf
-        predictions = self._predict(fitted, pending)
-        scores = self._scores(predictions, pending)
+        scores = self._score_rows(fitted, pending, fitted.rate)
         probable = scores.mean[scores.chance >= MIN_FIT_PROBABILITY]
         fantasies = [
             Observation(row=row, log_rate=mean, rate_noise=_FANTASY_NOISE)
-            for row, mean in zip(pending.tolist(), predictions.rate.mean.tolist(), strict=True)
+            for row, mean in zip(
+                pending.tolist(), fitted.rate.of(pending).mean.tolist(), strict=True
+            )
         ]
         rate = self._rate.learn(*rates([*fitted.observations, *fantasies]), choose=False)
         return rate, float(probable.max(initial=-np.inf))
 
     def _score_rows(
-        self, fitted: _Fitted, rows: Rows, tail_degrees: float = _TAIL_DEGREES
+        self, fitted: _Fitted, rows: Rows, learned: Learned, tail_degrees: float = _TAIL_DEGREES
     ) -> Scores:
-        return self._scores(self._predict(fitted, rows), rows, tail_degrees)
-
-    def _predict(self, fitted: _Fitted, rows: Rows, rate: Prediction | None = None) -> _Predictions:
-        failure = None if fitted.failure is None else fitted.failure.of(rows)
-        return _Predictions(rate or fitted.rate.of(rows), fitted.share.of(rows), failure)
-
-    def _scores(
-        self, predictions: _Predictions, rows: Rows, tail_degrees: float = _TAIL_DEGREES
-    ) -> Scores:
-        rate, share, failure = predictions
+        """Scores candidates by a surrogate of throughput, and by those of memory and failures."""
+        rate, share = learned.of(rows), fitted.share.of(rows)
         mean, deviation = self._objective.expected(rate, share, rows)
         margin = self._objective.beyond(rate, rows)
         fits = stdtr(tail_degrees, (self._objective.line - share.mean) / share.deviation)
-        if failure is not None:
+        if fitted.failure is not None:
+            failure = fitted.failure.of(rows)
             fits = fits * ndtr(-failure.mean / failure.deviation)
         return Scores(
             mean=mean,
@@ -413,7 +316,7 @@ class Search:
         rows = self._answered_rows(fitted)
         if not len(rows):
             return None
-        means = self._score_rows(fitted, rows).mean
+        means = self._score_rows(fitted, rows, fitted.rate).mean
         at = int(np.argmax(means))
         return _Incumbent(int(rows[at]), float(means[at]))
 
@@ -423,18 +326,6 @@ class _Incumbent(NamedTuple):
 
     row: int
     value: float
-
-
-class _Predictions(NamedTuple):
-    """Predictions for candidates; no `failure` before any trial has failed."""
-
-    rate: Prediction
-    share: Prediction
-    failure: Prediction | None
-
-    def take(self, which: Rows) -> _Predictions:
-        failure = None if self.failure is None else self.failure.take(which)
-        return _Predictions(self.rate.take(which), self.share.take(which), failure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -63,10 +63,6 @@ class Prediction(NamedTuple):
     mean: Numbers
     deviation: Numbers
 
-    def take(self, which: Rows) -> Prediction:
-        """Returns the predictions at these positions."""
-        return Prediction(self.mean[which], self.deviation[which])
-
 
 class Surrogate:
     """Model of one quantity over a fixed candidate pool, refitted as observations arrive."""
@@ -228,19 +224,14 @@ class Learned:
 
     def of(self, rows: Rows) -> Prediction:
         """Returns the posterior mean and standard deviation of the candidates in `rows`."""
-        return self.jointly(rows)[0]
-
-    def jointly(self, rows: Rows) -> tuple[Prediction, Numbers]:
-        """Returns the prediction for the candidates in `rows`, and their whitened covariance."""
         mean, variance = self.surrogate.before(self.structure, rows)
         covariance = self.surrogate.covariance(self.structure, rows, self.rows)
         whitened = self.posterior.whitened(covariance)
         remaining = variance - np.einsum("ij,ij->j", whitened, whitened)
-        prediction = Prediction(
+        return Prediction(
             mean=mean + self.posterior.mean(covariance),
             deviation=np.sqrt(np.maximum(remaining, 1e-10)),
         )
-        return prediction, whitened
 
 
 def _main_effects(features: Numbers) -> Numbers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from optuna.distributions import distribution_to_json
 from optuna.storages import RDBStorage
@@ -18,7 +17,7 @@ from optuna.storages._rdb.models import (
 )
 from optuna.study._constrained_optimization import _CONSTRAINTS_KEY
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import Table, insert, select
+from sqlalchemy import Table, insert
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 STUDIES: Table = StudyModel.__table__
@@ -32,10 +31,6 @@ def constraint_key(name: str) -> str:
 
 class StudyStorage(RDBStorage):
     """RDBStorage that opens a trial in 7 statements instead of 34, and can group writes."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._numbers: dict[int, int] = {}  # of trials, by id
-        super().__init__(*arguments, **options)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -51,14 +46,6 @@ class StudyStorage(RDBStorage):
                 self.scoped_session.remove()
                 self.scoped_session = own
 
-    def get_trial_number_from_id(self, trial_id: int) -> int:
-        """Returns a trial's number, without reading the whole trial."""
-        if trial_id not in self._numbers:
-            with self.engine.connect() as connection:
-                query = select(TrialModel.number).where(TrialModel.trial_id == trial_id)
-                self._numbers[trial_id] = int(connection.execute(query).scalar_one())
-        return self._numbers[trial_id]
-
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Creates a trial, and returns its id.
 
@@ -72,9 +59,7 @@ class StudyStorage(RDBStorage):
             # locked, so that no other process counts the same trials
             StudyModel.find_or_raise_by_id(study_id, session, for_update=True)
             trial = _insert(session, study_id, template_trial)
-            trial_id, number = int(trial.trial_id), int(trial.number)
-        self._numbers[trial_id] = number
-        return trial_id
+            return int(trial.trial_id)
 
 
 def _insert(session: Session, study_id: int, template: FrozenTrial) -> TrialModel:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from search_spaces.costs.calibration import Z_95, Calibration, probability_below
 from search_spaces.costs.host_memory import host_bytes, host_share
-from search_spaces.costs.memory import CATEGORIES, peak_bytes
+from search_spaces.costs.memory import peak_bytes
 from search_spaces.costs.plan_features import STACKS, Counts, Numbers
-from search_spaces.costs.stages import STAGES
 from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload
 from search_spaces.trial import Estimate, PlanForecast
@@ -66,18 +65,6 @@ class Forecasts:
     def take(self, rows: NDArray[Any]) -> Self:
         """Returns the forecasts of these rows."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-    def by_term(self, row: int) -> dict[str, float]:
-        """Returns the seconds of a plan's step by term."""
-        return dict(zip(TERMS, self.terms[row].tolist(), strict=True))
-
-    def by_category(self, row: int) -> dict[str, float]:
-        """Returns the bytes of a plan's fullest rank by category."""
-        return dict(zip(CATEGORIES, self.categories[row].tolist(), strict=True))
-
-    def fullest_stage(self, row: int) -> str:
-        """Returns the fullest rank of a pipeline: "first", "middle" or "last"."""
-        return STAGES[int(self.stage[row])]
 
     def limited_by(self, row: int) -> str:
         """Returns the largest term of a plan's step."""

@@ -34,17 +34,12 @@ def pack(lengths: Sequence[int], capacity: int) -> Bins:
     the narrower result wins.
 
     Args:
-        lengths: Tokens of each sample.
+        lengths: Tokens of each sample, each of which fits in a row.
         capacity: Maximum tokens of a row.
 
     Returns:
         For each row, the indices in `lengths` of its samples.
-
-    Raises:
-        ValueError: If a sample is longer than a row.
     """
-    if lengths and max(lengths) > capacity:
-        raise ValueError(f"a sample has {max(lengths)} tokens, but a row holds {capacity}")
     indices = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     first_fit = _first_fit(indices, lengths, capacity)
     levelled = _levelled(indices, lengths, len(first_fit))

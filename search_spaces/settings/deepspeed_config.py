@@ -65,9 +65,6 @@ def render_deepspeed(
         model: Facts about the model.
         spec: The specification.
         device: "cpu" or "cuda".
-
-    Raises:
-        ValueError: If the plan offloads to NVMe and `cluster.nvme_folder` names no folder.
     """
     config: dict[str, Any] = {
         "train_batch_size": plan.global_batch,
@@ -168,10 +165,7 @@ def _stage_3(plan: Plan, model: ModelFacts, element_bytes: int) -> dict[str, Any
 def _offload(where: str, pin: bool, spec: SweepSpec) -> dict[str, Any]:
     if where != "nvme":
         return {"device": where, "pin_memory": pin}
-    folder = spec.cluster.nvme_folder
-    if folder is None:
-        raise ValueError("offload to nvme needs cluster.nvme_folder, a folder on each node's drive")
-    return {"device": where, "pin_memory": pin, "nvme_path": folder}
+    return {"device": where, "pin_memory": pin, "nvme_path": spec.cluster.nvme_folder}
 
 
 def _largest_part(model: ModelFacts) -> int:

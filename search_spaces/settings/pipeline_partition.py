@@ -21,17 +21,12 @@ def partition_blocks(
     activations of more micro-batches.
 
     Args:
-        weights: Parameters of each block, in order.
+        weights: Parameters of each block, in order; at least one block for each stage.
         stages: Number of runs.
         before: Other parameters of the first stage: the embedding.
         after: Other parameters of the last stage: the head.
-
-    Raises:
-        ValueError: If there are fewer blocks than stages.
     """
     count = len(weights)
-    if not 1 <= stages <= count:
-        raise ValueError(f"{count} blocks cannot be cut into {stages} stages of at least one")
     sums = [0, *accumulate(weights)]
 
     def load(first: int, end: int) -> int:

@@ -33,13 +33,7 @@ def mesh_shape(plan: Plan) -> tuple[int, int, int, int]:
 
 
 def rank_coordinates(plan: Plan, rank: int) -> RankCoordinates:
-    """Returns the coordinates of a rank.
-
-    Raises:
-        ValueError: If the plan has no such rank.
-    """
-    if not 0 <= rank < plan.world_size:
-        raise ValueError(f"rank is {rank}, the plan has {plan.world_size}")
+    """Returns the coordinates of a rank."""
     row, tensor = divmod(rank, plan.tensor)
     stage, data = divmod(row, plan.data)
     return RankCoordinates(stage=stage, data=data, tensor=tensor)

@@ -52,15 +52,7 @@ def deal_samples(
 
     Returns:
         For each rank, for each micro-batch, the numbers of its samples.
-
-    Raises:
-        ValueError: If the number of samples is not the plan's global batch.
     """
-    if len(numbers) != plan.global_batch or len(lengths) != len(numbers):
-        raise ValueError(
-            f"got {len(numbers)} samples and {len(lengths)} lengths, the plan takes"
-            f" {plan.global_batch}"
-        )
     order = np.arange(len(numbers))
     if plan.batching == "grouped":
         order = np.argsort(-np.asarray(lengths), kind="stable")
@@ -90,12 +82,7 @@ def step_samples(lengths: Lengths, step: int, global_batch: int, seed: int) -> t
         step: Optimizer step, counted from 0.
         global_batch: Samples per optimizer step.
         seed: Of the order.
-
-    Raises:
-        ValueError: If there are no samples, or if `step` is negative.
     """
-    if len(lengths) < 1 or step < 0:
-        raise ValueError(f"need samples and step >= 0, got {len(lengths)} samples, {step=}")
     epoch, index = divmod(step, _steps_per_epoch(len(lengths), global_batch))
     return tuple(_epoch(len(lengths), global_batch, seed, epoch)[index].tolist())
 

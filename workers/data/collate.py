@@ -74,11 +74,6 @@ def pad(rows: Sequence[NDArray[Any]], value: int, multiple: int = 1) -> torch.Te
     return torch.from_numpy(padded)
 
 
-def pad_mask(rows: Sequence[NDArray[Any]], multiple: int = 1) -> torch.Tensor:
-    """Returns 1 for tokens and 0 for padding; int64, in the shape that `pad` gives."""
-    return pad([np.ones(len(row), dtype=np.int64) for row in rows], 0, multiple)
-
-
 def round_up(width: int, multiple: int) -> int:
     """Rounds `width` up to a multiple of `multiple`."""
     return -(-width // multiple) * multiple
@@ -147,13 +142,8 @@ def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
         numbers: Each sample's number, which decides its mask and class.
         samples: Each sample's tokens.
         layout: Task, batching and other settings.
-
-    Raises:
-        ValueError: If packing is asked for a task other than causal-lm.
     """
     if layout.batching == "packed":
-        if layout.task != "causal-lm":
-            raise ValueError(f"only causal-lm samples can be packed, not {layout.task}")
         inputs = _packed(samples, layout)
     else:
         inputs = _padded(numbers, samples, layout)
@@ -228,7 +218,7 @@ def _padded(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
 def _rows(rows: Sequence[Tokens], labels: torch.Tensor, layout: Layout) -> Inputs:
     return {
         "input_ids": pad(rows, PAD_TOKEN_ID, layout.multiple),
-        "attention_mask": pad_mask(rows, layout.multiple),
+        "attention_mask": pad([np.ones_like(row) for row in rows], 0, layout.multiple),
         "labels": labels,
     }
 

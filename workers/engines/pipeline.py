@@ -139,7 +139,8 @@ class PipelineRunner:
             )
             for index, stage in self._stages.items()
         ]
-        options: dict[str, Any] = {"loss_fn": _last_output, "scale_grads": False}
+        # the last stage returns the weighted loss
+        options: dict[str, Any] = {"loss_fn": lambda loss, _: loss, "scale_grads": False}
         match self._settings.schedule:
             case "gpipe":
                 return ScheduleGPipe(stages[0], micro_batches, **options)
@@ -204,10 +205,6 @@ def _forward_alone(schedule: TorchSchedule) -> Iterator[None]:
         yield
     finally:
         schedule.pipeline_order_with_comms = whole
-
-
-def _last_output(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return loss  # the last stage returns the weighted loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

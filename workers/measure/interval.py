@@ -42,16 +42,11 @@ def mean_estimate(
     """Returns the mean seconds of a step and its 95 % confidence interval.
 
     Args:
-        seconds: Seconds per step of each window.
+        seconds: Seconds per step of each window, of which there is one at least.
         steps: Steps of each window; None if all have the same number.
         noise: What is known of the device; None for a CPU of which nothing is.
         excess: Work of a step in each window beyond that of a mean step; None if all are alike.
-
-    Raises:
-        ValueError: If there is no window.
     """
-    if not seconds:
-        raise ValueError("need at least one window")
     work = None if excess is None else np.asarray(excess, float)
     bounds = mean_bounds(np.asarray(seconds, float), _weights(seconds, steps), noise, work)
     value, low, high = map(float, bounds)

@@ -135,15 +135,8 @@ class InitialValues:
             fill(target, recipe, source, seed=self.seed, device=device)
 
     def recipe(self, name: str) -> Recipe:
-        """Returns the recipe of a weight or buffer; its name may contain parts of wrappers.
-
-        Raises:
-            LookupError: If there is none of this name.
-        """
-        original = original_name(name)
-        if original not in self.recipes:
-            raise LookupError(f"{original} has no recipe for its initial values")
-        return self.recipes[original]
+        """Returns the recipe of a weight or buffer; its name may contain parts of wrappers."""
+        return self.recipes[original_name(name)]
 
 
 def original_name(name: str) -> str:

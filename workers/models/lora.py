@@ -6,7 +6,6 @@ import difflib
 import inspect
 import re
 import warnings
-from collections.abc import Iterable
 
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -103,7 +102,8 @@ def _target_paths(name: str, module: nn.Module, lora: LoraSpec) -> tuple[str, ..
                 raise ModelError(_unknown("target_modules", target, what, linear))
         targets = lora.target_modules
         chosen = [path for path in linear if any(_matches_target(one, path) for one in targets)]
-    return tuple(path for path in chosen if not _is_inside(path, saved))
+    inside_saved = tuple(f"{path}." for path in saved)
+    return tuple(path for path in chosen if not f"{path}.".startswith(inside_saved))
 
 
 def _saved_paths(name: str, module: nn.Module, lora: LoraSpec) -> tuple[str, ...]:
@@ -114,10 +114,6 @@ def _saved_paths(name: str, module: nn.Module, lora: LoraSpec) -> tuple[str, ...
             what = f"not the end of the name of a module with weights of {name}"
             raise ModelError(_unknown("modules_to_save", target, what, paths))
     return tuple(path for path in paths if path.endswith(lora.modules_to_save))
-
-
-def _is_inside(path: str, modules: Iterable[str]) -> bool:
-    return any(path == one or path.startswith(f"{one}.") for one in modules)
 
 
 def _is_linear(part: nn.Module) -> bool:

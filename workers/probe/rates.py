@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -101,15 +102,13 @@ def transfer_rates(
     """Returns bytes per second from host to device, and back."""
     host = torch.ones(config.copy_bytes // 4, pin_memory=pinned)
     on_device = torch.empty_like(host, device=device)
-
-    def to_device() -> torch.Tensor:
-        return on_device.copy_(host, non_blocking=pinned)
-
-    def to_host() -> torch.Tensor:
-        return host.copy_(on_device, non_blocking=pinned)
-
-    up = best_seconds(to_device, device, config.point_seconds)
-    return host.nbytes / up, host.nbytes / best_seconds(to_host, device, config.point_seconds)
+    up, down = (
+        best_seconds(
+            partial(target.copy_, source, non_blocking=pinned), device, config.point_seconds
+        )
+        for target, source in ((on_device, host), (host, on_device))
+    )
+    return host.nbytes / up, host.nbytes / down
 
 
 def launch_seconds(config: ProbeConfig, device: torch.device) -> float:

@@ -127,7 +127,10 @@ def make_footprint(
     for attention, compute, split in dict.fromkeys(wanted):
         kernel = traced_attention(attention)
         if kernel not in subjects:
-            subjects[kernel] = _subject(spec, kernel, device, mode)
+            model = traced_model(spec, kernel, mode)
+            subjects[kernel] = _Subject(
+                spec=longest_spec(model.model, spec), device=device, mode=mode, traced_model=model
+            )
         if (kernel, compute, split) not in traced:
             key = (kernel, compute, split)
             traced[key] = _trace_variant(subjects[kernel], key)
@@ -153,12 +156,6 @@ def make_footprint(
 def traced_attention(attention: Attention) -> Attention:
     """Returns the attention to trace: flash attention saves and computes the same as sdpa."""
     return "sdpa" if attention.startswith("flash") else attention
-
-
-def _subject(spec: SweepSpec, attention: Attention, device: str, mode: FakeMemory) -> _Subject:
-    traced = traced_model(spec, attention, mode)
-    longest = longest_spec(traced.model, spec)
-    return _Subject(spec=longest, device=device, mode=mode, traced_model=traced)
 
 
 def _trace_variant(subject: _Subject, key: VariantKey) -> tuple[Variant, int]:

@@ -115,7 +115,9 @@ def traced_model(
         ModelError: If the model cannot be found or built.
     """
     model = _build(spec, attention, mode)
-    replace_weights(model.module, _weight_on_meta)
+    replace_weights(
+        model.module, lambda one: nn.Parameter(_on_meta(one), requires_grad=one.requires_grad)
+    )
     for part in model.module.modules():
         for key, buffer in part._buffers.items():
             if buffer is not None:
@@ -186,10 +188,6 @@ def _input_maker(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None
     return lambda: source.typical().inputs
 
 
-def _weight_on_meta(weight: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(_on_meta(weight), requires_grad=weight.requires_grad)
-
-
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=torch.device("meta")
@@ -214,13 +212,7 @@ def _cast(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def fake_ranks(plan: Plan) -> Iterator[Mesh]:
-    """Makes this process rank 0 of the plan's ranks within the context, without real peers.
-
-    Raises:
-        RuntimeError: If this process is in a process group already.
-    """
-    if dist.is_initialized():
-        raise RuntimeError("fake ranks need a process without a process group")
+    """Makes this process rank 0 of the plan's ranks within the context, without real peers."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=plan.world_size)
     try:
         group = dist.group.WORLD

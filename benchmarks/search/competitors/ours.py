@@ -9,7 +9,6 @@ import numpy as np
 
 from benchmarks.search.competitors.base import AbstractCompetitor, Flags
 from benchmarks.search.surfaces import Surface, Trial
-from orchestrator.search.encoding import features
 from orchestrator.search.observations import Observation, interval_noise
 from orchestrator.search.search import CandidatePool, Search
 
@@ -21,7 +20,7 @@ class Plimsoll(AbstractCompetitor):
     def __init__(self, surface: Surface, seed: int) -> None:
         """Takes the surface's forecasts as they are."""
         options = CandidatePool(
-            features=features(surface.candidates, surface.distributions),
+            features=surface.features(),
             log_rate=surface.log_rate,
             log_share=surface.log_share,
             rate_parts=surface.rate_parts,
@@ -31,7 +30,7 @@ class Plimsoll(AbstractCompetitor):
         self._observations: list[Observation] = []
 
     def next(self, free: Flags) -> int:
-        return self._search.several(1, self._observations, free)[0].row
+        return self._search.choose(self._observations, free).row
 
     def tell(self, row: int, trial: Trial) -> None:
         if trial.rate is None:

@@ -14,7 +14,7 @@ from orchestrator.core.inputs import Input, StopRequested, TrialFinished
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import CapacityRequest, Node, Shortfall
 from orchestrator.core.state import AbstractCallback, SweepState
-from orchestrator.forecast.forecaster import AbstractForecasts, NoForecasts
+from orchestrator.forecast.forecaster import SweepForecasts
 from orchestrator.journal import Journal
 from orchestrator.report.reasons import note_words
 from orchestrator.study.study import Study
@@ -105,7 +105,7 @@ class Sweep:
     cluster: PlayedCluster = field(default_factory=PlayedCluster)
     groups: int = 1
     clock: Clock = field(default_factory=Clock)
-    forecasts: AbstractForecasts = field(default_factory=NoForecasts)
+    forecasts: SweepForecasts = field(default_factory=SweepForecasts)
     callbacks: tuple[AbstractCallback, ...] = ()
     secrets: tuple[str, ...] = ()
     journal: Journal = field(default_factory=Journal)

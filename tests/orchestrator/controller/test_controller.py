@@ -28,7 +28,7 @@ from orchestrator.core.notes import ForecastsEnded, Message
 from orchestrator.core.reasons import IsBaseline, Remeasures, Sampled, Validates
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
-from orchestrator.forecast.forecaster import AbstractForecasts
+from orchestrator.forecast.forecaster import SweepForecasts
 from orchestrator.journal import Journal
 from orchestrator.report.live import PlainView
 from orchestrator.report.sweep_document import render_report, report_page
@@ -96,7 +96,7 @@ def test_records_are_what_was_reported(sweep: Make) -> None:
     assert ours.recorder.heard[-1][1] == ours.state
 
 
-class Scripted(AbstractForecasts):
+class Scripted(SweepForecasts):
     """Forecasts ten samples/s more after each record; the first call returns none and says why."""
 
     problems = ("so",)

@@ -14,7 +14,7 @@ from scipy import stats
 from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import Speeds, next_repeat, student_quantile
+from orchestrator.core.repeats import Speeds, next_repeat
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured, Outcome
@@ -68,11 +68,6 @@ def rate_of(record: Record | None) -> float:
     assert record is not None
     assert isinstance(record.outcome, Measured)
     return record.outcome.samples_per_second.value
-
-
-@pytest.mark.parametrize("degrees", [1, 2, 5, 10, 11, 20, 100, 1000])
-def test_quantiles_are_those_of_scipy(degrees: int) -> None:
-    assert student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-3)
 
 
 def test_the_deviation_between_trials_is_pooled_over_plans() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from orchestrator.search.encoding import features
+from orchestrator.search.encoding import feature_columns
 
 SPACE = {
     "stage": CategoricalDistribution((0, 1, 3)),
@@ -16,15 +16,9 @@ SPACE = {
 
 
 def test_points_are_as_far_apart_as_their_values() -> None:
-    one, double, most, other = features(
-        [
-            {"stage": 0, "batch": 1, "ratio": 0.0},
-            {"stage": 0, "batch": 8, "ratio": 0.0},
-            {"stage": 0, "batch": 64, "ratio": 0.0},
-            {"stage": 3, "batch": 1, "ratio": 0.0},
-        ],
-        SPACE,
-    )
+    values = {"stage": [0, 0, 0, 3], "batch": [1, 8, 64, 1], "ratio": [0.0] * 4}
+    columns = [column for name in SPACE for column in feature_columns(SPACE[name], values[name])]
+    one, double, most, other = np.stack(columns, axis=1)
 
     assert np.linalg.norm(double - one) == pytest.approx(0.5)  # half the way in powers
     assert np.linalg.norm(most - one) == pytest.approx(1.0)

@@ -17,7 +17,6 @@ from orchestrator.search.observations import Observation
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.search import Search
 from search_spaces.costs.forecast import SearchPrior
-from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import Crashed, Measured
 from tests.orchestrator.records import make_record, make_space, make_spec, searching
@@ -128,31 +127,6 @@ def test_what_is_left_is_bounded(space: Space) -> None:
         bounds.append(left)
 
     assert 1 <= bounds[1] < bounds[0]
-
-
-def test_with_many_trials_under_way_plans_are_chosen_several_at_a_time(space: Space) -> None:
-    """A batch ignores records since its fit, and skips plans that are no longer free."""
-    prospects = prospects_of(space)
-    baseline = make_record(0, space.baseline, outcome_of(space.baseline))
-    running = list(space.candidates)[1::2][: 2 * plimsoll._RUNNING_PER_CHOICE]
-
-    def asked(*, news: bool, gone: Plan | None = None) -> list[Plan]:
-        """Returns three plans; after the first, a record may arrive or a plan become taken."""
-        proposer, plans = PlimsollProposer(space, SPEC, seed=0), list[Plan]()
-        records, others = [baseline], list(running)
-        for _ in range(3):
-            state = searching(SPEC, space, records, [*others, *plans])
-            plans.append(proposer.propose(state, prospects).plan)
-            if news:
-                records = [baseline, make_record(1, running[0], outcome_of(running[0]))]
-            if gone is not None:
-                others = [gone, *running]
-        return plans
-
-    first, second, third = asked(news=False)
-    assert len({first, second, third}) == 3
-    assert asked(news=True) == [first, second, third]
-    assert asked(news=False, gone=second)[:2] == [first, third]
 
 
 def test_without_forecasts_the_first_plans_lie_far_apart(space: Space) -> None:

@@ -35,7 +35,7 @@ def searched(options: CandidatePool, seed: int, trials: int) -> list[int]:
     search, observations, rows = Search(options, seed), list[Observation](), list[int]()
     free = np.ones(len(PLACES), dtype=bool)
     for _ in range(trials):
-        row = search.several(1, observations, free)[0].row
+        row = search.choose(observations, free).row
         assert free[row]
         free[row] = False
         rows.append(row)
@@ -85,7 +85,7 @@ def test_predictions_of_memory_have_the_tails_of_their_errors(over: float) -> No
     known = Surrogate(PLACES, share, 0.3).learn(*shares([])).of(np.array([0]))
     chance = stats.t(df=4).cdf(-over / known.deviation[0])
 
-    (choice,) = Search(told(LOG_RATE, share)).several(1, [], np.ones(len(PLACES), dtype=bool))
+    choice = Search(told(LOG_RATE, share)).choose([], np.ones(len(PLACES), dtype=bool))
 
     assert choice.fits == pytest.approx(chance)
 
@@ -103,7 +103,7 @@ def test_a_lucky_measurement_is_not_taken_for_the_best() -> None:
     free[[row for row, _ in readings]] = False
     search = Search(told(LOG_RATE, LOG_SHARE), 0)
 
-    (choice,) = search.several(1, observations, free)
+    choice = search.choose(observations, free)
     left = search.regret_bound(observations, free)
 
     assert choice.best == fast

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,8 +27,3 @@ def test_rows_are_levelled() -> None:
 
     assert len(bins) == 2
     assert width(bins, lengths) == 80
-
-
-def test_too_long_a_sample() -> None:
-    with pytest.raises(ValueError, match="a sample has 9 tokens, but a row holds 8"):
-        pack([9], 8)

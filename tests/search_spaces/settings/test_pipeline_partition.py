@@ -37,12 +37,6 @@ def test_partitions_by_hand(
     assert partition_blocks(weights, stages=stages, **ends) == expected
 
 
-@pytest.mark.parametrize("stages", [0, 4])
-def test_there_must_be_a_block_for_each_stage(stages: int) -> None:
-    with pytest.raises(ValueError, match=rf"3 blocks cannot be cut into {stages} stages"):
-        partition_blocks([1, 1, 1], stages=stages)
-
-
 @given(WEIGHTS, st.integers(1, 7), st.integers(0, 60), st.integers(0, 60))
 def test_no_other_cut_has_a_lighter_heaviest_stage(
     weights: list[int], stages: int, before: int, after: int
