@@ -22,4 +22,4 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _path_of(link: re.Match[str]) -> str:
     words, target = link[1], (_ROOT / "docs" / link[2]).resolve(strict=True)
     path = target.relative_to(_ROOT).as_posix()
-    return f"`{path}`" if words in (path, target.name) else f"{words} (`{path}`)"
+    return f"`{path}`" if words.strip("/") in (path, target.name) else f"{words} (`{path}`)"
