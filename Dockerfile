@@ -1,5 +1,5 @@
 # One image for Ray's head and workers, for the submitter and for MLflow, so that Ray and Python are
-# the same everywhere. torch's wheels bring CUDA; the nodes bring the driver. See k8s/README.md.
+# the same everywhere. torch's wheels bring CUDA; the nodes bring the driver. See docs/kubernetes.md.
 # `--target slim` ends before the compilers: enough for MLflow, the submitter, reports and exports.
 # The digest is that of the index of all platforms, under which the tag stood when it was looked up
 FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1 AS slim

@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
 DEVELOPERS := $(VENV)/.developers
+DOCS := $(VENV)/.docs
 # the git tag is the only place of the version; sources without one, as in an image, take the fallback
 VERSION := $(shell sed -n 's/^fallback_version = "\(.*\)"/\1/p' pyproject.toml)
 # three processes, for tests of workers, for those of sweeps under Ray, and for the rest, while those
@@ -21,7 +22,7 @@ UV_INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint cons
 .DEFAULT_GOAL := help
 # each of the hundreds of processes that tests start would compile all our modules
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup developers demo test test-pure test-thorough fuzz-plans parity lint type arch pins audit sbom lock check bench gpu gpu-kit chaos image image-cuda push digests format clean
+.PHONY: help setup developers demo test test-pure test-thorough fuzz-plans parity lint type arch pins audit sbom lock check docs bench gpu gpu-kit chaos image image-cuda push digests format clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +48,10 @@ developers: $(DEVELOPERS) ## Add all extras and the developers' tools to .venv
 $(DEVELOPERS): $(SETUP)
 	@echo "Installing all extras and developers' tools into $(VENV) ..."
 	@$(call install,.[dev])
+	@touch $@
+
+$(DOCS): $(SETUP)
+	@$(call install,.[docs])
 	@touch $@
 
 comma := ,
@@ -122,6 +127,9 @@ lock: developers ## Write image.lock anew from constraints.txt (needs the intern
 check: ## Check style, types, architecture and packages
 	@$(MAKE) --no-print-directory developers
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target type lint arch pins
+
+docs: $(DOCS) ## Build the users' pages as a site into build/site; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: developers ## Measure what a trial costs, and how fast plans are forecast
 	@$(BIN)/python -m benchmarks.trial_overhead

@@ -1,4 +1,4 @@
-"""Reference of the knobs as a Markdown table, generated from the knobs and rules.
+"""Reference of the knobs as Markdown tables, generated from the knobs and rules.
 
 `python docs/knobs.py > docs/knobs.md` regenerates it; a test checks that it is up to date.
 """
@@ -10,8 +10,12 @@ import inspect
 import sys
 from collections.abc import Iterator
 
+from search_spaces.knobs.communication import COMMUNICATION
+from search_spaces.knobs.computation import COMPUTATION
 from search_spaces.knobs.knob import Knob
-from search_spaces.knobs.registry import KNOBS
+from search_spaces.knobs.memory import MEMORY
+from search_spaces.knobs.parallelism import PARALLELISM
+from search_spaces.knobs.process import PROCESS
 from search_spaces.plan import CHOICES, DEFAULTS
 from search_spaces.rules.base import Rule
 from search_spaces.rules.compute import training_step_runs
@@ -22,8 +26,8 @@ _HEAD = f"""\
 
 The section `space` of a specification (`docs/spec.md`) names the values to search; for other knobs
 `search_spaces/knobs/search_defaults.py` chooses them. A lossless knob changes speed and memory
-only; lossy values are searched only if you name them. Where forecasts do not depend on a knob, only
-trials show its effect.
+only; lossy values are searched only if you name them. Of a knob that is not forecast, only trials
+show the effect.
 
 A knob that changes nothing, given the others, is not `active`, and has its default, in bold: the
 rule `{knob_at_default.__name__}` rejects other values. `accumulation` is not a knob: it follows
@@ -31,37 +35,45 @@ from `train.global_batch`, `micro_batch` and `data`. On CPUs, the rule
 `{training_step_runs.__name__}` rejects every plan of a model whose step fails on this machine.
 
 This page is generated: `python docs/knobs.py > docs/knobs.md`
-
 """
-_COLUMNS = (
-    "knob",
-    "values",
-    "trade-off",
-    "engines",
-    "numerics",
-    "active",
-    "forecast",
-    "rules",
-    "the worker",
-)
+_GROUPS = {
+    "Parallelism": PARALLELISM,
+    "Memory": MEMORY,
+    "Computation": COMPUTATION,
+    "Communication": COMMUNICATION,
+    "Loader and process": PROCESS,
+}
+_COLUMNS = ("knob", "values", "trade-off", "what it does", "when", "rules")
 
 
 def knobs_reference() -> str:
-    """Returns the page: an introduction, and a row per knob in the order of the search tree."""
-    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *(tuple(_cells(knob)) for knob in KNOBS)]
-    return _HEAD + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    """Returns the page: a table for each group of knobs, in the order of the search tree."""
+    return _HEAD + "".join(f"\n## {name}\n\n{_table(knobs)}" for name, knobs in _GROUPS.items())
+
+
+def _table(knobs: tuple[Knob, ...]) -> str:
+    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *(tuple(_cells(knob)) for knob in knobs)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _cells(knob: Knob) -> Iterator[str]:
     yield f"`{knob.name}`"
     yield _values(knob.name)
     yield knob.trades
-    yield knob.engines
-    yield f"lossy: {knob.lossy_values}" if knob.lossy_values else "lossless"
-    yield knob.active or "always"
-    yield "yes" if knob.forecast else "no"
-    yield ", ".join(f"`{rule}`" for rule in rules_of(knob.name)) or "none"
     yield knob.does
+    yield "; ".join(_conditions(knob)) or "always"
+    yield ", ".join(f"`{rule}`" for rule in rules_of(knob.name))
+
+
+def _conditions(knob: Knob) -> Iterator[str]:
+    if knob.engines != "both" and f"engine {knob.engines}" not in knob.active:
+        yield f"engine {knob.engines}"
+    if knob.active:
+        yield knob.active
+    if knob.lossy_values:
+        yield f"lossy: {knob.lossy_values}"
+    if not knob.forecast:
+        yield "not forecast"
 
 
 def _values(name: str) -> str:

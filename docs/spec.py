@@ -21,7 +21,8 @@ _HEAD = """\
 
 One YAML file describes a sweep. Only `model.name` and `train.global_batch` are required.
 `plimsoll init` writes a file with every key at its default. `plimsoll check FILE` reports all
-faults at once, and what the sweep would do. Relative paths start at the current directory.
+faults at once, and what the sweep would do. Relative paths start at the current directory. Brackets
+hold type and default.
 
 For completion in your editor, run `plimsoll schema > plimsoll.schema.json` and begin the YAML file
 with `# yaml-language-server: $schema=plimsoll.schema.json`.
@@ -34,15 +35,15 @@ _COMPARISONS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 
 
 def markdown_reference() -> str:
-    """Returns the reference: every key with its type, default and meaning, a table per section."""
+    """Returns the reference: every key with its type, default and meaning, a list per section."""
     parts = [_HEAD]
     for name, field in SweepSpec.model_fields.items():
-        parts += _tables(name, field)
+        parts += _sections(name, field)
     return "\n".join(parts)
 
 
-def _tables(path: str, field: FieldInfo) -> Iterator[str]:
-    """Yields the table of a section, then the tables of the sections in it."""
+def _sections(path: str, field: FieldInfo) -> Iterator[str]:
+    """Yields the keys of a section, then those of the sections in it."""
     if (section := section_of(field)) is None:
         if "." not in path:
             yield f"## {path}\n\nHolds {field.description}.\n"
@@ -50,25 +51,20 @@ def _tables(path: str, field: FieldInfo) -> Iterator[str]:
     keys = section.model_fields.items()
     yield f"## {path}\n\n{section.__doc__}\n"
     if path == "space":
-        rows = "".join(f"| `{key}` | {entry.description} |\n" for key, entry in keys)
         yield "[knobs.md](knobs.md) has the values.\n"
-        yield f"| key | meaning |\n|---|---|\n{rows}"
+        yield "".join(f"- `{key}`: {entry.description}\n" for key, entry in keys)
         return
-    head = "| key | type | default | meaning |\n|---|---|---|---|\n"
-    yield head + "".join(_row(key, entry, path) for key, entry in keys)
+    yield "".join(_item(key, entry, path) for key, entry in keys)
     for key, entry in keys:
-        yield from _tables(f"{path}.{key}", entry)
+        yield from _sections(f"{path}.{key}", entry)
 
 
-def _row(key: str, field: FieldInfo, path: str) -> str:
+def _item(key: str, field: FieldInfo, path: str) -> str:
     if section_of(field):
-        return f"| `{key}` | a section | | {field.description}: see `{path}.{key}` below |\n"
-    type_text = _type_text(field.annotation)
-    if bounds := " ".join(_bounds(field.metadata)):
-        type_text = f"{type_text} {bounds}"
+        return f"- `{key}`: {field.description}, see `{path}.{key}` below\n"
+    type_text = " ".join((_type_text(field.annotation), *_bounds(field.metadata)))
     default = "required" if field.is_required() else f"`{default_text(field)}`"
-    cells = (f"`{key}`", type_text, default, field.description or "")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+    return f"- `{key}` ({type_text}; {default}): {field.description}\n"
 
 
 def _type_text(kind: Any) -> str:

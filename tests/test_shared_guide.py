@@ -1,4 +1,4 @@
-"""docs/shared.md, step by step as it stands there, on a real server."""
+"""docs/team.md, step by step as it stands there, on a real server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run, study_spec
 from tests.rigs.postgres import Server
 
-GUIDE = (Path(__file__).parent.parent / "docs" / "shared.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parent.parent / "docs" / "team.md").read_text(encoding="utf-8")
 EXAMPLE = "db.example:5432"
 
 

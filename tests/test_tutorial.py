@@ -12,7 +12,7 @@ import pytest
 from tests.documented import said_by
 
 ROOT = Path(__file__).parent.parent
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
 COMMANDS = [
     line
     for block in re.findall(r"```sh\n(.*?)```", TUTORIAL, re.DOTALL)

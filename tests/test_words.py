@@ -17,8 +17,8 @@ SOURCES = sorted(  # all but this file, which has to quote the words
 )
 TEMPLATES = sorted((ROOT / "orchestrator").rglob("*.jinja"))
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "k8s/README.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "benchmarks").rglob("*.md")),
 ]
 # a retired word and what the glossary has in its place

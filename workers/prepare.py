@@ -47,7 +47,7 @@ def check_data(spec: SweepSpec, facts: ModelFacts) -> DataProfile | None:
     if facts.task is not None and facts.vocab_size is None and spec.data.kind != "fixed":
         raise DataError(
             f"data is text, and task {facts.task} of {facts.name} trains on random batches: remove"
-            " data, or give a function as the model (docs/sweeps.md, Your model)"
+            " data, or give a function as the model (docs/model-and-data.md, Your model)"
         )
     if facts.vocab_size is None:
         return None

@@ -82,7 +82,7 @@ _USUAL = 0.4
 _NEAR = ("fsdp", "ddp", "hf")  # whose loops are like Plimsoll's own
 _MAD = 1.4826  # of a normal distribution, its deviation over the median of what is apart
 # What a measurement teaches: spreads of the common scale and of each term's, and its noise. With
-# these, three measurements of a set forecast the rest of it best (see docs/decisions, 14).
+# these, three measurements of a set forecast the rest of it best (see decision 14).
 # The host's launches differ by a factor of four and more from what one trivial operator takes.
 _TIME_SCALES = Scales.before(
     0.2,

@@ -209,7 +209,7 @@ def _job_file(
         options = (*keys, *(given["sbatch"] or ()))
         return job, render_job(SBATCH, job, path=path, options=options)
     if not (job.image or requirements):
-        raise UserError(f"--to {target}: give --image, an image with Plimsoll (k8s/README.md)")
+        raise UserError(f"--to {target}: give --image, an image with Plimsoll (docs/kubernetes.md)")
     if target == "sky":
         if job.gpus and not job.gpu:
             raise UserError("--to sky: give SkyPilot's name of the GPU, such as --gpu H100")
@@ -287,7 +287,7 @@ def _advice(job: Job | None) -> str:
     if job is not None and job.exit_code == ExitCode.NO_SUCH_COMMAND:
         return (
             " Plimsoll is not installed on the cluster: use an image that has it"
-            " (see k8s/README.md), or give --requirements."
+            " (see docs/kubernetes.md), or give --requirements."
         )
     return ""
 
@@ -310,7 +310,7 @@ def _check_secrets(overrides: list[str]) -> None:
         if "://" in value and without_password(value) != value:
             raise UserError(
                 f"--set {key} contains a password, which everyone who sees the job can read: put"
-                " the address into the cluster's environment (docs/shared.md)"
+                " the address into the cluster's environment (docs/team.md)"
             )
 
 

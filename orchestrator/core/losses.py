@@ -30,7 +30,7 @@ MIN_REFERENCE_STEPS = (
 TOLERANCE_FP32 = 1e-3
 # In bf16 and fp16 the tolerance is this many times the difference of a repeat from perturbed
 # weights. Plans of tiny models differed by up to 3 times that, DeepSpeed's ZeRO 0 by up to 7
-# (docs/decisions/0015)
+# (docs/internals/decisions/0015)
 ROUNDING_FACTOR = 10
 TOLERANCE_HALF = 0.02  # and at most this, which holds without a repeat too
 TOLERANCE_LOSSY = (

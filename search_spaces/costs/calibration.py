@@ -174,7 +174,7 @@ def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> 
     """Returns the probability that a quantity does not exceed a limit.
 
     Its logarithm has Student's t distribution with three degrees of freedom, close to the errors of
-    forecasts of published peaks (2.5 fit best, see docs/decisions, 14), scaled such that `Z_95`
+    forecasts of published peaks (2.5 fit best, see decision 14), scaled such that `Z_95`
     deviations give the 95 % confidence interval.
 
     Args:

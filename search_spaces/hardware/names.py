@@ -40,7 +40,7 @@ def unknown_device(name: str, known: Iterable[tuple[str, tuple[str, ...]]]) -> D
     nearest = list(dict.fromkeys(spellings[key] for key in near))
     return DeviceError(
         f"unknown device {name!r}; the nearest are {', '.join(nearest)}"
-        " (describe your own device in a YAML file, see docs/hardware.md)"
+        " (describe your own device in a YAML file, see docs/plan.md)"
         if nearest
         else f"unknown device {name!r}"
     )

@@ -62,7 +62,7 @@ def test_a_name_that_leads_nowhere_is_reported() -> None:
 def test_every_file_is_part_of_an_overlay_that_the_readme_names() -> None:
     kustomizations = {file: file.read_text() for file in K8S.rglob("kustomization.yaml")}
     used = "".join(text for file, text in kustomizations.items() if "overlays" in file.parts)
-    readme = (K8S / "README.md").read_text(encoding="utf-8")
+    readme = (K8S.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 
     assert [one for one in COMPONENTS if f"components/{one}\n" not in used] == []
     assert [one for one in OVERLAYS if f"| `{one}` |" not in readme] == []

@@ -69,7 +69,7 @@ def function_needed(spec: ModelSpec, name: str, otherwise: str = "") -> ModelErr
     return ModelError(
         f"Plimsoll makes no batches for {spec.name}, a {name}{taken}:"
         f" {otherwise}give a function of yours as the model, model: mymodel:build, which returns"
-        " the module and a maker of its batches (docs/sweeps.md, Your model)"
+        " the module and a maker of its batches (docs/model-and-data.md, Your model)"
     )
 
 

@@ -203,12 +203,11 @@ def test_check_says_in_a_sentence_why_there_is_no_forecast(
 ) -> None:
     model = f"{{name: 'tests.workers.odd_models:make', config: {{fault: {fault}, where: {where}}}}}"
     spec_path.write_text(
-        f"model: {model}\ntrain: {{global_batch: 8, sequence_length: 8}}\n"
-        "cluster: {device: cpu, workers: 2}",
+        f"model: {model}\ntrain: {{global_batch: 8, sequence_length: 8}}\ncluster: {{workers: 2}}",
         encoding="utf-8",
     )
 
-    assert run("check", spec_path) == 0
+    assert run("check", spec_path) == 0  # on a machine with GPUs it may run
 
     out, err = capfd.readouterr()
     assert out.splitlines()[-1].startswith("No forecast: tests.workers.odd_models:make cannot be")

@@ -34,7 +34,7 @@ import torch
 from {helper} import SIZE
 import json, torch.nn
 def make():
-    return torch.nn.Linear(SIZE, 1), lambda number, length: {{}}
+    return torch.nn.Linear(SIZE, 1), lambda numbers: {{}}
 """
 
 

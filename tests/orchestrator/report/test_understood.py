@@ -104,7 +104,7 @@ def test_what_is_not_read_from_files_is_said_too() -> None:
     )
     assert generated[2:] == (
         ("loss", "mean over labels that count, shifted by one"),
-        ("machine", "2 ranks on cpu, 4.00 GiB per rank"),
+        ("machine", "2 ranks on cpu, each with 4.00 GiB"),
     )
 
 

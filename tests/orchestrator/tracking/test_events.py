@@ -89,7 +89,7 @@ def test_the_documentation_has_a_row_for_each_field() -> None:
     lines = {line["event"]: line for line in (line_of(*each) for each in a_sweep())}
     for name in KINDS:
         rows = text.partition(f"\n### `{name}`\n")[2].partition("\n##")[0]
-        documented = set(re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE))
+        documented = set(re.findall(r"^- `(\w+)`:", rows, re.MULTILINE))
         assert documented == lines[name].keys() - common, name
     shared = text.partition("\n## Events as lines of JSON\n")[2].partition("\n### ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", shared, re.MULTILINE)) == common
+    assert set(re.findall(r"^- `(\w+)`:", shared, re.MULTILINE)) == common
