@@ -93,7 +93,7 @@ def _look(file: Path, question: str | None, *, every: bool, force: bool) -> None
     found, refused = look(file.parent)
     values = {**EXAMPLES, **found}
     text = commented_template(values) if every else "\n".join([*origin_lines(values), ""])
-    commands = (f"plimsoll check {quote(str(file))}", f"plimsoll tune {quote(str(file))}")
+    commands = tuple(f"plimsoll {command} {quote(str(file))}" for command in ("check", "tune"))
     if question is not None:
         text, commands = recipe(question, str(file), found)
     _write_specification(file, text, force=force)

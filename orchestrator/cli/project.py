@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.host import system_facts
 from search_spaces.errors import DataError, ModelError, UserError
 from search_spaces.facts import TEXT_FORMS
-from search_spaces.safety.files import is_file, is_folder
+from search_spaces.safety.files import is_file, is_folder, real_path
 from search_spaces.specification.schema import DataSpec, ModelSpec
 from search_spaces.specification.sections import TrainSpec
 from search_spaces.specification.template import Origins
@@ -33,7 +33,8 @@ def look(folder: Path) -> tuple[Origins, tuple[str, ...]]:
     candidates as blanks that name them, and why files that look like a model or data are unusable.
     """
     refused: list[str] = []
-    folders = [] if "${" in str(folder) else [folder, *filter(is_folder, _entries(folder))]
+    found = [] if "${" in str(folder) else [*filter(is_folder, _entries(folder)), folder]
+    folders = [*{real_path(each): each for each in found}.values()]  # a link may point to another
     models = dict(_models(folders, refused))
     data = dict(islice(_data(folders, refused), _MOST_NAMES))
     values: dict[str, tuple[Any, str]] = {"cluster.workers": _ranks()}
@@ -42,8 +43,8 @@ def look(folder: Path) -> tuple[Origins, tuple[str, ...]]:
         values["model.name"] = (name, f"its config.json: {raw.get('model_type', 'own code')}")
     for file, form in data.items():
         values["data.files"] = ([file], form)
-    if len(models) == len(data) == 1 and is_file(file := Path(*models, "tokenizer.json")):
-        values["data.tokenizer"] = (str(file), "the model's")
+    if len(models) == len(data) == 1 and is_file(path := Path(*models, "tokenizer.json")):
+        values["data.tokenizer"] = (str(path), "the model's")
     if len(models) > 1:
         values["model.name"] = (None, f"one of {', '.join(models)}")
     if len(data) > 1:

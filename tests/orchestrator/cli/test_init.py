@@ -50,6 +50,7 @@ def test_writes_ten_lines_of_what_the_folder_has(
     monkeypatch.chdir(tmp_path)
     folder = Path("project" if below else "")
     write(folder, FILES)
+    (folder / "link").symlink_to(".")
 
     code, said = command(capsys, "init", *([str(folder)] if below else []))
 
@@ -114,12 +115,13 @@ def test_a_recipe_takes_the_model_and_data_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write(Path(), FILES)
+    write(Path(), FILES | {"model/tokenizer.json": "{}"})
 
     command(capsys, "init", "--recipe", "lora-one-gpu")
 
     tree = yaml.safe_load(Path("plimsoll.yaml").read_text("utf-8"))
-    assert (tree["model"]["name"], tree["data"]["files"]) == ("./model", ["corpus"])
+    assert tree["model"] == {"name": "./model"}
+    assert tree["data"] == {"files": ["corpus"], "tokenizer": "model/tokenizer.json"}
     assert tree["train"]["method"] == "lora"
 
 

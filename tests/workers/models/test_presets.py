@@ -13,6 +13,7 @@ from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import PresetFacts, preset_config, preset_facts, preset_names
 from search_spaces.specification.schema import ModelSpec
 from search_spaces.specification.sections import TrainSpec
+from workers.models.facts import model_facts
 from workers.models.load import describe
 
 # Hugging Face model cards (safetensors counts), tied weights once
@@ -100,6 +101,15 @@ def test_transformers_alone_builds_the_class_with_the_published_parameters(
         module = getattr(transformers, architecture)(config)
 
     assert sum(weight.numel() for weight in module.parameters()) == PUBLISHED[name]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["gemma-3-4b", "vit-base", "whisper-small"])
+def test_the_loss_of_a_preset_for_images_or_sound_is_probed(name: str) -> None:
+    step = model_facts(ModelSpec(name=name), TRAIN).step
+
+    assert step is not None
+    assert (step.not_probed, step.mean_over != ()) == ("", True)
 
 
 def test_bert_large_has_about_the_published_parameters() -> None:
