@@ -9,12 +9,7 @@ import pytest
 from search_spaces.errors import UserError
 from search_spaces.presets.catalogue import preset_names
 from search_spaces.specification.load import load_spec, parse_spec
-from search_spaces.specification.template import (
-    RECIPES,
-    RUNNABLE_EXAMPLES,
-    example_files,
-    recipe,
-)
+from search_spaces.specification.template import RUNNABLE_EXAMPLES, example_files
 
 FOLDER = Path(__file__).parents[3] / "examples"
 
@@ -22,14 +17,6 @@ FOLDER = Path(__file__).parents[3] / "examples"
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
 def test_each_specification_loads_and_names_a_preset(path: Path) -> None:
     assert load_spec(path).model.name in preset_names()
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_each_recipe_loads_and_names_a_preset_and_its_commands(name: str) -> None:
-    text, commands = recipe(name, "mine.yaml", {})
-
-    assert parse_spec(text, source=name).model.name in preset_names()
-    assert commands[0].startswith("plimsoll plan mine.yaml")
 
 
 @pytest.mark.parametrize("name", RUNNABLE_EXAMPLES)
