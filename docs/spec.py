@@ -20,12 +20,12 @@ _HEAD = """\
 # The specification
 
 One YAML file describes a sweep. Only `model.name` and `train.global_batch` are required.
-`plimsoll init` writes a file with every key at its default. `plimsoll check FILE` reports all
+`plimsoll init --all` writes a file with every key at its default. `plimsoll check FILE` reports all
 faults at once, and what the sweep would do. Relative paths start at the current directory. Brackets
 hold type and default.
 
-For completion in your editor, run `plimsoll schema > plimsoll.schema.json` and begin the YAML file
-with `# yaml-language-server: $schema=plimsoll.schema.json`.
+For your editor, `plimsoll init` writes `plimsoll.schema.json` too, and the file begins with
+`# yaml-language-server: $schema=plimsoll.schema.json`.
 
 This page is generated: `python docs/spec.py > docs/spec.md`
 """

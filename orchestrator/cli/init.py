@@ -1,25 +1,33 @@
-"""`plimsoll init`: a first specification, one from another trainer's file, or an example."""
+"""`plimsoll init`: a specification of what is in the folder, of a recipe, trainer or example."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote, split
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.console import command_line, print_line
 from search_spaces.errors import UserError, written
-from search_spaces.safety.files import write_durably
+from search_spaces.safety.files import is_folder, write_durably
+from search_spaces.specification.json_schema import json_schema
 from search_spaces.specification.template import (
+    EXAMPLES,
+    RECIPES,
     RUNNABLE_EXAMPLES,
     commented_template,
     example_files,
+    origin_lines,
+    recipe,
 )
 from search_spaces.specification.trainer_configs.conversion import convert
 from search_spaces.specification.trainer_configs.tables import trainers
 
 _SPEC = Path("plimsoll.yaml")
+_SCHEMA = "plimsoll.schema.json"
 
 
 def init(
@@ -27,8 +35,20 @@ def init(
         Path | None,
         typer.Argument(
             metavar="[PATH]",
-            help="File to write; with --example, the folder.",
+            help="File to write, or the folder for it; with --example, the folder.",
             show_default=f"{_SPEC}, or the example's name",
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Write all other keys too, explained, at their defaults.")
+    ] = False,
+    question: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe",
+            metavar="NAME",
+            help="Write the specification that answers a usual question, and print the commands:"
+            f" {', '.join(RECIPES)}.",
         ),
     ] = None,
     example: Annotated[
@@ -52,20 +72,40 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write a specification that explains every key, one from another trainer, or an example."""
+    """Write a specification of the model, data and GPUs that are here, or of something else."""
+    options = {"--all": every, "--recipe": question, "--example": example, "--from": source}
+    given = [name for name, value in options.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other: give one")
+    if example is not None:
+        _write_example(example, path or Path(example), force=force)
+        return
+    file = path / _SPEC if path is not None and is_folder(path) else path or _SPEC
     if source is not None:
-        if example is not None:
-            raise UserError("--from and --example exclude each other: give one")
-        _convert(source, path or _SPEC, force=force)
-        return
-    if example is None:
-        file = path or _SPEC
-        _write({file: commented_template()}, force=force)
-        print_line(
-            f"Wrote {file}. Fill in the model and your data, then: {command_line('tune', file)}"
-        )
-        return
-    folder = path or Path(example)
+        _convert(source, file, force=force)
+    else:
+        _look(file, question, every=every, force=force)
+
+
+def _look(file: Path, question: str | None, *, every: bool, force: bool) -> None:
+    from orchestrator.cli.project import look
+
+    found, refused = look(file.parent)
+    values = {**EXAMPLES, **found}
+    text = commented_template(values) if every else "\n".join([*origin_lines(values), ""])
+    commands = tuple(f"plimsoll {command} {quote(str(file))}" for command in ("check", "tune"))
+    if question is not None:
+        text, commands = recipe(question, str(file), found)
+    _write_specification(file, text, force=force)
+    print_line(f"Wrote {file}, and {_SCHEMA} for your editor.")
+    _print_lines("   ", [] if every or question else text.splitlines())
+    _print_lines("Not used:", refused)
+    blanks = (f"{key}: {hint}" for key, (value, hint) in found.items() if value is None)
+    _print_lines("Fill in:", blanks)
+    _print_lines("Run:", (command_line(*split(command)[1:]) for command in commands))
+
+
+def _write_example(example: str, folder: Path, *, force: bool) -> None:
     texts = {folder / name: text for name, text in example_files(example).items()}
     with written(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,12 +117,22 @@ def init(
 
 def _convert(source: str, file: Path, *, force: bool) -> None:
     conversion = convert(source)
-    _write({file: conversion.text}, force=force)
+    _write_specification(file, conversion.text, force=force)
     print_line(f"Wrote {file} from a configuration of {conversion.trainer}.")
-    for title, lines in (("Left out", conversion.omitted), ("Fill in", conversion.blanks)):
-        for line in lines:
-            print_line(f"{title}: {line}")
+    _print_lines("Left out:", conversion.omitted)
+    _print_lines("Fill in:", conversion.blanks)
     print_line(f"Then: {command_line('check', file)}")
+
+
+def _print_lines(title: str, lines: Iterable[str]) -> None:
+    for line in lines:
+        print_line(f"{title} {line}")
+
+
+def _write_specification(file: Path, text: str, *, force: bool) -> None:
+    """Writes a specification, and beside it the schema by which editors complete and check it."""
+    _write({file: f"# yaml-language-server: $schema={_SCHEMA}\n{text}"}, force=force)
+    _write({file.with_name(_SCHEMA): json.dumps(json_schema(), indent=2) + "\n"}, force=True)
 
 
 def _write(texts: Mapping[Path, str], *, force: bool) -> None:

@@ -11,7 +11,6 @@ from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.report.format import count_words
 from search_spaces.presets.catalogue import preset_config, preset_facts
-from search_spaces.specification.schema import Task
 
 
 def models(as_json: Json = False) -> Result:
@@ -25,7 +24,7 @@ def models(as_json: Json = False) -> Result:
                 "parameters": facts.parameters,
                 "active_parameters": facts.active or facts.parameters,
                 "blocks": facts.blocks,
-                "task": _task(architecture),
+                "task": facts.task,
                 "architecture": architecture,
             }
         )
@@ -46,7 +45,3 @@ def _show(rows: list[dict[str, Any]]) -> None:
         counts = [count_words(row["parameters"]), count_words(row["active_parameters"])]
         table.add_row(row["name"], *counts, str(row["blocks"]), row["task"], row["architecture"])
     stdout().print(table)
-
-
-def _task(architecture: str) -> Task:
-    return "masked-lm" if "MaskedLM" in architecture else "causal-lm"

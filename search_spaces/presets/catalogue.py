@@ -20,11 +20,12 @@ from search_spaces.errors import ModelError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetFacts:
-    """Size of a preset: counts of parameters and of repeated blocks."""
+    """Size of a preset: counts of parameters and of repeated blocks; and what it is trained for."""
 
     parameters: int
     blocks: int
     active: int = 0  # parameters that one token uses, in a mixture of experts; 0: all
+    task: str = "causal-lm"
 
 
 def preset_facts() -> dict[str, PresetFacts]:

@@ -158,7 +158,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "verify": Command((BAD,), {"--steps": _NUMBER, "--minutes": _NUMBER}, odd=True),
     "ui": Command((BAD,), {"--port": _NUMBER}, odd=True),
-    "init": Command((PATH,), {"--example": TEXT, "--force": _SWITCH}),
+    "init": Command(
+        (PATH,), {"--example": TEXT, "--recipe": TEXT, "--all": _SWITCH, "--force": _SWITCH}
+    ),
     "retry": Command((STUDY,), {"--trial": _NUMBER, "--crashed": _SWITCH, "--json": _SWITCH}),
     "models": Command((), {"--json": _SWITCH}),
 }

@@ -41,6 +41,7 @@ _SMALL_FIELDS = {
     "projection_dim": 32,
     "projection_size": 32,
     "max_source_positions": 32,
+    "mm_tokens_per_image": 16,
     "image_token_id": VOCABULARY - 1,
     "image_token_index": VOCABULARY - 1,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import textwrap
@@ -17,6 +16,7 @@ from search_spaces.plan import knob_problem
 from search_spaces.safety.files import is_file
 from search_spaces.specification.error_messages import schema_faults, stray_booleans
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.template import one_line, origin_lines
 from search_spaces.specification.trainer_configs import tables
 from search_spaces.specification.trainer_configs.document import read_document
 
@@ -63,7 +63,7 @@ class _Entries:
     def add(self, values: Mapping[str, Any], origin: str) -> None:
         """Adds values, and lists keys that said otherwise as left out."""
         for key, value in values.items():
-            earlier, origins = self.origins.get(key), [_one_line(origin)]
+            earlier, origins = self.origins.get(key), [one_line(origin)]
             if earlier is not None and self.values.get(key) == value:
                 origins.insert(0, earlier)
             elif earlier is not None and key in self.values:
@@ -71,7 +71,7 @@ class _Entries:
             self.values[key], self.origins[key] = value, ", ".join(origins)
 
     def omit(self, origin: str, reason: str) -> None:
-        self.omitted.setdefault(reason, []).append(_one_line(origin))
+        self.omitted.setdefault(reason, []).append(one_line(origin))
 
     def count(self, key: str) -> int | None:
         """Takes a whole number out; lists any other value as left out."""
@@ -107,12 +107,14 @@ def convert(source: str) -> Conversion:
         entries.omitted.pop(tables.NO_PRESET, None)
     blanks = {key: hint for key, hint in _BLANKS.items() if key not in entries.values}
     omitted = tuple(
-        _one_line(f"{reason}: {', '.join(dict.fromkeys(keys))}")
+        one_line(f"{reason}: {', '.join(dict.fromkeys(keys))}")
         for reason, keys in entries.omitted.items()
     )
-    file = _one_line(Path(source).name)
+    file = one_line(Path(source).name)
+    origins: dict[str, Any] = {key: (None, hint) for key, hint in blanks.items()}
+    origins |= {key: (value, entries.origins[key]) for key, value in entries.values.items()}
     lines = [f"# A Plimsoll sweep, from a configuration of {trainer.name} ({file}).\n"]
-    lines += [*_sections(entries, blanks), "", *["# Left out:"] * bool(omitted)]
+    lines += [*origin_lines(origins), "", *["# Left out:"] * bool(omitted)]
     for line in omitted:
         lines += textwrap.wrap(line, _WIDTH, initial_indent="# - ", subsequent_indent="#   ")
     return Conversion(
@@ -218,10 +220,6 @@ def _refused(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, problem or str(about[0])
 
 
-def _one_line(text: str) -> str:
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
-
-
 def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in values.items():
@@ -231,22 +229,3 @@ def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
             below = below.setdefault(parent, {})
         below[name] = value
     return tree
-
-
-def _sections(entries: _Entries, blanks: Mapping[str, str]) -> Iterator[str]:
-    """Yields the lines of the specification, with comments on where each value is from."""
-    lines = {key: ("# ", f"# fill in: {hint}") for key, hint in blanks.items()}
-    for key, value in entries.values.items():
-        text = json.dumps(value, ensure_ascii=False)  # YAML has no pairs of surrogates
-        text = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
-        lines[key] = ("", f"{text}  # {entries.origins[key]}")
-    shown: list[str] = []
-    order = list(SweepSpec.model_fields)
-    for key in sorted(lines, key=lambda key: (order.index(key.split(".")[0]), key.count("."))):
-        *parents, name = key.split(".")
-        for depth, parent in enumerate(parents):
-            if shown[: depth + 1] != parents[: depth + 1]:
-                yield f"{'  ' * depth}{parent}:"
-        shown = parents
-        mark, line = lines[key]
-        yield f"{'  ' * len(parents)}{mark}{name}: {line}"

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoConfig
 
 from search_spaces.errors import ModelError
-from search_spaces.presets.catalogue import preset_config, preset_names
+from search_spaces.presets.catalogue import preset_config, preset_facts, preset_names
 from search_spaces.specification.schema import ModelSpec, Task
 from workers.models.task import task_of
 
@@ -43,7 +43,7 @@ def test_presets_keep_theirs() -> None:
     assert {
         name: found(preset_config(name)["model_type"], architecture)
         for name, architecture in stated.items()
-    } == {name: "masked-lm" if name == "bert-large" else "causal-lm" for name in stated}
+    } == {name: facts.task for name, facts in preset_facts().items()}
 
 
 @pytest.mark.parametrize(

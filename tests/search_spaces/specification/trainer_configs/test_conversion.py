@@ -205,7 +205,7 @@ def test_a_python_file_is_parsed_by_the_name_of_its_configuration(written: Any) 
     spec = spec_of(written(PYTHON, ":changed"))
 
     assert (spec.model.name, spec.train.global_batch, spec.train.total_steps) == (
-        "llama-3-8b",
+        "llama-3.1-8b",
         6,
         1000,
     )
