@@ -13,6 +13,7 @@ from orchestrator.export import (
     torchrun,
     torchtitan,
     trainer_file,
+    trainjob,
 )
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.cluster_job import export_sbatch, export_sky
@@ -30,6 +31,7 @@ FORMATS: Mapping[str, Callable[[ExportSource], Bundle]] = {  # files of a plan t
     "rayjob": rayjob.export,
     "slurm": export_sbatch,
     "sky": export_sky,
+    "trainjob": trainjob.export,
     "axolotl": trainer_file.export_axolotl,
     "llama-factory": trainer_file.export_llama_factory,
     "trl": trainer_file.export_trl,

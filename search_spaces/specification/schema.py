@@ -37,7 +37,7 @@ Task = Literal[  # of all but the first four, batches are random values of a mod
 ]
 Sampler = Literal["plimsoll", "tpe", "gp", "random"]
 _Scripts = Literal["torchrun", "deepspeed", "accelerate", "hf-trainer"]
-_Jobs = Literal["ray-train", "rayjob", "slurm", "sky"]
+_Jobs = Literal["ray-train", "rayjob", "slurm", "sky", "trainjob"]
 TrainerName = Literal["own", _Scripts, _Jobs, "axolotl", "llama-factory", "trl", "torchtitan"]
 
 GIB = 2**30
