@@ -203,23 +203,22 @@ class TunedPlan:
             UserError: If Trainer cannot train the plan.
         """
         from orchestrator.export import hf_trainer
-        from orchestrator.export.formats import FORMATS
+        from search_spaces.settings.trainer_refusals import decay_refusals
+        from search_spaces.settings.trainers import trainer_table
         from workers.models.facts import model_facts
         from workers.models.hub import divides_by_label_count
 
         plan, spec, device = self.plan, self.spec, self.device
         facts = model_facts(spec.model, spec.train)
         reasons = [
-            *FORMATS["hf-trainer"].refusals(plan),
-            *hf_trainer.model_refusals(plan, facts, device),
-            *hf_trainer.decay_refusals(plan, spec.train, stock=True),
+            *trainer_table()["hf-trainer"].refusals(plan, spec, facts, device),
+            *decay_refusals(plan, spec.train, stock=True),
         ]
         if not reasons and not divides_by_label_count(spec.model):
             reasons = [*hf_trainer.stock_refusals(plan, facts)]
         if reasons:
-            raise UserError(
-                f"Trainer cannot train the plan of trial {self.trial}: {'; '.join(reasons)}"
-            )
+            words = "; ".join(dict.fromkeys(reasons))
+            raise UserError(f"Trainer cannot train the plan of trial {self.trial}: {words}")
         arguments = hf_trainer.training_arguments(plan, facts, spec, device)
         if plan.engine == "deepspeed":
             arguments["deepspeed"] = hf_trainer.deepspeed_config(plan, facts, spec, device)

@@ -18,6 +18,7 @@ from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import PlanTable, Rows, constant_codes
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
+from search_spaces.rules.trainer import PREFIX
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Refused
 
@@ -88,6 +89,8 @@ class Space:
         baseline: The plan a user would start with.
         dependences: What of a plan changes the loss of this model, as its probe found.
         step: All findings of the probe of a step, which workers are passed.
+        lost: Plans that the specification's trainer refuses, of those that are legal otherwise: a
+            reason, of one of them, and their number.
     """
 
     domains: tuple[tuple[str, Values], ...]
@@ -96,6 +99,7 @@ class Space:
     baseline: Plan
     dependences: tuple[LossDependence, ...] = ()
     step: StepFindings | None = None
+    lost: tuple[tuple[str, int], ...] = ()
 
     @property
     def candidates(self) -> Sequence[Plan]:
@@ -119,6 +123,12 @@ def build_space(context: RuleContext, workers: int) -> Space:
     legal = table.take(ruling.legal)
     if not len(legal):
         raise _nothing_legal(context, domains, ruling.examples)
+    for (
+        name,
+        values,
+    ) in domains.items():  # what a trainer leaves of its values is all that is searched
+        if f"{PREFIX}{name}" in ruling.ruled_out:
+            domains[name] = tuple(one for one in values if legal.is_value(name, one).any())
     return Space(
         domains=tuple(domains.items()),
         table=legal,
@@ -126,6 +136,11 @@ def build_space(context: RuleContext, workers: int) -> Space:
         baseline=_baseline(legal, context.spec),
         dependences=context.model.dependences,
         step=context.model.step,
+        lost=tuple(
+            (refused.detail, ruling.ruled_out[name])
+            for name, refused in ruling.examples.items()
+            if name.startswith(PREFIX)
+        ),
     )
 
 

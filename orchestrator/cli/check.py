@@ -85,6 +85,8 @@ def _show(spec_path: Path, context: RuleContext, ranks: int, space: Space) -> No
     assumed = " (cluster.workers is auto: the sweep uses all that the cluster has)"
     print_line(_space_sentence(space, ranks) + (assumed if spec.cluster.workers == "auto" else ""))
     print_line(_searched_sentence(space))
+    if sentence := _trainer_sentence(spec, space):
+        print_line(sentence)
     if spec.baseline:
         print_line(_baseline_sentence(context, space))
     for sentence in _loss_sentences(context, space):
@@ -106,6 +108,16 @@ def _baseline_sentence(context: RuleContext, space: Space) -> str:
     refused = refusal(replace(today, accumulation=rows), context)
     reason = f": {refused.detail}" if refused else ""
     return f"The baseline is not legal here{reason}. The nearest plan is {plan_words(nearest)}."
+
+
+def _trainer_sentence(spec: SweepSpec, space: Space) -> str:
+    """Says how many plans the specification's trainer costs; empty without one."""
+    if spec.trainer == "own":
+        return ""
+    legal = len(space.candidates)
+    whole = legal + sum(count for _, count in space.lost)
+    reasons = "".join(f" {count:,} leave, such as where {reason}." for reason, count in space.lost)
+    return f"Trainer {spec.trainer} takes {legal:,} of {whole:,} legal plans.{reasons}"
 
 
 def planned_context(spec: SweepSpec, ranks: int) -> RuleContext:

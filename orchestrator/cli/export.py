@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from orchestrator.cli.console import print_line
 from orchestrator.cli.options import Json, StudyName, TrialNumber, named_study
 from orchestrator.cli.result import Result
+from search_spaces.specification.schema import TrainerName
 
-FORMAT_NAMES = (  # of orchestrator.export, whose import takes a second
-    *("torchrun", "deepspeed", "accelerate"),
-    *("hf-trainer", "ray-train", "rayjob", "slurm", "sky"),
-)
+_FORMATS = get_args(TrainerName)[1:]
 
 
 def export(
@@ -24,8 +22,8 @@ def export(
         typer.Option(
             "--format",
             metavar="NAME",
-            help=f"Format: {', '.join(FORMAT_NAMES[:-1])} or {FORMAT_NAMES[-1]}"
-            " (default: the first that can express the plan).",
+            help=f"Format: {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
+            " (default: the specification's trainer, or the first that can express the plan).",
         ),
     ] = None,
     trial: TrialNumber = None,
@@ -46,12 +44,9 @@ def export(
 
     state = load_state(named.spec, named.name)
     record = record_to_export(state, trial)
-    format_ = choose_format(
-        format_name, record
-    )  # refuse before the data is read, which may take long
-    model = model_of(state)
-    check_data(named.spec, model)
-    source = export_source(state, record, model)
+    source = export_source(state, record, model_of(state))
+    format_ = choose_format(format_name, source)  # before the data is read, which may take long
+    check_data(named.spec, source.model)
     bundle, folder = export_bundle(source, format_), out or Path(f"{named.name}-{format_}")
     write_bundle(bundle, source, folder)
     if not as_json:

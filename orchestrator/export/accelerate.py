@@ -9,54 +9,18 @@ import yaml
 
 from orchestrator.export import scripts
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.expressed_knobs import ExpressedKnobs
 from orchestrator.export.source import ExportSource
 from orchestrator.export.torchrun import torch_words
-from search_spaces.errors import UserError, require
-from search_spaces.plan import Plan
+from search_spaces.errors import require
 from search_spaces.settings.render import render_environment
 
 CONFIG = "accelerate_config.yaml"
-EXPRESSED = ExpressedKnobs(
-    engine="torch",
-    written=(
-        *scripts.SCRIPT_KNOBS,
-        "replicas",
-        "gradient_as_bucket_view",
-        "ddp_static_graph",
-        "gathered_between_passes",
-    ),
-    in_caveats=(*scripts.USER_KNOBS, "pin_memory"),
-    limits=scripts.SCRIPT_LIMITS,
-)
 _PORT = 29500
 
 
-def cpu_refusals(plan: Plan) -> Iterator[str]:
-    """Yields the reasons why Accelerate would train another plan on a CPU.
-
-    Source:
-        accelerate/accelerator.py (1.15): `native_amp` stays False for fp16 on the CPU;
-        accelerate/state.py: FSDP is for ranks with an accelerator.
-    """
-    if plan.zero_stage:
-        yield f"zero_stage is {plan.zero_stage}: on a CPU accelerate silently replaces FSDP by DDP"
-    if plan.precision == "fp16":
-        yield "precision is fp16: on a CPU accelerate silently trains in fp32"
-
-
 def export(source: ExportSource) -> Bundle:
-    """Returns the configuration, and a script that `accelerate launch` starts.
-
-    Raises:
-        UserError: If Accelerate does not support the plan on the devices of the measurement.
-    """
+    """Returns the configuration, and a script that `accelerate launch` starts."""
     plan = source.plan
-    if source.device == "cpu" and (reasons := list(cpu_refusals(plan))):
-        raise UserError(
-            f"accelerate cannot express the plan of trial {source.record.number}:"
-            f" {'; '.join(reasons)}"
-        )
     command = _command(source)
     words = torch_words(source) | {"wrapping": None}  # by Accelerate
     return Bundle(

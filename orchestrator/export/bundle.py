@@ -10,7 +10,7 @@ from shlex import quote
 from shutil import copyfile
 
 from orchestrator.export.inputs import Inputs, collect_inputs
-from orchestrator.export.scripts import HEAD
+from orchestrator.export.scripts import HEAD, SCRIPT
 from orchestrator.export.source import ExportSource
 from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
@@ -57,6 +57,8 @@ class Bundle:
         """Returns the command with its environment, for a shell outside the folder."""
         names = {*self.files, "."}
         variables = [f"{name}={quote(value)}" for name, value in self.environment]
+        if SCRIPT not in self.files:  # the file of a trainer names others by relative paths
+            return " ".join([f"cd {quote(str(folder))} &&", *variables, self.command])
         words = [
             quote(str(folder / word)) if word in names else word for word in self.command.split()
         ]

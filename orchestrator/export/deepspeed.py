@@ -6,24 +6,10 @@ import json
 
 from orchestrator.export import scripts
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.expressed_knobs import ExpressedKnobs
 from orchestrator.export.source import ExportSource
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings, render_deepspeed
 
 CONFIG = "ds_config.json"
-CONFIG_KNOBS = ("pin_memory", "overlap", "contiguous_gradients", "prefetch_mib")
-EXPRESSED = ExpressedKnobs(
-    engine="deepspeed",
-    written=(
-        *scripts.SCRIPT_KNOBS,
-        *CONFIG_KNOBS,
-        "aio_block_kib",
-        "aio_queue_depth",
-        "aio_threads",
-    ),
-    in_caveats=scripts.USER_KNOBS,
-    limits=scripts.SCRIPT_LIMITS,
-)
 
 
 def export(source: ExportSource) -> Bundle:

@@ -2,78 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-from orchestrator.core.records import Record
-from orchestrator.export import accelerate, deepspeed, hf_trainer, ray_train, rayjob, torchrun
+from orchestrator.export import (
+    accelerate,
+    deepspeed,
+    hf_trainer,
+    ray_train,
+    rayjob,
+    torchrun,
+    torchtitan,
+    trainer_file,
+    trainjob,
+)
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.cluster_job import export_sbatch, export_sky
-from orchestrator.export.expressed_knobs import ExpressedKnobs
-from orchestrator.export.scripts import fsdp2_refusals
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import UserError
-from search_spaces.plan import Plan
+from search_spaces.settings.trainers import trainer_table
 
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """An export format.
-
-    Attributes:
-        export: Returns the files of a plan that the format expresses.
-        expressed: The knobs that it expresses, for each engine that it supports.
-        combinations: Yields the reasons why it cannot express values together that it expresses
-            one by one.
-    """
-
-    export: Callable[[ExportSource], Bundle]
-    expressed: tuple[ExpressedKnobs, ...]
-    combinations: Callable[[Plan], Iterable[str]] = lambda _: ()
-
-    def refusals(self, plan: Plan) -> Iterator[str]:
-        """Yields the reasons why the format cannot express a plan; each names a knob."""
-        knobs = next((knobs for knobs in self.expressed if knobs.engine == plan.engine), None)
-        if knobs is None:
-            yield f"engine is {plan.engine}"
-            return
-        yield from knobs.refusals(plan)
-        yield from self.combinations(plan)
-
-
-_BOTH_ENGINES = (torchrun.EXPRESSED, deepspeed.EXPRESSED)
 _OWN_LOOP = "`load_best` applies every plan in a loop of your own"
-# in order of preference if the user names none
-FORMATS = {
-    "torchrun": Format(torchrun.export, (torchrun.EXPRESSED,)),
-    "deepspeed": Format(deepspeed.export, (deepspeed.EXPRESSED,)),
-    "accelerate": Format(accelerate.export, (accelerate.EXPRESSED,), fsdp2_refusals),
-    "hf-trainer": Format(
-        hf_trainer.export, (hf_trainer.TORCH, hf_trainer.DEEPSPEED), fsdp2_refusals
-    ),
-    "ray-train": Format(ray_train.export, _BOTH_ENGINES),
-    "rayjob": Format(rayjob.export, _BOTH_ENGINES),
-    "slurm": Format(export_sbatch, _BOTH_ENGINES),
-    "sky": Format(export_sky, _BOTH_ENGINES),
+FORMATS: Mapping[str, Callable[[ExportSource], Bundle]] = {  # files of a plan that one expresses
+    "torchrun": torchrun.export,
+    "deepspeed": deepspeed.export,
+    "accelerate": accelerate.export,
+    "hf-trainer": hf_trainer.export,
+    "ray-train": ray_train.export,
+    "rayjob": rayjob.export,
+    "slurm": export_sbatch,
+    "sky": export_sky,
+    "trainjob": trainjob.export,
+    "axolotl": trainer_file.export_axolotl,
+    "llama-factory": trainer_file.export_llama_factory,
+    "trl": trainer_file.export_trl,
+    "torchtitan": torchtitan.export,
 }
 
 
-def choose_format(name: str | None, record: Record) -> str:
-    """Returns the name of a format, or of the first that can express the plan of a trial.
+def choose_format(name: str | None, source: ExportSource) -> str:
+    """Returns the name of a format; if None, the specification's trainer, or the first able one.
 
     Raises:
         UserError: If the format does not exist or cannot express the plan, or if none can.
     """
+    plan, spec, number = source.plan, source.spec, source.record.number
     refusals = {
-        format_name: list(format_.refusals(record.plan)) for format_name, format_ in FORMATS.items()
+        format_name: trainer.refusals(plan, spec, source.model, source.device)
+        for format_name, trainer in trainer_table().items()
     }
     able = [format_name for format_name, reasons in refusals.items() if not reasons]
+    if name is None and spec.trainer != "own":
+        name = spec.trainer
     if name is None:
         if able:
             return able[0]
         each = (f"{format_name}: {'; '.join(reasons)}" for format_name, reasons in refusals.items())
         raise UserError(
-            f"no export format supports the plan of trial {record.number}, but {_OWN_LOOP}:"
+            f"no export format supports the plan of trial {number}, but {_OWN_LOOP}:"
             f" {'. '.join(each)}"
         )
     if name not in FORMATS:
@@ -81,7 +66,7 @@ def choose_format(name: str | None, record: Record) -> str:
     if reasons := refusals[name]:
         alternatives = f"{', '.join(able)} can" if able else f"no format can, but {_OWN_LOOP}"
         raise UserError(
-            f"{name} cannot express the plan of trial {record.number}:"
+            f"{name} cannot express the plan of trial {number}:"
             f" {'; '.join(reasons)}; {alternatives}"
         )
     return name
@@ -93,4 +78,4 @@ def export_bundle(source: ExportSource, name: str | None = None) -> Bundle:
     Raises:
         UserError: If the format does not exist or cannot express the plan.
     """
-    return FORMATS[choose_format(name, source.record)].export(source)
+    return FORMATS[choose_format(name, source)](source)

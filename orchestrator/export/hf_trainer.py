@@ -6,60 +6,18 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.export import accelerate, deepspeed, scripts
+from orchestrator.export import deepspeed, scripts
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.expressed_knobs import ExpressedKnobs, Limit
 from orchestrator.export.source import ExportSource
-from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import render_deepspeed
 from search_spaces.settings.render import render_torch
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import TrainSpec
+from search_spaces.specification.trainer_configs.tables import HF_OPTIMIZERS
 
 ARGUMENTS = "training_arguments.json"
-
-_OPTIMIZERS = {
-    "adamw_fused": "adamw_torch_fused",
-    "adamw_foreach": "adamw_torch",
-    "adamw_8bit": "adamw_bnb_8bit",
-}
-_ENGINE_OF_NVME = "NVMe was measured with DeepSpeed's own optimizer, which Trainer lacks"
-_WRITTEN = (*scripts.SCRIPT_KNOBS, "loader_workers", "loader_pin_memory")
-_LIMITS = (
-    *(limit for limit in scripts.SCRIPT_LIMITS if limit.knob != "optimizer"),
-    Limit(
-        knob="batching",
-        values=("padded", "grouped"),
-        reason="Trainer needs the same number of micro-batches in every step",
-    ),
-    Limit(
-        knob="optimizer",
-        values=tuple(_OPTIMIZERS),
-        reason="Trainer's differs from torch's, which was measured",
-    ),
-)
-TORCH = ExpressedKnobs(
-    engine="torch",
-    written=(*_WRITTEN, "ddp_static_graph"),
-    in_caveats=(*scripts.USER_KNOBS, "pin_memory", "gradient_as_bucket_view"),
-    limits=(
-        *_LIMITS,
-        Limit(knob="replicas", values=(1,), reason="Trainer shards over all ranks"),
-        Limit(knob="compression", values=("none",), reason="Trainer does not compress gradients"),
-    ),
-)
-DEEPSPEED = ExpressedKnobs(
-    engine="deepspeed",
-    written=(*_WRITTEN, *deepspeed.CONFIG_KNOBS),
-    in_caveats=scripts.USER_KNOBS,
-    limits=(
-        *_LIMITS,
-        Limit(knob="offload_optimizer", values=("none", "cpu"), reason=_ENGINE_OF_NVME),
-        Limit(knob="offload_parameters", values=("none", "cpu"), reason=_ENGINE_OF_NVME),
-    ),
-)
 
 
 def training_arguments(
@@ -76,10 +34,10 @@ def training_arguments(
         "per_device_train_batch_size": plan.micro_batch,
         "gradient_accumulation_steps": plan.accumulation,
         "max_steps": train.total_steps,
-        "optim": _OPTIMIZERS[plan.optimizer],
+        "optim": HF_OPTIMIZERS[plan.optimizer],
         "learning_rate": train.learning_rate,
         "weight_decay": train.weight_decay,
-        **_moments(train),
+        **moments(train),
         "max_grad_norm": train.grad_clip or 0.0,
         "lr_scheduler_type": "constant_with_warmup" if is_warm_constant else train.schedule,
         "warmup_steps": train.warmup_steps,
@@ -102,37 +60,6 @@ def training_arguments(
             "gradient_checkpointing_kwargs": {"use_reentrant": False},
         }
     return arguments | _engine(plan, model, device)
-
-
-def model_refusals(plan: Plan, model: ModelFacts, device: str) -> Iterator[str]:
-    """Yields the reasons why Trainer cannot train a plan with this model or on this device."""
-    if model.vocab_size is None:
-        yield (
-            f"{model.name} makes its own batches, and the script for Trainer has Plimsoll's data"
-        )
-    if device == "cpu" and plan.engine == "torch":
-        yield from accelerate.cpu_refusals(plan)
-
-
-def decay_refusals(plan: Plan, train: TrainSpec, *, stock: bool) -> Iterator[str]:
-    """Yields why other weights would decay than did when the plan was measured.
-
-    Args:
-        plan: The plan.
-        train: Says which weights decay.
-        stock: The Trainer is the stock one, not the script's.
-    """
-    if not train.weight_decay:
-        return
-    by_deepspeed = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
-    if train.decay == "stock" and by_deepspeed:
-        yield "train.decay is stock: with an offloaded optimizer DeepSpeed's own decays all weights"
-    if train.decay == "all" and stock and not by_deepspeed:
-        yield (
-            "train.decay is all, and the stock Trainer leaves biases and norms without decay:"
-            " measure with train.decay: stock, or take the script of `plimsoll export --format"
-            " hf-trainer`"
-        )
 
 
 def stock_refusals(plan: Plan, model: ModelFacts) -> Iterator[str]:
@@ -173,7 +100,8 @@ def _engine(plan: Plan, model: ModelFacts, device: str) -> dict[str, Any]:
     return {}
 
 
-def _moments(train: TrainSpec) -> dict[str, float]:
+def moments(train: TrainSpec) -> dict[str, float]:
+    """Returns the arguments of Adam that the specification sets."""
     betas = dict(zip(("adam_beta1", "adam_beta2"), train.betas or (), strict=False))
     return betas | ({} if train.eps is None else {"adam_epsilon": train.eps})
 
@@ -184,20 +112,7 @@ def all_recomputed(plan: Plan) -> bool:
 
 
 def export(source: ExportSource) -> Bundle:
-    """Returns the arguments, and a script; `torchrun` starts it if it has several ranks.
-
-    Raises:
-        UserError: If Trainer cannot train the model.
-    """
-    reasons = [
-        *model_refusals(source.plan, source.model, source.device),
-        *decay_refusals(source.plan, source.spec.train, stock=False),
-    ]
-    if reasons:
-        number = source.record.number
-        raise UserError(
-            f"hf-trainer cannot express the plan of trial {number}: {'; '.join(reasons)}"
-        )
+    """Returns the arguments, and a script; `torchrun` starts it if it has several ranks."""
     plan = source.plan
     command = f"python {scripts.SCRIPT}" if plan.world_size == 1 else scripts.start_command(source)
     settings = render_torch(plan, source.model)
@@ -238,7 +153,7 @@ def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
 def _caveats(source: ExportSource) -> Iterator[str]:
     plan = source.plan
     yield from scripts.user_tasks(source, batches="make_batches")
-    yield from scripts.pinning_caveats(plan, "Trainer")
+    yield from engine_caveats(plan)
     if plan.checkpoint_ratio > 0 and not all_recomputed(plan):
         yield (
             f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"
@@ -246,16 +161,23 @@ def _caveats(source: ExportSource) -> Iterator[str]:
         )
     if plan.compile:
         yield "The script compiles each block separately; Trainer would compile the whole model."
+    if source.spec.train.decay == "all":
+        yield (
+            "Trainer exempts biases and norms from weight decay; the script applies it to all"
+            " weights, as measured."
+        )
+    if plan.optimizer == "adamw_foreach":
+        yield "The foreach AdamW is in the script: `optim` has no value for it."
+
+
+def engine_caveats(plan: Plan) -> Iterator[str]:
+    """Yields how Trainer shards or replicates otherwise than was measured."""
+    yield from scripts.pinning_caveats(plan, "Trainer")
     replicated = plan.engine == "torch" and plan.zero_stage == 0 and plan.data > 1
     if replicated and plan.gradient_as_bucket_view:
         yield (
             "The measured gradients were views of DDP's buckets. Trainer keeps both, which takes"
             " the size of the gradients once more."
-        )
-    if source.spec.train.decay == "all":
-        yield (
-            "Trainer exempts biases and norms from weight decay; the script applies it to all"
-            " weights, as measured."
         )
     if plan.engine == "torch" and plan.zero_stage and plan.accumulation > 1:
         yield (
@@ -267,5 +189,3 @@ def _caveats(source: ExportSource) -> Iterator[str]:
                 "The measured run gathered weights once a step. Trainer gathers them in each"
                 " micro-batch."
             )
-    if plan.optimizer == "adamw_foreach":
-        yield "The foreach AdamW is in the script: `optim` has no value for it."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from typing import Any
 
 from packaging.version import Version
 
@@ -18,7 +19,12 @@ from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import EXPORTED_FILE, SPEC_FILE
 
 JOB, KUSTOMIZATION = "rayjob.yaml", "kustomization.yaml"
-_COMMAND = "kubectl apply -k ."
+COMMAND = "kubectl apply -k ."
+_RUN = (
+    "This job was checked against KubeRay's definitions and rules, and its script was run by Ray,"
+    " but it was not tried on a Kubernetes cluster."
+)
+_IMAGE = "`kustomize edit set image plimsoll=REGISTRY/plimsoll:TAG`"
 _GIB = 2**30
 _NAME_LENGTH = 47  # KubeRay's limit for the name of a RayJob
 # Host memory of a pod [GiB], estimated: trials measure host memory of CPU ranks only.
@@ -31,11 +37,28 @@ _WEIGHT_BYTES, _STATE_BYTES = 4, 16  # fp32 weights; weights, gradients and Adam
 def export(source: ExportSource) -> Bundle:
     """Returns the job, and a kustomization that mounts the script's files in its pods."""
     require("ray")  # the job's image has the version that is installed here
-    files, plan = ray_train.files_of(source), source.plan
-    ranks_per_host = math.ceil(plan.world_size / source.hosts)
-    words = {
+    files = ray_train.files_of(source)
+    words = job_words(source, files) | {"ray_version": version("ray"), "resource": JOB}
+    manifests = {
+        JOB: render_template("rayjob.yaml.jinja", **words),
+        KUSTOMIZATION: render_template("kustomization.yaml.jinja", **words),
+    }
+    return Bundle(
+        format="rayjob",
+        files=manifests | files,
+        command=COMMAND,
+        caveats=(*ray_train.caveats(source), _RUN, *job_caveats(source, _IMAGE)),
+        local=False,
+        carries=False,
+    )
+
+
+def job_words(source: ExportSource, files: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of templates of a job on Kubernetes; the files are mounted."""
+    ranks_per_host = math.ceil(source.plan.world_size / source.hosts)
+    return {
         "title": quotable_title(source),
-        "command": _COMMAND,
+        "command": COMMAND,
         "name": job_name(source),
         "hosts": source.hosts,
         "cuda": source.device == "cuda",
@@ -45,24 +68,10 @@ def export(source: ExportSource) -> Bundle:
         "shared_gib": 1 + ranks_per_host * _SHARED_GIB[source.device],
         "product": _product(source),
         "accelerator": source.spec.cluster.accelerator,
-        "nvme": source.spec.cluster.nvme_folder if _uses_nvme(plan) else None,
+        "nvme": source.spec.cluster.nvme_folder if _uses_nvme(source.plan) else None,
         "files": (*files, EXPORTED_FILE, SPEC_FILE),
         "version": Version(version(DISTRIBUTION)).base_version,  # that images are tagged with
-        "ray_version": version("ray"),
     }
-    manifests = {
-        JOB: render_template("rayjob.yaml.jinja", **words),
-        KUSTOMIZATION: render_template("kustomization.yaml.jinja", **words),
-    }
-    caveats = (*ray_train.caveats(source), *_caveats(source, words["memory_gib"]))
-    return Bundle(
-        format="rayjob",
-        files=manifests | files,
-        command=_COMMAND,
-        caveats=caveats,
-        local=False,
-        carries=False,
-    )
 
 
 def job_name(source: ExportSource) -> str:
@@ -101,14 +110,12 @@ def _product(source: ExportSource) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", fingerprint.device_name).strip("-._")
 
 
-def _caveats(source: ExportSource, memory: object) -> Iterator[str]:
-    yield (
-        "This job was checked against KubeRay's definitions and rules, and its script was run by"
-        " Ray, but it was not tried on a Kubernetes cluster."
-    )
+def job_caveats(source: ExportSource, image: str) -> Iterator[str]:
+    """Yields what a job on Kubernetes leaves to its user, who sets an `image` as this says."""
+    memory = memory_gib(source, math.ceil(source.plan.world_size / source.hosts))
     yield (
         "The image is Plimsoll's (`make image`); it must contain your model and data too. Set"
-        " your registry: `kustomize edit set image plimsoll=REGISTRY/plimsoll:TAG`."
+        f" your registry: {image}."
     )
     yield (
         f"The pod of each host requests {memory} GiB of host memory, an estimate that was not"

@@ -9,11 +9,10 @@ from dataclasses import asdict
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from orchestrator.export.expressed_knobs import Limit
 from orchestrator.export.source import ExportSource
 from orchestrator.export.worker_code import complete_script
 from orchestrator.report.labels import plan_words
-from search_spaces.plan import CHOICES, Plan
+from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.settings.optimizer import (
     OptimizerSettings,
@@ -32,31 +31,6 @@ from search_spaces.settings.render import Environment as EnvironmentVariables
 
 SCRIPT = "train.py"
 HEAD = "$HEAD"  # in commands that run on several hosts
-# knobs that every script sets, and those that `user_tasks` leaves to the user
-SCRIPT_KNOBS = (
-    *("data", "zero_stage", "micro_batch", "accumulation", "checkpoint_ratio"),
-    *("checkpoint_offload", "offload_optimizer", "offload_parameters", "precision", "compile"),
-    *("compile_mode", "optimizer", "bucket_mib", "allocator"),
-)
-USER_KNOBS = ("attention", "batching", "pad_multiple", "loader_workers", "loader_pin_memory")
-_SPLIT = "splitting blocks takes more than a wrapper"
-_STAGES = "stages take more than a wrapper"
-SCRIPT_LIMITS = (
-    Limit(knob="tensor", values=(1,), reason=_SPLIT),
-    Limit(knob="sequence_parallel", values=(False,), reason=_SPLIT),
-    Limit(knob="pipeline", values=(1,), reason=_STAGES),
-    Limit(knob="pipeline_schedule", values=("1f1b",), reason=_STAGES),
-    Limit(
-        knob="checkpoint_mode",
-        values=("full",),
-        reason="blocks modify in place what torch's own contexts save",
-    ),
-    Limit(
-        knob="optimizer",
-        values=tuple(value for value in CHOICES["optimizer"] if value != "custom"),
-        reason="a script does not contain the function of train.optimizer",
-    ),
-)
 _PORT = 29500  # torchrun's default
 _BATCHING = {
     "padded": "padded to the longest of a micro-batch",
@@ -119,15 +93,6 @@ def start_environment(plan: Plan, device: str) -> EnvironmentVariables:
     if plan.engine == "deepspeed" and device == "cpu":
         return (*environment, ("DS_ACCELERATOR", "cpu"))  # DeepSpeed reads it once, at import
     return environment
-
-
-def fsdp2_refusals(plan: Plan) -> Iterator[str]:
-    """Yields the knobs that Accelerate, and Trainer with it, do not support with FSDP2."""
-    sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
-    if sharded and plan.optimizer == "adamw_8bit":
-        yield "optimizer is adamw_8bit, which does not support FSDP2's shards"
-    if sharded and plan.precision == "fp16":
-        yield "precision is fp16 with FSDP2, for which torch keeps a loss scale per rank"
 
 
 def template_values(

@@ -4,26 +4,8 @@ from __future__ import annotations
 
 from orchestrator.export import scripts
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.expressed_knobs import ExpressedKnobs
 from orchestrator.export.source import ExportSource
 from search_spaces.settings.render import render_environment, render_torch
-
-EXPRESSED = ExpressedKnobs(
-    engine="torch",
-    written=(
-        *scripts.SCRIPT_KNOBS,
-        "replicas",
-        "pin_memory",
-        "gradient_as_bucket_view",
-        "ddp_static_graph",
-        "compression",
-        "prefetch_blocks",
-        "reshard_ranks",
-        "gathered_between_passes",
-    ),
-    in_caveats=scripts.USER_KNOBS,
-    limits=scripts.SCRIPT_LIMITS,
-)
 
 
 def torch_words(source: ExportSource) -> dict[str, object]:

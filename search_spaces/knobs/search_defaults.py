@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Optimizer
+from search_spaces.settings.trainers import trainer_table
 from search_spaces.specification.schema import GIB, SweepSpec
 
 Values = tuple[Any, ...]
@@ -48,7 +49,14 @@ def powers_of_two(most: int) -> Values:
 
 
 def engines(choice: DomainContext) -> Values:
-    """Adds DeepSpeed only where nothing else helps: on one GPU that needs to offload."""
+    """Adds DeepSpeed only where nothing else helps: on one GPU that needs to offload.
+
+    A trainer without engine torch gets its own.
+    """
+    if (trainer := choice.spec.trainer) != "own":
+        able = tuple(knobs.engine for knobs in trainer_table()[trainer].expressed)
+        if "torch" not in able:
+            return able
     lack = choice.cluster.lack("deepspeed") or choice.cluster.lack("cpu_adam")
     one_gpu = choice.on_cuda and choice.workers == 1 and choice.spec.train.method == "full"
     return ("torch", "deepspeed") if one_gpu and not lack and _is_tight(choice, 1) else ("torch",)

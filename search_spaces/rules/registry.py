@@ -20,6 +20,7 @@ from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
 from search_spaces.rules import adapters, compute, layout, offload, sharding, tensor
 from search_spaces.rules.base import Rule, RuleContext
+from search_spaces.rules.trainer import trainer_rules
 from search_spaces.trial import Refused
 
 # For plans that a user types: the search never produces an inactive knob off its default.
@@ -121,7 +122,7 @@ _IN_ORDER = tuple(RULES.items())
 
 def refusal(plan: Plan, context: RuleContext) -> Refused | None:
     """Returns the objection of the first rule that forbids the plan; None if it is legal."""
-    for name, rule in _IN_ORDER:
+    for name, rule in (*_IN_ORDER, *trainer_rules(context.spec.trainer).items()):
         if reason := rule(plan, context):
             return Refused(rule=name, detail=reason)
     return None
@@ -157,7 +158,8 @@ def rule_out(table: PlanTable, context: RuleContext) -> Ruling:
     legal = np.ones(len(table), dtype=bool)
     counts: dict[str, int] = {}
     first_rows: dict[str, int] = {}
-    for name, rule in _TREE_RULES.items():
+    rules = {**_TREE_RULES, **trainer_rules(context.spec.trainer)}
+    for name, rule in rules.items():
         refused = refused_rows(table, rule, context)
         if refused is None:
             continue
@@ -167,7 +169,7 @@ def rule_out(table: PlanTable, context: RuleContext) -> Ruling:
             legal &= ~refused
     # in row order, as if plans were checked one after the other
     examples = {
-        name: Refused(rule=name, detail=str(RULES[name](table.plan(row), context)))
+        name: Refused(rule=name, detail=str(rules[name](table.plan(row), context)))
         for name, row in sorted(first_rows.items(), key=lambda item: item[1])
     }
     return Ruling(legal=legal, ruled_out=counts, examples=examples)

@@ -36,6 +36,9 @@ Task = Literal[  # of all but the first four, batches are random values of a mod
     "zero-shot-image-classification",
 ]
 Sampler = Literal["plimsoll", "tpe", "gp", "random"]
+_Scripts = Literal["torchrun", "deepspeed", "accelerate", "hf-trainer"]
+_Jobs = Literal["ray-train", "rayjob", "slurm", "sky", "trainjob"]
+TrainerName = Literal["own", _Scripts, _Jobs, "axolotl", "llama-factory", "trl", "torchtitan"]
 
 GIB = 2**30
 PICKLE = ".pickle"  # suffix of a model that a Python program gave
@@ -233,6 +236,11 @@ class SweepSpec(SpecSection):
         description="the setting of today, one value for each key of space that you know: the"
         " first trial, which speed-ups are relative to. Its values are searched too; if unset, DDP"
         " with micro-batch 1 and nothing recomputed",
+    )
+    trainer: TrainerName = Field(
+        default="own",
+        description="what will train by the best plan: own (your loop, which takes every plan), or"
+        " a format of `plimsoll export`, whose plans alone are then searched",
     )
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: BudgetSpec = BudgetSpec()

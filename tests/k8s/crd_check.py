@@ -20,6 +20,7 @@ from jsonschema import Draft202012Validator
 
 CRDS = Path(__file__).parent / "crds"
 FILES = {"RayJob": "ray.io_rayjobs.yaml", "RayCluster": "ray.io_rayclusters.yaml"}
+FILES["TrainJob"] = "trainer.kubeflow.org_trainjobs.yaml"
 
 _KEPT = ("type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems")
 _KEPT += ("maxItems", "required", "anyOf", "allOf", "oneOf", "not")
@@ -38,10 +39,11 @@ def complaints(resource: dict[str, Any]) -> Iterator[str]:
 
 @functools.cache
 def definition(kind: str) -> dict[str, Any]:
-    """The schema of a kind's version v1."""
+    """The schema of a kind's version v1, or of its only one."""
     crd = yaml.load((CRDS / FILES[kind]).read_text(encoding="utf-8"), yaml.CSafeLoader)
     versions = {version["name"]: version for version in crd["spec"]["versions"]}
-    schema: dict[str, Any] = versions["v1"]["schema"]["openAPIV3Schema"]
+    version = versions.get("v1") or next(iter(versions.values()))
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     # what holds for the metadata of every object is written in no definition
     labels = {"type": "object", "additionalProperties": {"type": "string", "pattern": _LABEL}}
     fields = {"name": {"type": "string"}, "namespace": {"type": "string"}, "labels": labels}

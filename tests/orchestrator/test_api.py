@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
-from orchestrator.export import hf_trainer
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import FORMATS, export_bundle
+from orchestrator.export.formats import export_bundle
 from plimsoll import load_best
 from search_spaces.errors import UserError
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.export_manifest import SPEC_FILE
+from search_spaces.settings.trainers import trainer_table
 from search_spaces.space import build_space
 from search_spaces.specification.load import load_spec
 from search_spaces.specification.schema import GIB, StudySpec
@@ -92,8 +92,7 @@ def test_trainer_can_say_each_plan_of_its_example() -> None:
 
     assert len({plan.checkpoint_ratio for plan in plans}) == 3
     for plan in plans:
-        by_model = hf_trainer.model_refusals(plan, facts, "cpu")
-        assert [*FORMATS["hf-trainer"].refusals(plan), *by_model] == [], plan
+        assert trainer_table()["hf-trainer"].refusals(plan, TRAINABLE, facts, "cpu") == [], plan
 
 
 def test_trainers_arguments_are_of_the_plan_and_of_the_user(tmp_path: Path) -> None:

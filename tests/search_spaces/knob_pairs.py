@@ -40,6 +40,7 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "recomputed": {"checkpoint_ratio": 1.0},
     "one rank, compiled": {"data": 1, "compile": True},
     "fsdp": {"zero_stage": 3, "data": 4},
+    "fsdp, recomputed": {"zero_stage": 3, "checkpoint_ratio": 1.0},
     "fsdp on host": {"zero_stage": 3, **HOST, "pin_memory": True},
     "fsdp split": {"zero_stage": 3, "tensor": 2, "sequence_parallel": True},
     "fsdp in stages": {"zero_stage": 3, "pipeline": 2, "micro_batch": 2},

@@ -18,7 +18,7 @@ from search_spaces.specification.error_messages import schema_faults, stray_bool
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.template import one_line, origin_lines
 from search_spaces.specification.trainer_configs import tables
-from search_spaces.specification.trainer_configs.document import read_document
+from search_spaces.specification.trainer_configs.document import read_document, tree_of
 
 _WIDTH = 96
 _NAME, _BATCH, _RANKS = "model.name", "train.global_batch", "cluster.workers"
@@ -126,7 +126,7 @@ def convert(source: str) -> Conversion:
 
 
 def _joined(values: Mapping[str, Any], folder: Path, entries: _Entries) -> dict[str, Any]:
-    """Joins values that lie in two places: DeepSpeed's file, and a model's name and flavor."""
+    """Joins values that lie in two places: DeepSpeed's file, and forms of torchtitan's keys."""
     joined = dict(values)
     for name in (values[key] for key in _LINKS if isinstance(values.get(key), str)):
         found = [path for path in (Path(name), folder / name) if is_file(path)]
@@ -137,6 +137,8 @@ def _joined(values: Mapping[str, Any], folder: Path, entries: _Entries) -> dict[
         joined |= {f"deepspeed.{key}": value for key, value in linked.items()}
     if {"model.name", "model.flavor"} <= joined.keys():
         joined["model"] = f"{joined.pop('model.name')}-{joined.pop('model.flavor')}"
+    if "activation_checkpoint" in joined:
+        joined["activation_checkpoint.mode"] = joined.pop("activation_checkpoint")
     return joined
 
 
@@ -206,7 +208,7 @@ def _join_warmup(entries: _Entries) -> None:
 
 def _refused(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the keys whose values a specification cannot have, with the reason."""
-    tree = _tree({_NAME: "gpt2", _BATCH: 1} | dict(values))
+    tree = tree_of({_NAME: "gpt2", _BATCH: 1} | dict(values))
     faults = [*stray_booleans(tree)]
     try:
         SweepSpec.model_validate(tree)
@@ -220,12 +222,3 @@ def _refused(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, problem or str(about[0])
 
 
-def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *parents, name = key.split(".")
-        below = tree
-        for parent in parents:
-            below = below.setdefault(parent, {})
-        below[name] = value
-    return tree

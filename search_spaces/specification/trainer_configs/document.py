@@ -68,6 +68,18 @@ def flattened(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
+def tree_of(values: Mapping[str, Any]) -> Values:
+    """Returns values by dotted key as nested mappings: the inverse of `flattened`."""
+    tree: Values = {}
+    for key, value in values.items():
+        *parents, name = key.split(".")
+        below = tree
+        for parent in parents:
+            below = below.setdefault(parent, {})
+        below[name] = value
+    return tree
+
+
 def trainer_of(values: Mapping[str, Any]) -> Trainer | None:
     """Returns the trainer that owns most of the keys; None for no keys of any, or our own."""
     if any(key.partition(".")[0] in _OWN for key in values):
@@ -147,7 +159,12 @@ def _set(config: Values, target: ast.expr, value: Any) -> None:
 
 
 def _value(node: ast.expr) -> Any:
-    """Returns a literal, the keywords of a call, its first argument, or the text of the code."""
+    """Returns a literal, the keywords of a call, its first argument, or the text of the code.
+
+    A call without either is its class, such as FullAC of `FullAC.Config()`.
+    """
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        return ast.unparse(node.func).removesuffix(".Config")
     if isinstance(node, ast.Call) and not node.args:
         return {keyword.arg or "**": _value(keyword.value) for keyword in node.keywords}
     node = node.args[0] if isinstance(node, ast.Call) else node

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ from search_spaces.presets.catalogue import preset_names
 Taken = Mapping[str, Any] | str  # keys of a specification, or the reason against a key
 AUTO = "auto, so that something else decides"
 NO_PRESET = "no preset has this shape"
+HF_OPTIMIZERS = {  # values of `optim`
+    "adamw_fused": "adamw_torch_fused",
+    "adamw_foreach": "adamw_torch",
+    "adamw_8bit": "adamw_bnb_8bit",
+}
 _NO_VALUE = "Plimsoll has no such value"
 _SHARED = ("hf", "fsdp", "reasons")
 
@@ -27,6 +33,8 @@ class Trainer:
 
     name: str
     own: tuple[str, ...]
+    writes: tuple[str, ...]
+    fixed: Mapping[str, Any]
     takes: Mapping[str, Any]
     defaults: Mapping[str, Any]
     always: Mapping[str, Any]
@@ -50,6 +58,8 @@ def trainers() -> Mapping[str, Trainer]:
         name: Trainer(
             name=name,
             own=tuple(table["own"]),
+            writes=tuple(chain(*table.get("writes", ()))),
+            fixed=table.get("fixed", {}),
             takes={
                 key: entry
                 for part in (table, *(_tables()[like] for like in table.get("like", ())), table)
@@ -75,9 +85,9 @@ def take(trainer: Trainer, key: str, value: Any) -> Taken:
     """Returns what becomes of a key and its value."""
     if value == "auto":
         return AUTO
-    if value is None or value in ("", [], {}):
-        return "not set"
     entry = trainer.meaning(key)
+    if (value is None or value in ("", [], {})) and "none" not in (entry or ""):
+        return "not set"
     if isinstance(entry, dict):
         entry = entry.get(str(value).lower(), entry.get("*", _NO_VALUE))
     if isinstance(entry, dict):
@@ -92,6 +102,40 @@ def take(trainer: Trainer, key: str, value: Any) -> Taken:
         return _NO_VALUE
 
 
+def write(trainer: Trainer, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys that a file of the trainer needs to be taken as these values: see `take`.
+
+    Args:
+        trainer: Its `writes` are the keys.
+        values: Values by key of a specification; what is missing or None is not written.
+    """
+    keys = {key: _word(trainer.meaning(key), values) for key in trainer.writes}
+    return {**{key: word for key, word in keys.items() if word is not None}, **trainer.fixed}
+
+
+def _word(entry: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(entry, str):
+        word = _WORDS[entry](values) if entry.startswith("=") else values.get(entry)
+        return list(word) if isinstance(word, tuple) else word
+    meanings = {word: meaning for word, meaning in entry.items() if isinstance(meaning, dict)}
+    fitting = [
+        (len(meaning), word)
+        for word, meaning in meanings.items()
+        if word != "*" and meaning and all(values.get(key) == meaning[key] for key in meaning)
+    ]
+    if fitting:
+        return _value(max(fitting, key=lambda one: one[0])[1])
+    other = entry.get("*")
+    if isinstance(other, str) and (word := _word(other, values)) is not None:
+        return word
+    off = [word for word, meaning in meanings.items() if not meaning or word == "false"]
+    return _value(off[0]) if off else None
+
+
+def _value(word: str) -> Any:
+    return yaml.safe_load(word) if word in ("true", "false") or word[:1].isdigit() else word
+
+
 def reason_against(key: str) -> str:
     """Returns the reason against a key of no table."""
     for reason, pattern in _tables()["reasons"].items():
@@ -102,6 +146,9 @@ def reason_against(key: str) -> str:
 
 def _optimizer(value: Any) -> Taken:
     name = str(value).lower()
+    for knob, word in HF_OPTIMIZERS.items():
+        if name == word:
+            return {"train.optimizer": "adamw", "baseline.optimizer": knob}
     if "8bit" in name and "adam" in name:
         return {"train.optimizer": "adamw", "baseline.optimizer": "adamw_8bit"}
     if name == "adafactor":
@@ -156,6 +203,21 @@ def _preset(value: Any) -> Taken:
     return {"model.name": found[0]} if found else NO_PRESET
 
 
+def _fsdp_words(values: Mapping[str, Any]) -> str | None:
+    if not (stage := values.get("baseline.zero_stage")):
+        return None
+    offload = " offload" if values.get("baseline.offload_parameters") == "cpu" else ""
+    return f"{'full_shard' if stage == 3 else 'shard_grad_op'} auto_wrap{offload}"
+
+
+_WORDS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {  # the inverse of `_FUNCTIONS`
+    "=optimizer": lambda values: HF_OPTIMIZERS[values["baseline.optimizer"]],
+    "=fsdp": _fsdp_words,
+    "=preset": lambda values: f"./assets/hf/{values['model.name']}",
+    "=modules": lambda values: values.get("train.lora.target_modules"),
+    "=saved_modules": lambda values: values.get("train.lora.modules_to_save") or None,
+    "=lora_rank": lambda values: values.get("train.lora.rank"),
+}
 _FUNCTIONS: Mapping[str, Callable[[Any], Taken]] = {
     "=optimizer": _optimizer,
     "=modules": _modules,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from orchestrator.cli.export import FORMAT_NAMES
 from orchestrator.export.formats import FORMATS
+from search_spaces.settings.trainers import trainer_table
+from search_spaces.specification.schema import TrainerName
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_sync import swept
 from tests.workers.values import LLAMA
@@ -50,7 +52,7 @@ def test_what_cannot_be_exported_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    swept()
+    swept(model=LLAMA)
     before = sorted(tmp_path.rglob("*"))
 
     code, told = command(capsys, "export", *options)
@@ -61,4 +63,4 @@ def test_what_cannot_be_exported_is_one_sentence(
 
 
 def test_the_names_in_help_are_those_of_the_formats() -> None:
-    assert tuple(FORMATS) == FORMAT_NAMES
+    assert ("own", *FORMATS) == ("own", *trainer_table()) == get_args(TrainerName)

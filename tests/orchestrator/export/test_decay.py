@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from orchestrator.export.hf_trainer import decay_refusals
+from search_spaces.settings.trainer_refusals import decay_refusals
 from tests.orchestrator.export.folders import STEPS, run_folder, taken_of
 from tests.workers.test_decay import TOLERANCE, plain_losses_with_the_longest, spec_with
 from tests.workers.values import a_plan

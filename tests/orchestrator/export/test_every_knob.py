@@ -13,23 +13,30 @@ from functools import cache
 import pytest
 
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.expressed_knobs import ExpressedKnobs
-from orchestrator.export.formats import FORMATS, Format, choose_format
+from orchestrator.export.formats import FORMATS, choose_format
 from orchestrator.export.scripts import quotable_title
 from search_spaces.errors import UserError
 from search_spaces.knobs.search_defaults import implementations
 from search_spaces.plan import CHOICES, Plan
+from search_spaces.settings.expressed_knobs import ExpressedKnobs
+from search_spaces.settings.trainers import Trainer, trainer_table
+from search_spaces.specification.schema import ModelSpec
 from tests.orchestrator.export.folders import source_of
 from tests.search_spaces.knob_pairs import KNOB_NAMES, Pair, Planted, context_of, pairs_of, plan_of
+
+TRAINERS = trainer_table()
+# a model that all trainers have
+SPEC = context_of("ddp").spec.model_copy(update={"model": ModelSpec(name="llama-3-8b")})
+MODEL = replace(context_of("ddp").model, task="causal-lm")
 
 
 @cache
 def exported(name: str, plan: Plan, base: str) -> Bundle | str:
     """Returns the export of a plan without its title, or the sentence that refuses it."""
     context = context_of(base)
-    source = source_of(plan, context.spec, context.model, context.cluster.device)
+    source = source_of(plan, SPEC, MODEL, context.cluster.device)
     try:
-        bundle = FORMATS[choose_format(name, source.record)].export(source)
+        bundle = FORMATS[choose_format(name, source)](source)
     except UserError as refused:
         return str(refused)
     title = quotable_title(source)  # it names every knob, and sets none
@@ -43,7 +50,7 @@ def settings_of(bundle: Bundle) -> tuple[object, ...]:
 
 
 def declaration(name: str, plan: Plan) -> ExpressedKnobs | None:
-    return next((each for each in FORMATS[name].expressed if each.engine == plan.engine), None)
+    return next((each for each in TRAINERS[name].expressed if each.engine == plan.engine), None)
 
 
 def fault_of(name: str, pair: Pair) -> str | None:
@@ -89,7 +96,7 @@ def test_a_knob_changes_the_export_or_is_refused(knob: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_is_tried_with_every_knob_that_it_declares(name: str) -> None:
-    for knobs in FORMATS[name].expressed:
+    for knobs in TRAINERS[name].expressed:
         untried = [
             knob
             for knob in sorted(knobs.declared)
@@ -103,11 +110,11 @@ def _compares(name: str, pair: Pair) -> bool:
     return not any(isinstance(exported(name, plan, pair.base), str) for plan in pair.plans)
 
 
-def undeclared(plan_type: type[Plan], formats: Mapping[str, Format]) -> list[str]:
+def undeclared(plan_type: type[Plan], trainers: Mapping[str, Trainer]) -> list[str]:
     """Returns a sentence for each knob of which no format says anything."""
     declared = {
         knob
-        for each in formats.values()
+        for each in trainers.values()
         for knobs in each.expressed
         for knob in (*knobs.declared, *(limit.knob for limit in knobs.limits))
     }
@@ -121,25 +128,24 @@ def undeclared(plan_type: type[Plan], formats: Mapping[str, Format]) -> list[str
 
 
 def test_every_knob_is_declared() -> None:
-    assert not (found := undeclared(Plan, FORMATS)), "\n".join(found)
+    assert not (found := undeclared(Plan, TRAINERS)), "\n".join(found)
 
 
 def test_a_new_knob_without_an_export_is_found() -> None:
-    found = undeclared(Planted, FORMATS)[-1]
+    found = undeclared(Planted, TRAINERS)[-1]
 
     assert found.startswith("static_graph: no export format declares it. Add it to `written`")
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_new_knob_without_an_export_is_refused_off_its_default(name: str) -> None:
-    for engine, stage in (("torch", 0), ("deepspeed", 2)):
+    for engine, stage in (("torch", 3), ("deepspeed", 2)):
         knobs = plan_of(engine=engine, zero_stage=stage).as_dict()
         if declaration(name, plan_of(**knobs)) is None:
             continue
-        context = context_of("ddp")
-        record = source_of(Planted(**knobs), context.spec, context.model).record
+        source = source_of(Planted(**knobs), SPEC, MODEL, "cuda")
 
-        assert choose_format(name, record) == name
-        record = replace(record, plan=Planted(**knobs, static_graph=True))
+        assert choose_format(name, source) == name
+        record = replace(source.record, plan=Planted(**knobs, static_graph=True))
         with pytest.raises(UserError, match=f"^{name} cannot express .*: static_graph is true; no"):
-            choose_format(name, record)
+            choose_format(name, replace(source, record=record))

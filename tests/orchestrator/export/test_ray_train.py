@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from orchestrator.export.bundle import write_bundle
-from orchestrator.export.formats import FORMATS, export_bundle
+from orchestrator.export.formats import export_bundle
 from orchestrator.export.verify import environment_of
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
+from search_spaces.settings.trainers import trainer_table
 from tests.orchestrator.export.folders import CLIP, ROOT, STEPS, run_folder, taken_of
 from tests.rigs.ray_head import ray_head
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
@@ -110,13 +111,13 @@ def telling(script: Path) -> None:
 
 
 def test_what_its_engine_cannot_say_is_refused() -> None:
-    ray_train = FORMATS["ray-train"]
-    (split,) = ray_train.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
+    torch, deepspeed = trainer_table()["ray-train"].expressed
+    (split,) = deepspeed.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
 
     assert "tensor is 2" in split
-    for engine in ("torch", "deepspeed"):
-        half = a_plan(engine=engine, zero_stage=3, precision="fp16")
-        assert not list(ray_train.refusals(half))
+    for knobs in (torch, deepspeed):
+        half = a_plan(engine=knobs.engine, zero_stage=3, precision="fp16")
+        assert not list(knobs.refusals(half))
 
 
 def test_on_several_hosts_the_folder_has_to_be_there(tmp_path: Path) -> None:

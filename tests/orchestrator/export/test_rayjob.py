@@ -74,6 +74,20 @@ def test_the_api_server_takes_the_job(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", TAKEN)
+def test_kubeflow_takes_a_trainjob_of_the_plan(case: str) -> None:
+    bundle, plan = export_bundle(TAKEN[case], "trainjob"), TAKEN[case].plan
+    job = yaml.safe_load(bundle.files["trainjob.yaml"])
+    nodes, ranks = (job["spec"]["trainer"][key] for key in ("numNodes", "numProcPerNode"))
+
+    assert list(crd_check.complaints(job)) == []
+    assert nodes * ranks == plan.world_size
+    assert bundle.files["train.py"].count("deepspeed.initialize") == (plan.engine == "deepspeed")
+    (mounts,) = yaml.safe_load(bundle.files["kustomization.yaml"])["configMapGenerator"]
+    assert f"configMap:\n{' ' * 30}name: {mounts['name']}\n" in bundle.files["trainjob.yaml"]
+    assert {*bundle.files} - {*mounts["files"]} == {"trainjob.yaml", "kustomization.yaml"}
+
+
+@pytest.mark.parametrize("case", TAKEN)
 def test_what_kustomize_makes_of_the_folder_keeps_to_the_rules_of_k8s(
     case: str, tmp_path: Path
 ) -> None:

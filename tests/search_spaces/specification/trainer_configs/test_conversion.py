@@ -114,8 +114,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         AXOLOTL,
         {"train.global_batch": 8, "train.sequence_length": 8192, "train.method": "lora"}
         | {"train.lora.rank": 16, "train.lora.target_modules": ("q_proj", "v_proj")}
-        | {"baseline.batching": "packed", "baseline.optimizer": "adamw_8bit"},
-        "load_in_8bit",
+        | {"baseline.batching": "packed", "baseline.optimizer": "adamw_8bit"}
+        | {"train.lora.base": "int8"},
+        "liger_rope",
     ),
     "LLaMA-Factory": (
         LLAMA_FACTORY,

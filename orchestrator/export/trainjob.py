@@ -1,0 +1,42 @@
+"""Export for Kubeflow's Trainer: a TrainJob that starts the script by torchrun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.export import deepspeed, torchrun
+from orchestrator.export.bundle import Bundle
+from orchestrator.export.rayjob import COMMAND, KUSTOMIZATION, job_caveats, job_words
+from orchestrator.export.scripts import render_template
+from orchestrator.export.source import ExportSource
+
+_JOB = "trainjob.yaml"
+_CHECKED = (
+    "This job was checked against Kubeflow's definition of a TrainJob (Trainer 2.3), but it was not"
+    " tried on a Kubernetes cluster. Its runtime is `torch-distributed`."
+)
+
+
+def export(source: ExportSource) -> Bundle:
+    """Returns the script of the plan's engine, the job, and what mounts the script in its pods."""
+    engine = deepspeed if source.plan.engine == "deepspeed" else torchrun
+    bundle: Bundle = engine.export(source)
+    words = job_words(source, bundle.files) | {"resource": _JOB, "environment": bundle.environment}
+    manifests = {
+        _JOB: render_template("trainjob.yaml.jinja", **words),
+        KUSTOMIZATION: render_template("kustomization.yaml.jinja", **words),
+    }
+    return replace(
+        bundle,
+        format="trainjob",
+        files=manifests | dict(bundle.files),
+        command=COMMAND,
+        environment=(),  # of the pods, in the job
+        caveats=(
+            *bundle.caveats,
+            _CHECKED,
+            *job_caveats(source, f"`spec.trainer.image` in {_JOB}"),
+        ),
+        local=False,
+        carries=False,
+    )

@@ -1,0 +1,100 @@
+"""Reasons why a trainer cannot train a plan that are no matter of a single knob."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from search_spaces.facts import ModelFacts
+from search_spaces.plan import Plan
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import TrainSpec
+
+TITAN_MODELS = {  # presets that torchtitan 0.3 has, with its package and flavor
+    "llama-3-8b": ("llama3", "8B"),
+    "llama-3-70b": ("llama3", "70B"),
+    "llama-3.1-405b": ("llama3", "405B"),
+    "llama-3.2-1b": ("llama3", "1B"),
+    "llama-3.2-3b": ("llama3", "3B"),
+    "qwen3-8b": ("qwen3", "8B"),
+    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
+    "gpt-oss-20b": ("gpt_oss", "20b"),
+}
+
+
+def fsdp2_refusals(plan: Plan) -> Iterator[str]:
+    """Yields the knobs that Accelerate, and Trainer with it, do not support with FSDP2."""
+    sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
+    if sharded and plan.optimizer == "adamw_8bit":
+        yield "optimizer is adamw_8bit, which does not support FSDP2's shards"
+    if sharded and plan.precision == "fp16":
+        yield "precision is fp16 with FSDP2, for which torch keeps a loss scale per rank"
+
+
+def accelerate_refusals(
+    plan: Plan, _: SweepSpec, __: ModelFacts | None, device: str
+) -> Iterator[str]:
+    """Yields the reasons why Accelerate would not train a plan, or another one on a CPU.
+
+    Source:
+        accelerate/accelerator.py (1.15): `native_amp` stays False for fp16 on the CPU;
+        accelerate/state.py: FSDP is for ranks with an accelerator.
+    """
+    yield from fsdp2_refusals(plan)
+    if device == "cpu" and plan.engine == "torch" and plan.zero_stage:
+        yield f"zero_stage is {plan.zero_stage}: on a CPU accelerate silently replaces FSDP by DDP"
+    if device == "cpu" and plan.engine == "torch" and plan.precision == "fp16":
+        yield "precision is fp16: on a CPU accelerate silently trains in fp32"
+
+
+def hf_refusals(plan: Plan, spec: SweepSpec, model: ModelFacts, device: str) -> Iterator[str]:
+    """Yields the reasons why our script with Trainer cannot train a plan."""
+    yield from accelerate_refusals(plan, spec, model, device)
+    if model.vocab_size is None:
+        yield (
+            f"{model.name} makes its own batches, and the script for Trainer has Plimsoll's data"
+        )
+    yield from decay_refusals(plan, spec.train, stock=False)
+
+
+def decay_refusals(plan: Plan, train: TrainSpec, *, stock: bool) -> Iterator[str]:
+    """Yields why other weights would decay than did when the plan was measured.
+
+    Args:
+        plan: The plan.
+        train: Says which weights decay.
+        stock: The Trainer is the stock one, not the script's.
+    """
+    if not train.weight_decay:
+        return
+    by_deepspeed = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
+    if train.decay == "stock" and by_deepspeed:
+        yield "train.decay is stock: with an offloaded optimizer DeepSpeed's own decays all weights"
+    if train.decay == "all" and stock and not by_deepspeed:
+        yield (
+            "train.decay is all, and the stock Trainer leaves biases and norms without decay:"
+            " measure with train.decay: stock, or take the script of `plimsoll export --format"
+            " hf-trainer`"
+        )
+
+
+def file_refusals(plan: Plan, spec: SweepSpec, model: ModelFacts, device: str) -> Iterator[str]:
+    """Yields the reasons why trainers on top of Trainer cannot train a plan from their file."""
+    yield from accelerate_refusals(plan, spec, model, device)
+    yield from decay_refusals(plan, spec.train, stock=True)
+    if model.task != "causal-lm":
+        yield f"{model.name} is no causal language model by a name that transformers loads"
+
+
+def titan_refusals(plan: Plan, spec: SweepSpec, _: ModelFacts, device: str) -> Iterator[str]:
+    """Yields the reasons why torchtitan 0.3 cannot train a plan."""
+    train = spec.train
+    if spec.model.name not in TITAN_MODELS or spec.model.config:
+        yield f"the model is none of torchtitan's, unchanged: {', '.join(TITAN_MODELS)}"
+    if device == "cpu":
+        yield "torchtitan trains on GPUs"
+    if train.method == "lora":
+        yield "train.method is lora, and torchtitan trains all weights"
+    if train.weight_decay and train.decay == "stock":
+        yield "train.decay is stock, and torchtitan decays all weights"
+    if plan.zero_stage == 0 and plan.data > 1:
+        yield f"zero_stage is 0 on {plan.data} data ranks, and torchtitan shards in place of DDP"
