@@ -58,7 +58,7 @@ def knob_effects(record: Record, other: Plan, context: ForecastContext) -> tuple
     """
     found = {
         (effect.change.knob, effect.change.other_value): effect
-        for effect in single_changes(record, context.state.records, context)
+        for effect in single_changes(record, context.state.by_plan, context)
     }
     return tuple(
         found.get((change.knob, change.other_value)) or KnobEffect(change=change)
@@ -78,7 +78,7 @@ def single_changes(
 
     Args:
         record: The record of the plan.
-        records: The study's records.
+        records: The study's records: the first of each plan, with its pooled speed.
         context: Forecasts of plans that were not measured; None leaves those plans out.
     """
     plan = record.plan

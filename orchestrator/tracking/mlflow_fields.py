@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.objective import (
     Objective,
-    best,
     outcome_counts,
+    ranked,
     record_of,
     score,
     speedup,
     throughput,
 )
+from orchestrator.core.reasons import ChecksMachine, Remeasures
 from orchestrator.core.records import Record, forecast_errors
+from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from orchestrator.report import labels
 from orchestrator.report.reasons import reason_words
 from orchestrator.report.sweep_text import best_sentence
 from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
-from search_spaces.plan import DEFAULTS
+from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.specification.schema import GIB, SweepSpec
 from search_spaces.trial import Conditions, Costs, Diverged, Measured, MemoryReading, OutOfMemory
 
@@ -80,9 +83,33 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
 
 
 def trial_name(record: Record, state: SweepState) -> str:
-    """Returns the name of the run: the plan, without knobs that all plans share."""
+    """Returns the name of the run: its role, and the plan without knobs that all plans share."""
     words = labels.plan_words(record.plan, omit=labels.fixed_knobs(state.space))
-    return f"{'validation: ' if record.validation else ''}{words}"
+    best = state.best if state.ended else None
+    match record.reason:
+        case _ if record.validation:
+            role = "validation"
+        case Remeasures(trial=first) | ChecksMachine(trial=first):
+            role = f"repeat of {first}"
+        case _ if best is not None and best.number == record.number:
+            role = "best"
+        case _:
+            role = "baseline" if record.plan == state.space.baseline else ""
+    return f"{role}: {words}" if role else words
+
+
+def final_metrics(state: SweepState) -> dict[int, dict[str, float]]:
+    """Returns by trial number what the end of a sweep says of each feasible plan.
+
+    `rank` is 1 for the best plan; `pooled_samples_per_second` is by all measurements of the plan.
+    """
+    best = [] if state.best is None else [state.best]
+    others = ranked(state.by_plan, state.objective)
+    plans = {record.number: record for record in (*best, *state.ties, *others)}
+    return {
+        number: {"rank": at, "pooled_samples_per_second": rounded(throughput(record))}
+        for at, (number, record) in enumerate(plans.items(), start=1)
+    }
 
 
 def trial_status(record: Record) -> str:
@@ -101,6 +128,7 @@ def trial_metrics(record: Record, objective: Objective) -> dict[str, float]:
     match outcome:
         case Measured():
             metrics |= _measured(outcome)
+            metrics["joules_per_token"] = joules_per_token(outcome, record.plan)
             if (priced := objective.value(record, "samples_per_price")) is not None:
                 metrics["samples_per_price"] = priced.value
         case OutOfMemory():
@@ -156,6 +184,12 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
         "forecast_speed_error": error.speed if error else None,
         "forecast_memory_error": error.memory if error else None,
     }
+
+
+def joules_per_token(outcome: Measured, plan: Plan) -> float | None:
+    """Returns the energy of all devices per token [J], if each draws as much as that of rank 0."""
+    watts = outcome.conditions.device_power_watts
+    return watts and watts * plan.world_size / outcome.tokens_per_second
 
 
 def _measured(outcome: Measured) -> Mapping[str, float | None]:
@@ -240,7 +274,7 @@ def _gib(size_bytes: int | None) -> float | None:
 def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
     """Returns tags that distinguish validations from trials, with a validation's result."""
     if not record.validation:
-        return {"kind": "trial"}
+        return {"kind": "repeat" if is_repeat(record) else "trial"}
     return {
         "kind": "validation",
         "validation_of": str(record.number),
@@ -286,21 +320,23 @@ def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, s
 
 def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
     """Returns the metrics of the sweep after its first `ended` trials."""
-    records = state.records[:ended]
+    if ended < len(state.records):
+        state = replace(state, records=state.records[:ended], validations=())
+    records = state.records
     outcomes = outcome_counts(records)
     metrics = {
         "trials": float(ended),
         "trials_measured": float(outcomes.get("measured", 0)),
         "trials_out_of_memory": float(outcomes.get("out_of_memory", 0)),
     }
-    incumbent = best(records, state.objective)
+    incumbent = state.best
     if incumbent is not None:
         metrics |= {
             "best_samples_per_second": throughput(incumbent),
             "best_objective": score(incumbent, state.objective),
             "best_trial": float(incumbent.number),
         }
-    if gain := speedup(incumbent, record_of(records, state.space.baseline)):
+    if gain := speedup(incumbent, record_of(state.by_plan, state.space.baseline)):
         metrics |= {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
     return {name: rounded(value) for name, value in metrics.items()}
 
