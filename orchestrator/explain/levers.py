@@ -6,25 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.core.objective import quotient, record_of
-from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext, complete_plan
 from orchestrator.explain.effects import Change, changes
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured
 
+_Speed = tuple[Estimate, int | None]  # of a plan, and its trial; None if it is forecast
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One change on the path from the baseline to the best plan.
+    """One change on the path from the baseline to the best plan, `other_value` to `value`.
 
     Attributes:
-        changes: The knobs that change, `other_value` to `value`; several if no plan with one of
-            them is measured, or forecast to fit.
-        samples_per_second: Speed of the plan with this change and those before.
-        trial: Trial of that plan; None if its speed is forecast.
+        changes: Several if no plan with one of them is measured, or forecast to fit.
+        samples_per_second: Speed with this change and those before; forecast without a `trial`.
         ratio: That speed over the speed before. The ratios of a path multiply to its speed-up.
-        measured: True if both were measured.
+        measured: True if both speeds were measured.
     """
 
     changes: tuple[Change, ...]
@@ -34,59 +33,43 @@ class Lever:
     measured: bool
 
 
-def levers(state: SweepState, context: ForecastContext | None) -> tuple[Lever, ...]:
-    """Returns the changes that lead from the baseline to the best plan, the largest gain first.
+def levers(state: SweepState, context: ForecastContext | None) -> Iterator[Lever]:
+    """Yields the changes that lead from the baseline to the best plan.
 
-    Each plan is followed by a measured one if there is any, or else by one that is forecast to fit;
-    of several by the fastest. Without a context, all are measured.
+    Each plan is followed by the fastest that was measured, or else by the fastest that is forecast
+    to fit. Without a context, all are measured.
     """
     plan, best = state.space.baseline, state.best
     before = _speed(plan, state, context)
-    if best is None or before is None:
-        return ()
-    path = []
-    while plan != best.plan:
-        speeds = {
-            near: speed
-            for near in _steps(plan, best.plan, state)
-            if (speed := _speed(near, state, context)) is not None
-        }
-        following = max(speeds, key=lambda near: _preference(speeds[near]), default=best.plan)
-        speed = speeds.get(following) or _speed(best.plan, state, context)
-        assert speed is not None
-        path.append(
-            Lever(
-                changes=changes(following, plan),
-                samples_per_second=speed[0],
-                trial=speed[1],
-                ratio=quotient(speed[0], before[0]),
-                measured=before[1] is not None and speed[1] is not None,
-            )
+    while best is not None and before is not None and plan != best.plan:
+        speeds = {near: _speed(near, state, context) for near in _steps(plan, best.plan, state)}
+        known = {near: speed for near, speed in speeds.items() if speed is not None}
+        following = max(
+            known, key=lambda near: (known[near][1] is not None, known[near][0].value), default=None
         )
-        plan, before = following, speed
-    return tuple(path)
-
-
-_Speed = tuple[Estimate, int | None]  # of a plan, and its trial; None if it is forecast
-
-
-def _preference(speed: _Speed) -> tuple[bool, float]:
-    return speed[1] is not None, speed[0].value
+        speed = known[following] if following else (_speed(best.plan, state, context) or before)
+        yield Lever(
+            changes=changes(following or best.plan, plan),
+            samples_per_second=speed[0],
+            trial=speed[1],
+            ratio=quotient(speed[0], before[0]),
+            measured=before[1] is not None and speed[1] is not None,
+        )
+        plan, before = following or best.plan, speed
 
 
 def _steps(plan: Plan, best: Plan, state: SweepState) -> Iterator[Plan]:
     """Yields the plans with one more knob at its value in the best plan."""
     ahead = changes(best, plan)
-    for change in ahead:
-        values = {change.knob: change.value}
-        near = complete_plan(values, plan, dict(state.space.domains), plan.global_batch)
+    for one in ahead:
+        domains = dict(state.space.domains)
+        near = complete_plan({one.knob: one.value}, plan, domains, plan.global_batch)
         if isinstance(near, Plan) and (left := len(changes(best, near))) < len(ahead):
             yield near if left else best
 
 
 def _speed(plan: Plan, state: SweepState, context: ForecastContext | None) -> _Speed | None:
-    tried: Record | None = record_of(state.by_plan, plan)
-    if tried is not None:
+    if (tried := record_of(state.by_plan, plan)) is not None:
         outcome = tried.outcome
         return (outcome.samples_per_second, tried.number) if isinstance(outcome, Measured) else None
     row = None if context is None else context.expected(plan)

@@ -83,7 +83,7 @@ def _comparison(
         measured=measured,
         equal=any(record.plan == plan for record in state.ties),
         knob_effects=() if context is None else knob_effects(best, plan, context),
-        levers=levers(state, context),
+        levers=tuple(levers(state, context)),
         phases=_phases(best, tried),
         terms=terms,
     )

@@ -96,7 +96,7 @@ def _best(state: SweepState, context: ForecastContext | None) -> Iterator[Sectio
     if effects := single_changes(best, state.by_plan, context):
         title = "Effect of each knob: the best plan over plans that differ in it alone"
         yield Section(title=title, blocks=(sweep_tables.effects_table(effects),))
-    if len(path := levers(state, context)) > 1:
+    if len(path := tuple(levers(state, context))) > 1:
         title = "What just happened: from the baseline to the best plan, one change at a time"
         note = "each plan has the changes above it too; the gains multiply to the speed-up"
         yield Section(title=title, blocks=(sweep_tables.levers_table(path), note))
