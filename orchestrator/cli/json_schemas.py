@@ -104,8 +104,7 @@ class _Converted(GenerateJsonSchema):
         if kind in get_args(Outcome):
             fields, more = {"kind": fields["kind"]}, {"detail": str}
         elif kind is ForecastRow:
-            hints = get_type_hints(PlanForecast)
-            more = {name: hints[name] for name in FORECAST}
+            more = {name: get_type_hints(PlanForecast)[name] for name in FORECAST}
             del fields["forecast"]
         elif kind is Understanding:
             more = {"rows": list[_Strings]}

@@ -8,7 +8,6 @@ from orchestrator.core.objective import quotient, record_of, speedup
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
-from orchestrator.explain.effects import KnobEffect, knob_effects
 from orchestrator.explain.levers import Lever, levers
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured, Outcome
@@ -35,7 +34,6 @@ class BaselineComparison:
     ratio: Estimate | None
     measured: bool
     equal: bool
-    knob_effects: tuple[KnobEffect, ...]
     levers: tuple[Lever, ...]
     phases: Seconds
     terms: Seconds
@@ -82,7 +80,6 @@ def _comparison(
         ratio=ratio,
         measured=measured,
         equal=any(record.plan == plan for record in state.ties),
-        knob_effects=() if context is None else knob_effects(best, plan, context),
         levers=tuple(levers(state, context)),
         phases=_phases(best, tried),
         terms=terms,

@@ -98,8 +98,7 @@ def _best(state: SweepState, context: ForecastContext | None) -> Iterator[Sectio
         yield Section(title=title, blocks=(sweep_tables.effects_table(effects),))
     if len(path := tuple(levers(state, context))) > 1:
         title = "What just happened: from the baseline to the best plan, one change at a time"
-        note = "each plan has the changes above it too; the gains multiply to the speed-up"
-        yield Section(title=title, blocks=(sweep_tables.levers_table(path), note))
+        yield Section(title=title, blocks=sweep_tables.levers_blocks(path))
     yield Section(
         title="Peak memory of the best plan",
         chart="memory",

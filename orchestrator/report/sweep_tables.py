@@ -289,7 +289,7 @@ def effects_table(effects: Sequence[KnobEffect]) -> Table:
     )
 
 
-def levers_table(path: Sequence[Lever]) -> Table:
+def levers_blocks(path: Sequence[Lever]) -> tuple[Table, str]:
     """Lists the changes from the baseline to the best plan, with what each gave."""
     rows = []
     for lever in path:
@@ -297,7 +297,8 @@ def levers_table(path: Sequence[Lever]) -> Table:
         source += "" if lever.measured or lever.trial is None else " over a forecast"
         gain = "-" if lever.ratio is None else ratio_words(lever.ratio)
         rows.append((change_words(lever.changes), spread(lever.samples_per_second), gain, source))
-    return Table(titles=("change", "#samples/s", "#gain", "source"), rows=tuple(rows))
+    note = "each plan has the changes above it too; the gains multiply to the speed-up"
+    return Table(titles=("change", "#samples/s", "#gain", "source"), rows=tuple(rows)), note
 
 
 def change_words(changes: Sequence[Change]) -> str:

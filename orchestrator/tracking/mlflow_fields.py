@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.objective import (
@@ -25,9 +25,17 @@ from orchestrator.report.reasons import reason_words
 from orchestrator.report.sweep_text import best_sentence
 from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
-from search_spaces.plan import DEFAULTS, Plan
+from search_spaces.plan import DEFAULTS
 from search_spaces.specification.schema import GIB, SweepSpec
-from search_spaces.trial import Conditions, Costs, Diverged, Measured, MemoryReading, OutOfMemory
+from search_spaces.trial import (
+    Conditions,
+    Costs,
+    Diverged,
+    Estimate,
+    Measured,
+    MemoryReading,
+    OutOfMemory,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 MAX_TAG = 5000  # characters that every store accepts
 _RENAMED = {"data": "data_ranks"}  # next to a loss and a dataset, `data` would be ambiguous
 _MOST_FILES = 200  # names in a dataset; a store accepts 64 KiB
+_COSTS = ("build_seconds", "steps_seconds", "compile_seconds")
 _SOURCE = {"mlflow.source.name": "plimsoll"}
 
 
@@ -85,16 +94,13 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
 def trial_name(record: Record, state: SweepState) -> str:
     """Returns the name of the run: its role, and the plan without knobs that all plans share."""
     words = labels.plan_words(record.plan, omit=labels.fixed_knobs(state.space))
-    best = state.best if state.ended else None
-    match record.reason:
-        case _ if record.validation:
-            role = "validation"
-        case Remeasures(trial=first) | ChecksMachine(trial=first):
-            role = f"repeat of {first}"
-        case _ if best is not None and best.number == record.number:
-            role = "best"
-        case _:
-            role = "baseline" if record.plan == state.space.baseline else ""
+    role = "baseline" if record.plan == state.space.baseline else ""
+    if state.ended and state.best and state.best.number == record.number:
+        role = "best"
+    if record.validation:
+        role = "validation"
+    elif isinstance(record.reason, Remeasures | ChecksMachine):
+        role = f"repeat of {record.reason.trial}"
     return f"{role}: {words}" if role else words
 
 
@@ -103,9 +109,8 @@ def final_metrics(state: SweepState) -> dict[int, dict[str, float]]:
 
     `rank` is 1 for the best plan; `pooled_samples_per_second` is by all measurements of the plan.
     """
-    best = [] if state.best is None else [state.best]
-    others = ranked(state.by_plan, state.objective)
-    plans = {record.number: record for record in (*best, *state.ties, *others)}
+    order = (state.best, *state.ties, *ranked(state.by_plan, state.objective))
+    plans = {record.number: record for record in order if record is not None}
     return {
         number: {"rank": at, "pooled_samples_per_second": rounded(throughput(record))}
         for at, (number, record) in enumerate(plans.items(), start=1)
@@ -128,7 +133,9 @@ def trial_metrics(record: Record, objective: Objective) -> dict[str, float]:
     match outcome:
         case Measured():
             metrics |= _measured(outcome)
-            metrics["joules_per_token"] = joules_per_token(outcome, record.plan)
+            if watts := outcome.conditions.device_power_watts:  # of rank 0, taken for each
+                joules = watts * record.plan.world_size / outcome.tokens_per_second
+                metrics["joules_per_token"] = joules
             if (priced := objective.value(record, "samples_per_price")) is not None:
                 metrics["samples_per_price"] = priced.value
         case OutOfMemory():
@@ -173,11 +180,8 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
     forecast, error = record.forecast, forecast_errors(record.forecast, record.outcome)
     if forecast is None:
         return {}
-    rate = forecast.samples_per_second
     return {
-        "forecast_samples_per_second": rate.value,
-        "forecast_samples_per_second_low": rate.low,
-        "forecast_samples_per_second_high": rate.high,
+        **_interval("forecast_samples_per_second", forecast.samples_per_second),
         "forecast_peak_memory_gib": forecast.peak_bytes.value / GIB,
         "forecast_fits": forecast.fits,
         "forecast_learned_from": forecast.calibration_trials,
@@ -186,31 +190,21 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
     }
 
 
-def joules_per_token(outcome: Measured, plan: Plan) -> float | None:
-    """Returns the energy of all devices per token [J], if each draws as much as that of rank 0."""
-    watts = outcome.conditions.device_power_watts
-    return watts and watts * plan.world_size / outcome.tokens_per_second
+def _interval(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def _measured(outcome: Measured) -> Mapping[str, float | None]:
-    rate, step, phases = outcome.samples_per_second, outcome.step_seconds, outcome.phases
     ceiling = outcome.ceiling
     return {
-        "samples_per_second": rate.value,
-        "samples_per_second_low": rate.low,
-        "samples_per_second_high": rate.high,
+        **_interval("samples_per_second", outcome.samples_per_second),
         "tokens_per_second": outcome.tokens_per_second,
         "mfu": outcome.mfu,
         "paper_mfu": outcome.paper_mfu,
         "ceiling_tera_flops": None if ceiling is None else ceiling.flops_per_second / 1e12,
         "ceiling_measured": None if ceiling is None else float(ceiling.measured),
-        "step_seconds": step.value,
-        "step_seconds_low": step.low,
-        "step_seconds_high": step.high,
-        "data_seconds": phases.data,
-        "forward_seconds": phases.forward,
-        "backward_seconds": phases.backward,
-        "optimizer_seconds": phases.optimizer,
+        **_interval("step_seconds", outcome.step_seconds),
+        **{f"{name}_seconds": value for name, value in asdict(outcome.phases).items()},
         "tera_flops_per_step": outcome.flops_per_step and outcome.flops_per_step / 1e12,
         "warmup_steps": outcome.warmup_steps,
         "measured_steps": outcome.measured_steps,
@@ -221,7 +215,7 @@ def _measured(outcome: Measured) -> Mapping[str, float | None]:
 
 
 def _memory(memory: MemoryReading) -> Mapping[str, float | None]:
-    parts = memory.anatomy
+    parts = asdict(memory.anatomy)
     return {
         "peak_memory_gib": _gib(memory.peak_bytes),
         "memory_limit_gib": _gib(memory.limit_bytes),
@@ -230,12 +224,8 @@ def _memory(memory: MemoryReading) -> Mapping[str, float | None]:
         "reserved_share": memory.reserved_share,
         "allocator_retries": float(memory.allocator_retries),
         "allocated_gib": _gib(memory.allocated_bytes),
-        "weights_gib": _gib(parts.weights),
-        "gradients_gib": _gib(parts.gradients),
-        "optimizer_states_gib": _gib(parts.optimizer_states),
-        "activations_gib": _gib(parts.activations),
-        "fragmentation_gib": _gib(parts.fragmentation),
-        "outside_allocator_gib": _gib(parts.outside),
+        "outside_allocator_gib": _gib(parts.pop("outside")),
+        **{f"{name}_gib": _gib(size) for name, size in parts.items()},
     }
 
 
@@ -255,9 +245,7 @@ def _costs(costs: Costs | None) -> Mapping[str, float | None]:
     if costs is None:
         return {}
     return {
-        "build_seconds": costs.build_seconds,
-        "steps_seconds": costs.steps_seconds,
-        "compile_seconds": costs.compile_seconds,
+        **{name: getattr(costs, name) for name in _COSTS},
         "worker_seconds": costs.total_seconds,
         "residual_gib": _gib(costs.residual_bytes),
     }
@@ -337,7 +325,7 @@ def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
             "best_trial": float(incumbent.number),
         }
     if gain := speedup(incumbent, record_of(state.by_plan, state.space.baseline)):
-        metrics |= {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
+        metrics |= _interval("speedup", gain)
     return {name: rounded(value) for name, value in metrics.items()}
 
 
@@ -394,17 +382,13 @@ def code_tags(code: CodeVersion | None) -> dict[str, str]:
 def dataset_input(data: DataProfile) -> DatasetInput:
     """Returns the dataset of a run, for the column `Dataset` of MLflow's page."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
-    from mlflow.types import ColSpec, DataType, Schema
-    from mlflow.types.schema import Array
 
     source_type, source = _source(data)
-    columns = Schema([ColSpec(Array(DataType.integer), "input_ids")])
     dataset = Dataset(
         name=data.name,
         digest=data.digest,
         source_type=source_type,
         source=json.dumps(source),
-        schema=json.dumps({"mlflow_colspec": columns.to_dict()}),
         profile=json.dumps(_profile(data)),
     )
     return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])

@@ -52,13 +52,14 @@ _DATASET = {"attributes.`Dataset`": 230}  # the last column: the same in most sw
 _SECTION = "plimsoll-charts"
 
 
-def view_state(fixed: Collection[str] = (), *, lossy: bool = False, ranked: bool = False) -> str:
-    """Returns the value of `VIEW_TAG` as JSON: fastest runs first, with columns to compare.
+def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
+    """Returns the value of `VIEW_TAG` as JSON: best plans first, with columns to compare.
+
+    Until the end of the sweep ranks them, the newest runs come first.
 
     Args:
         fixed: Knobs with one value in the whole study, which are not shown.
         lossy: True if plans may change the numerics.
-        ranked: True to put the best plan first: the fastest run may be a lucky one.
     """
     params = {name: width for name, width in _PARAMS.items() if name not in fixed}
     widths = {
@@ -70,8 +71,8 @@ def view_state(fixed: Collection[str] = (), *, lossy: bool = False, ranked: bool
     section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 1, "cardHeight": 400}
     return json.dumps(
         {
-            "orderByKey": f"metrics.`{'rank' if ranked else 'samples_per_second'}`",
-            "orderByAsc": ranked,
+            "orderByKey": "metrics.`rank`",
+            "orderByAsc": True,
             "selectedColumns": list(widths),
             "columnOrder": ["attributes.`Run Name`", *widths],
             "columnWidths": {"attributes.`Run Name`": 330, **widths},

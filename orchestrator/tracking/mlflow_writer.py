@@ -13,7 +13,6 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
 
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from orchestrator.report.labels import fixed_knobs, may_be_lossy
 from orchestrator.tracking import mlflow_artifacts, mlflow_fields
@@ -43,7 +42,7 @@ def find_experiment(client: MlflowClient, state: SweepState) -> str:
         MissingExtraError: If its artifacts are in S3 and boto3 is not installed.
     """
     name = experiment_name(state.spec, state.study)
-    view = _view(state)
+    view = view_state(fixed_knobs(state.space), lossy=may_be_lossy(state.space, state.spec))
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         experiment_id = client.create_experiment(
@@ -59,11 +58,6 @@ def find_experiment(client: MlflowClient, state: SweepState) -> str:
     if VIEW_TAG not in experiment.tags:  # another program created the experiment
         client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view)
     return str(experiment.experiment_id)
-
-
-def _view(state: SweepState, *, ranked: bool = False) -> str:
-    lossy = may_be_lossy(state.space, state.spec)
-    return view_state(fixed_knobs(state.space), lossy=lossy, ranked=ranked)
 
 
 @final
@@ -145,11 +139,10 @@ class StudyWriter:
             name, old = mlflow_fields.trial_name(record, state), run.info.run_name
             if name != old and (name.startswith(_BEST) or old.startswith(_BEST)):
                 self._client.update_run(run.info.run_id, name=name)
-            values = {} if is_repeat(record) else ranks.get(record.number, {})
+            values = ranks.get(record.number, {})
             if any(run.data.metrics.get(key) != value for key, value in values.items()):
                 metrics = [Metric(key, one, _ms(record.ended_at), 0) for key, one in values.items()]
                 self._client.log_batch(run.info.run_id, metrics=metrics)
-        self._client.set_experiment_tag(self._experiment, VIEW_TAG, _view(state, ranked=True))
 
     def _find_parent(self, records: Iterable[Record]) -> str:
         """Returns the run that contains a trial of the study, or else a run without trials.
