@@ -24,6 +24,6 @@ def test_commands_and_links_for_agents_exist(name: str) -> None:
     assert len(commands) >= 8
     for words in (shlex.split(inline or block) for inline, block in commands):
         command = group.commands[words[0]]  # type: ignore[attr-defined]
-        command.make_context(words[0], words[1:], resilient_parsing=False)
+        command.make_context(words[0], words[1:])
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (ROOT / link).exists(), link

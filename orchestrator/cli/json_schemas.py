@@ -49,8 +49,7 @@ _RESULTS: dict[str, Any] = {
     "check": _values(
         "Check", specification=str, study=str, understood=Understanding, model=_Object, ranks=int,
         ranks_assumed=bool, legal_plans=int, ruled_out=dict[str, int], baseline=Plan,
-        searched=dict[str, list[Any]], effective_specification=_Object,
-    ),
+        searched=dict[str, list[Any]], effective_specification=_Object),
     "plan": PlanningReport,
     "report": _values(
         "Report", study=str, understood=Understanding | None, model=str, objective=str,
@@ -58,24 +57,19 @@ _RESULTS: dict[str, Any] = {
         untried_at_most_ratio=float | None, answer=_Trial | None, validation=ValidationState,
         equal_trials=list[int], outcomes=dict[str, int], trials=list[_Trial],
         other_fingerprints=_Object | None,
-        validations=list[_values("Validation", **_TRIAL, failure=str | None)],
-    ),
+        validations=list[_values("Validation", **_TRIAL, failure=str | None)]),
     "explain": BestExplanation | TrialExplanation | UntriedExplanation,
     "trial": Outcome,
     "export": _values(
         "Export", study=str, trial=int, format=str, folder=str, files=_Strings, command=str,
-        environment=dict[str, str], left_to_you=_Strings,
-    ),
+        environment=dict[str, str], left_to_you=_Strings),
     "verify": _values("Verify", folder=str, verified=bool, findings=list[Finding]),
     "retry": _values("Retry", study=str, trials=list[int]),
     "sync": _values("Sync", study=str, store=str, trials=int, validations=int, added=int),
-    "models": list[_values(
-        "Model", name=str, parameters=int, active_parameters=int, blocks=int, task=str,
-        architecture=str,
-    )],
+    "models": list[_values("Model", name=str, parameters=int, active_parameters=int, blocks=int,
+                           task=str, architecture=str)],
     "doctor": _values(
-        "Doctor", system=_Object, cuda_devices=_Strings, packages=_Object, features=list[Feature]
-    ),
+        "Doctor", system=_Object, cuda_devices=_Strings, packages=_Object, features=list[Feature]),
     "probe": _values("Probe", file=str, device=_Object),
 }  # fmt: skip
 KINDS = tuple(_RESULTS)
@@ -84,12 +78,12 @@ KINDS = tuple(_RESULTS)
 def document_schema(kind: str, version: int) -> dict[str, Any]:
     """Returns the schema of a kind of document, one of `KINDS`; releases may add fields to it."""
     generator = GenerateJsonSchema if kind == "trial" else _Converted
-    adapter = TypeAdapter[Any](_RESULTS[kind])
-    result = adapter.json_schema(mode="serialization", schema_generator=generator)
-    definitions = result.pop("$defs", {})
+    result = TypeAdapter(_RESULTS[kind]).json_schema(
+        mode="serialization", schema_generator=generator
+    )
     properties = {"kind": {"const": kind}, "version": {"const": version}, "result": result}
     outer = {"type": "object", "properties": properties, "required": [*properties]}
-    return {"$schema": DRAFT, **outer, "$defs": definitions}
+    return {"$schema": DRAFT, **outer, "$defs": result.pop("$defs", {})}
 
 
 class _Converted(GenerateJsonSchema):

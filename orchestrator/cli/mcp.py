@@ -24,8 +24,7 @@ def mcp(
 
     server = MCPServer("plimsoll", log_level="WARNING")
     for tool in (check, plan, status, report, explain, *([tune] if allow_tune else [])):
-        reads = ToolAnnotations(read_only_hint=tool is not tune)
-        server.add_tool(tool, annotations=reads, structured_output=False)
+        server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=tool is not tune))
     server.run()
 
 

@@ -22,8 +22,7 @@ class Lever:
     Attributes:
         changes: Several if no plan with one of them is measured, or forecast to fit.
         samples_per_second: Speed with this change and those before; forecast without a `trial`.
-        ratio: That speed over the speed before. The ratios of a path multiply to its speed-up.
-        measured: True if both speeds were measured.
+        ratio: That speed over the one before (`measured` if both were); all multiply to the total.
     """
 
     changes: tuple[Change, ...]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MAX_TAG = 5000  # characters that every store accepts
 _RENAMED = {"data": "data_ranks"}  # next to a loss and a dataset, `data` would be ambiguous
 _MOST_FILES = 200  # names in a dataset; a store accepts 64 KiB
-_COSTS = ("build_seconds", "steps_seconds", "compile_seconds")
+_SAME_NAMES = ("tokens_per_second", "mfu", "paper_mfu", "warmup_steps", "measured_steps")
 _SOURCE = {"mlflow.source.name": "plimsoll"}
 
 
@@ -105,10 +105,7 @@ def trial_name(record: Record, state: SweepState) -> str:
 
 
 def final_metrics(state: SweepState) -> dict[int, dict[str, float]]:
-    """Returns by trial number what the end of a sweep says of each feasible plan.
-
-    `rank` is 1 for the best plan; `pooled_samples_per_second` is by all measurements of the plan.
-    """
+    """Returns by trial the rank of each feasible plan (1: best), and its speed by all trials."""
     order = (state.best, *state.ties, *ranked(state.by_plan, state.objective))
     plans = {record.number: record for record in order if record is not None}
     return {
@@ -198,16 +195,12 @@ def _measured(outcome: Measured) -> Mapping[str, float | None]:
     ceiling = outcome.ceiling
     return {
         **_interval("samples_per_second", outcome.samples_per_second),
-        "tokens_per_second": outcome.tokens_per_second,
-        "mfu": outcome.mfu,
-        "paper_mfu": outcome.paper_mfu,
+        **{name: getattr(outcome, name) for name in _SAME_NAMES},
         "ceiling_tera_flops": None if ceiling is None else ceiling.flops_per_second / 1e12,
         "ceiling_measured": None if ceiling is None else float(ceiling.measured),
         **_interval("step_seconds", outcome.step_seconds),
         **{f"{name}_seconds": value for name, value in asdict(outcome.phases).items()},
         "tera_flops_per_step": outcome.flops_per_step and outcome.flops_per_step / 1e12,
-        "warmup_steps": outcome.warmup_steps,
-        "measured_steps": outcome.measured_steps,
         **_memory(outcome.memory),
         **_conditions(outcome.conditions),
         **_costs(outcome.costs),
@@ -230,25 +223,17 @@ def _memory(memory: MemoryReading) -> Mapping[str, float | None]:
 
 
 def _conditions(conditions: Conditions) -> Mapping[str, float | None]:
-    return {
-        "host_cpu_percent": conditions.host_cpu_percent,
-        "host_memory_percent": conditions.host_memory_percent,
-        "device_utilisation_percent": conditions.device_utilisation_percent,
-        "device_power_watts": conditions.device_power_watts,
-        "device_clock_mhz": conditions.device_clock_mhz,
-        "device_memory_gib": _gib(conditions.device_memory_bytes),
-        "throttled": float(bool(conditions.throttled)),
-    }
+    values = asdict(conditions)
+    size, throttled = values.pop("device_memory_bytes"), values.pop("throttled")
+    return {**values, "device_memory_gib": _gib(size), "throttled": float(bool(throttled))}
 
 
 def _costs(costs: Costs | None) -> Mapping[str, float | None]:
     if costs is None:
         return {}
-    return {
-        **{name: getattr(costs, name) for name in _COSTS},
-        "worker_seconds": costs.total_seconds,
-        "residual_gib": _gib(costs.residual_bytes),
-    }
+    values = asdict(costs)
+    total, size = values.pop("total_seconds"), values.pop("residual_bytes")
+    return {**values, "worker_seconds": total, "residual_gib": _gib(size)}
 
 
 def _readable(value: object) -> str:
@@ -310,8 +295,7 @@ def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
     """Returns the metrics of the sweep after its first `ended` trials."""
     if ended < len(state.records):
         state = replace(state, records=state.records[:ended], validations=())
-    records = state.records
-    outcomes = outcome_counts(records)
+    outcomes = outcome_counts(state.records)
     metrics = {
         "trials": float(ended),
         "trials_measured": float(outcomes.get("measured", 0)),

@@ -55,8 +55,6 @@ _SECTION = "plimsoll-charts"
 def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
     """Returns the value of `VIEW_TAG` as JSON: best plans first, with columns to compare.
 
-    Until the end of the sweep ranks them, the newest runs come first.
-
     Args:
         fixed: Knobs with one value in the whole study, which are not shown.
         lossy: True if plans may change the numerics.

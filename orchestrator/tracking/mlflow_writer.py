@@ -133,9 +133,8 @@ class StudyWriter:
         ranks = mlflow_fields.final_metrics(state)
         runs = {run.info.run_id: run for run in self._runs()}
         for record in state.records:
-            run = runs.get(self._runs_by_trial[_identity(record)])
-            if run is None:  # somebody deleted it
-                continue
+            if (run := runs.get(self._runs_by_trial[_identity(record)])) is None:
+                continue  # somebody deleted it
             name, old = mlflow_fields.trial_name(record, state), run.info.run_name
             if name != old and (name.startswith(_BEST) or old.startswith(_BEST)):
                 self._client.update_run(run.info.run_id, name=name)

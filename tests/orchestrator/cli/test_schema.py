@@ -33,9 +33,7 @@ def test_outcomes_of_trials_obey_their_schema(capsys: pytest.CaptureFixture[str]
         jsonschema.validate({**document, "result": {"kind": "measured"}}, schema)
 
 
-def test_an_unknown_kind_is_refused_with_those_that_exist(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = command(capsys, "schema", "--of", "nothing")
 
     assert code == 2

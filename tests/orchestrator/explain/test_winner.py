@@ -78,11 +78,6 @@ def test_one_knob_at_a_time_leads_to_the_best_plan(
     ] == path
     gains = [step.ratio.value for step in steps if step.ratio is not None]
     assert math.prod(gains) == pytest.approx(2.5)
-    assert gains[0] > 1
-    assert [change.value for change in steps[-1].changes if change.knob == "micro_batch"] in (
-        [],
-        [4],
-    )
 
 
 def test_a_baseline_that_was_not_measured_is_forecast() -> None:
