@@ -23,29 +23,29 @@ from search_spaces.trial import Estimate, Outcome, PlanForecast
 from workers.probe.doctor import Feature
 
 _Strings, _Object = list[str], dict[str, Any]
+_many = list.__class_getitem__  # the list of a type that is made here
 
 
 def _values(title: str, /, **types: Any) -> Any:
-    return create_model(title, **{key: (kind, ...) for key, kind in types.items()})
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in types.items()}
+    return create_model(title, **fields)
 
 
-_Forecast = _values(
-    "Forecast", samples_per_second=Estimate, peak_bytes=Estimate, fits_probability=float
-)
-_TRIAL = {
-    "trial": int, "plan": Plan, "plan_words": str, "lossy": str, "outcome": str, "detail": str,
-    "reason": str, "started_at": float, "ended_at": float, "samples_per_second": Estimate | None,
-    "step_seconds": Estimate | None, "tokens_per_second": float | None,
-    "attention_backends": _Strings | None, "peak_bytes": int | None, "wanted_bytes": int | None,
-    "limit_bytes": int | None, "forecast": _Forecast | None,
-}  # fmt: skip
+_Forecast = _values("Forecast", samples_per_second=Estimate, peak_bytes=Estimate,
+                    fits_probability=float)  # fmt: skip
+_TRIAL = {"trial": int, "plan": Plan, "plan_words": str, "lossy": str, "outcome": str,
+    "detail": str, "reason": str, "started_at": float, "ended_at": float,
+    "samples_per_second": Estimate | None, "step_seconds": Estimate | None,
+    "tokens_per_second": float | None, "attention_backends": _Strings | None,
+    "peak_bytes": int | None, "wanted_bytes": int | None, "limit_bytes": int | None,
+    "forecast": _Forecast | None}  # fmt: skip
 _Trial = _values("Trial", **_TRIAL)
 _EXPLANATIONS: dict[Any, dict[str, Any]] = {
     BestExplanation: {"explains": Literal["best"], "best": str},
     TrialExplanation: {"explains": Literal["trial"], "reasons": _Strings},
     UntriedExplanation: {"explains": Literal["untried"], "reasons": _Strings},
 }
-_RESULTS: dict[str, Any] = {
+RESULTS: dict[str, Any] = {
     "check": _values(
         "Check", specification=str, study=str, understood=Understanding, model=_Object, ranks=int,
         ranks_assumed=bool, legal_plans=int, ruled_out=dict[str, int], baseline=Plan,
@@ -55,9 +55,9 @@ _RESULTS: dict[str, Any] = {
         "Report", study=str, understood=Understanding | None, model=str, objective=str,
         memory_limit_bytes=int | None, ended=str | None, untried_plans=int | None,
         untried_at_most_ratio=float | None, answer=_Trial | None, validation=ValidationState,
-        equal_trials=list[int], outcomes=dict[str, int], trials=list[_Trial],
+        equal_trials=list[int], outcomes=dict[str, int], trials=_many(_Trial),
         other_fingerprints=_Object | None,
-        validations=list[_values("Validation", **_TRIAL, failure=str | None)]),
+        validations=_many(_values("Validation", **_TRIAL, failure=str | None))),
     "explain": BestExplanation | TrialExplanation | UntriedExplanation,
     "trial": Outcome,
     "export": _values(
@@ -66,19 +66,18 @@ _RESULTS: dict[str, Any] = {
     "verify": _values("Verify", folder=str, verified=bool, findings=list[Finding]),
     "retry": _values("Retry", study=str, trials=list[int]),
     "sync": _values("Sync", study=str, store=str, trials=int, validations=int, added=int),
-    "models": list[_values("Model", name=str, parameters=int, active_parameters=int, blocks=int,
-                           task=str, architecture=str)],
+    "models": _many(_values("Model", name=str, parameters=int, active_parameters=int, blocks=int,
+                           task=str, architecture=str)),
     "doctor": _values(
         "Doctor", system=_Object, cuda_devices=_Strings, packages=_Object, features=list[Feature]),
     "probe": _values("Probe", file=str, device=_Object),
 }  # fmt: skip
-KINDS = tuple(_RESULTS)
 
 
 def document_schema(kind: str, version: int) -> dict[str, Any]:
-    """Returns the schema of a kind of document, one of `KINDS`; releases may add fields to it."""
+    """Returns the schema of a kind of document, one of `RESULTS`; releases may add fields to it."""
     generator = GenerateJsonSchema if kind == "trial" else _Converted
-    result = TypeAdapter(_RESULTS[kind]).json_schema(
+    result = TypeAdapter(RESULTS[kind]).json_schema(
         mode="serialization", schema_generator=generator
     )
     properties = {"kind": {"const": kind}, "version": {"const": version}, "result": result}
@@ -101,7 +100,7 @@ class _Converted(GenerateJsonSchema):
             more = {name: get_type_hints(PlanForecast)[name] for name in FORECAST}
             del fields["forecast"]
         elif kind is Understanding:
-            more = {"rows": list[_Strings]}
+            more = {"rows": list[list[str]]}
         fields |= {name: self._of(one) for name, one in more.items()}
         return made | {"properties": fields, "required": [*fields]}
 

@@ -24,7 +24,8 @@ def mcp(
 
     server = MCPServer("plimsoll", log_level="WARNING")
     for tool in (check, plan, status, report, explain, *([tune] if allow_tune else [])):
-        server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=tool is not tune))
+        reads = ToolAnnotations(read_only_hint=tool is not tune)
+        server.add_tool(tool, annotations=reads, structured_output=False)
     server.run()
 
 
