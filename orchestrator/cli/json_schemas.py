@@ -45,7 +45,7 @@ _EXPLANATIONS: dict[Any, dict[str, Any]] = {
     TrialExplanation: {"explains": Literal["trial"], "reasons": _Strings},
     UntriedExplanation: {"explains": Literal["untried"], "reasons": _Strings},
 }
-RESULTS: dict[str, Any] = {
+KINDS: dict[str, Any] = {
     "check": _values(
         "Check", specification=str, study=str, understood=Understanding, model=_Object, ranks=int,
         ranks_assumed=bool, legal_plans=int, ruled_out=dict[str, int], baseline=Plan,
@@ -75,11 +75,9 @@ RESULTS: dict[str, Any] = {
 
 
 def document_schema(kind: str, version: int) -> dict[str, Any]:
-    """Returns the schema of a kind of document, one of `RESULTS`; releases may add fields to it."""
+    """Returns the schema of a kind of document, one of `KINDS`; releases may add fields to it."""
     generator = GenerateJsonSchema if kind == "trial" else _Converted
-    result = TypeAdapter(RESULTS[kind]).json_schema(
-        mode="serialization", schema_generator=generator
-    )
+    result = TypeAdapter(KINDS[kind]).json_schema(mode="serialization", schema_generator=generator)
     properties = {"kind": {"const": kind}, "version": {"const": version}, "result": result}
     outer = {"type": "object", "properties": properties, "required": [*properties]}
     return {"$schema": DRAFT, **outer, "$defs": result.pop("$defs", {})}
