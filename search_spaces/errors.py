@@ -144,6 +144,7 @@ OPTIONAL_PACKAGES = (
         module="sqlalchemy", title="SQLAlchemy", extra="ray", serves="the study's storage"
     ),
     OptionalPackage(module="mlflow", title="MLflow", extra="mlflow", serves="tracking, ui, sync"),
+    OptionalPackage(module="mcp", title="MCP", extra="mcp", serves="plimsoll mcp"),
     OptionalPackage(
         module="psycopg", title="psycopg", extra="postgres", serves="PostgreSQL databases"
     ),

@@ -51,6 +51,6 @@ def test_no_input_ends_with_a_traceback_or_not_at_all(
 def test_the_grammar_knows_all_commands_and_keys() -> None:
     commands = {one.callback.__name__ for one in app.registered_commands if one.callback}
 
-    # `sync` and `schema` take nothing that others do not; a `doctor` asks the machine
-    assert commands - set(COMMANDS) == {"sync", "schema", "doctor"}
+    # these take nothing that others do not; a `doctor` asks the machine
+    assert commands - set(COMMANDS) == {"sync", "schema", "mcp", "doctor"}
     assert {"model", "train.global_batch", "cluster.memory_gib", "study.storage"} <= set(KEYS)

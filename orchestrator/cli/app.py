@@ -18,6 +18,7 @@ from orchestrator.cli.exit_codes import exit_code_after, exit_codes_epilog, mach
 from orchestrator.cli.explain import explain
 from orchestrator.cli.export import export
 from orchestrator.cli.init import init
+from orchestrator.cli.mcp import mcp
 from orchestrator.cli.models import models
 from orchestrator.cli.plan import plan
 from orchestrator.cli.report import report
@@ -57,6 +58,7 @@ for command in (
     ui,
     models,
     schema,
+    mcp,
     doctor,
 ):
     app.command()(as_command(command))

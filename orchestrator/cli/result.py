@@ -23,7 +23,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Debug
 from orchestrator.report.terminal import json_without_controls
 
-JSON_VERSION = 3  # of all documents; grows when a field is removed or changes its meaning
+JSON_VERSION = 4  # of all documents; grows when a field is removed or changes its meaning
 _STDOUT, _STDERR = 1, 2
 
 

@@ -50,22 +50,6 @@ def changes(plan: Plan, other: Plan) -> tuple[Change, ...]:
     )
 
 
-def knob_effects(record: Record, other: Plan, context: ForecastContext) -> tuple[KnobEffect, ...]:
-    """Returns the effect of each knob in which a measured plan differs from another plan.
-
-    It is a one-at-a-time ablation: each knob alone is set to its value in the other plan. If
-    several plans do that, a measured one is taken before a forecast one, then the fastest.
-    """
-    found = {
-        (effect.change.knob, effect.change.other_value): effect
-        for effect in single_changes(record, context.state.records, context)
-    }
-    return tuple(
-        found.get((change.knob, change.other_value)) or KnobEffect(change=change)
-        for change in changes(record.plan, other)
-    )
-
-
 def _preference(effect: KnobEffect) -> tuple[bool, bool, float]:
     ratio = float("inf") if effect.ratio is None else effect.ratio.value
     return effect.trial is None, effect.ratio is None, ratio
@@ -78,7 +62,7 @@ def single_changes(
 
     Args:
         record: The record of the plan.
-        records: The study's records.
+        records: The study's records: the first of each plan, with its pooled speed.
         context: Forecasts of plans that were not measured; None leaves those plans out.
     """
     plan = record.plan

@@ -8,7 +8,7 @@ from orchestrator.core.objective import quotient, record_of, speedup
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
-from orchestrator.explain.effects import KnobEffect, knob_effects
+from orchestrator.explain.levers import Lever, levers
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured, Outcome
 
@@ -23,6 +23,7 @@ class BaselineComparison:
         outcome: How its trial ended; None if it was not tried.
         ratio: Speed of the best plan over that of this plan, forecast if `measured` is false.
         equal: True if both are statistically equal.
+        levers: The changes that lead from it to the best plan, with the gain of each.
         phases: Measured seconds of a step.
         terms: Forecast seconds of a step.
     """
@@ -33,7 +34,7 @@ class BaselineComparison:
     ratio: Estimate | None
     measured: bool
     equal: bool
-    knob_effects: tuple[KnobEffect, ...]
+    levers: tuple[Lever, ...]
     phases: Seconds
     terms: Seconds
 
@@ -79,7 +80,7 @@ def _comparison(
         ratio=ratio,
         measured=measured,
         equal=any(record.plan == plan for record in state.ties),
-        knob_effects=() if context is None else knob_effects(best, plan, context),
+        levers=tuple(levers(state, context)),
         phases=_phases(best, tried),
         terms=terms,
     )

@@ -24,7 +24,7 @@ from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, OutOfMemory
 
-_FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by", "host_bytes")
+FORECAST = ("samples_per_second", "step_seconds", "peak_bytes", "fits", "limited_by", "host_bytes")
 
 
 def explanation_document(explanation: Explanation, state: SweepState) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _json(value: Any, spec: SweepSpec | None) -> Any:
 def _forecast_row(row: ForecastRow) -> dict[str, Any]:
     values = _fields(row, None)
     forecast = values.pop("forecast")
-    return values | {name: forecast[name] for name in _FORECAST}
+    return values | {name: forecast[name] for name in FORECAST}
 
 
 def report_document(state: SweepState) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from orchestrator.report.plan_text import (
 )
 from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sections import Code, Document, Section, Table
-from orchestrator.report.sweep_tables import change_words, effects_table
+from orchestrator.report.sweep_tables import change_words, levers_blocks
 from orchestrator.report.sweep_text import best_sentence, lossy_sentence
 from search_spaces.trial import Crashed, Estimate, Outcome, OutOfMemory
 
@@ -230,13 +230,11 @@ def _best_sections(explanation: BestExplanation, state: SweepState) -> Iterator[
         return
     trial = "not run" if baseline.trial is None else f"trial {baseline.trial}"
     plan = labels.labelled_plan(baseline.plan, state.spec)
-    note = "effect: the best plan over the plan that differs in this knob alone"
-    effects = (effects_table(baseline.knob_effects), f"{note}; knobs interact")
     yield Section(
         title=f"Against the baseline: {plan} ({trial})",
         blocks=(
             baseline_sentence(baseline),
-            *(effects if baseline.knob_effects else ()),
+            *levers_blocks(baseline.levers),
             *time_sentences(baseline),
         ),
     )

@@ -10,6 +10,7 @@ from orchestrator.core.objective import outcome_counts
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
 from orchestrator.explain.effects import single_changes
+from orchestrator.explain.levers import levers
 from orchestrator.report import sweep_tables, sweep_text
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.html import render_page
@@ -92,9 +93,12 @@ def _best(state: SweepState, context: ForecastContext | None) -> Iterator[Sectio
     if (front := sweep_tables.front_table(state)) is not None:
         title = "Pareto front: no plan is better than these in every metric"
         yield Section(title=title, blocks=(front,))
-    if effects := single_changes(best, state.records, context):
+    if effects := single_changes(best, state.by_plan, context):
         title = "Effect of each knob: the best plan over plans that differ in it alone"
         yield Section(title=title, blocks=(sweep_tables.effects_table(effects),))
+    if len(path := tuple(levers(state, context))) > 1:
+        title = "What just happened: from the baseline to the best plan, one change at a time"
+        yield Section(title=title, blocks=sweep_tables.levers_blocks(path))
     yield Section(
         title="Peak memory of the best plan",
         chart="memory",

@@ -13,6 +13,7 @@ from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.effects import Change, KnobEffect
+from orchestrator.explain.levers import Lever
 from orchestrator.report import labels
 from orchestrator.report.format import (
     gib,
@@ -286,6 +287,18 @@ def effects_table(effects: Sequence[KnobEffect]) -> Table:
         titles=("the best has", "#effect on speed", "#peak GiB", "source"),
         rows=tuple((change_words([effect.change]), *_effect_cells(effect)) for effect in effects),
     )
+
+
+def levers_blocks(path: Sequence[Lever]) -> tuple[Table, str]:
+    """Lists the changes from the baseline to the best plan, with what each gave."""
+    rows = []
+    for lever in path:
+        source = "forecast" if lever.trial is None else f"trial {lever.trial}"
+        source += "" if lever.measured or lever.trial is None else " over a forecast"
+        gain = "-" if lever.ratio is None else ratio_words(lever.ratio)
+        rows.append((change_words(lever.changes), spread(lever.samples_per_second), gain, source))
+    note = "each plan has the changes above it too; the gains multiply to the speed-up"
+    return Table(titles=("change", "#samples/s", "#gain", "source"), rows=tuple(rows)), note
 
 
 def change_words(changes: Sequence[Change]) -> str:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.objective import (
     Objective,
-    best,
     outcome_counts,
+    ranked,
     record_of,
     score,
     speedup,
     throughput,
 )
+from orchestrator.core.reasons import ChecksMachine, Remeasures
 from orchestrator.core.records import Record, forecast_errors
+from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from orchestrator.report import labels
 from orchestrator.report.reasons import reason_words
@@ -24,7 +27,15 @@ from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.plan import DEFAULTS
 from search_spaces.specification.schema import GIB, SweepSpec
-from search_spaces.trial import Conditions, Costs, Diverged, Measured, MemoryReading, OutOfMemory
+from search_spaces.trial import (
+    Conditions,
+    Costs,
+    Diverged,
+    Estimate,
+    Measured,
+    MemoryReading,
+    OutOfMemory,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -32,6 +43,7 @@ if TYPE_CHECKING:
 MAX_TAG = 5000  # characters that every store accepts
 _RENAMED = {"data": "data_ranks"}  # next to a loss and a dataset, `data` would be ambiguous
 _MOST_FILES = 200  # names in a dataset; a store accepts 64 KiB
+_SAME_NAMES = ("tokens_per_second", "mfu", "paper_mfu", "warmup_steps", "measured_steps")
 _SOURCE = {"mlflow.source.name": "plimsoll"}
 
 
@@ -80,9 +92,26 @@ def trial_tags(record: Record, spec: SweepSpec, study: str) -> dict[str, str]:
 
 
 def trial_name(record: Record, state: SweepState) -> str:
-    """Returns the name of the run: the plan, without knobs that all plans share."""
+    """Returns the name of the run: its role, and the plan without knobs that all plans share."""
     words = labels.plan_words(record.plan, omit=labels.fixed_knobs(state.space))
-    return f"{'validation: ' if record.validation else ''}{words}"
+    role = "baseline" if record.plan == state.space.baseline else ""
+    if state.ended and state.best and state.best.number == record.number:
+        role = "best"
+    if record.validation:
+        role = "validation"
+    elif isinstance(record.reason, Remeasures | ChecksMachine):
+        role = f"repeat of {record.reason.trial}"
+    return f"{role}: {words}" if role else words
+
+
+def final_metrics(state: SweepState) -> dict[int, dict[str, float]]:
+    """Returns by trial the rank of each feasible plan (1: best), and its speed by all trials."""
+    order = (state.best, *state.ties, *ranked(state.by_plan, state.objective))
+    plans = {record.number: record for record in order if record is not None}
+    return {
+        number: {"rank": at, "pooled_samples_per_second": rounded(throughput(record))}
+        for at, (number, record) in enumerate(plans.items(), start=1)
+    }
 
 
 def trial_status(record: Record) -> str:
@@ -101,6 +130,9 @@ def trial_metrics(record: Record, objective: Objective) -> dict[str, float]:
     match outcome:
         case Measured():
             metrics |= _measured(outcome)
+            if watts := outcome.conditions.device_power_watts:  # of rank 0, taken for each
+                joules = watts * record.plan.world_size / outcome.tokens_per_second
+                metrics["joules_per_token"] = joules
             if (priced := objective.value(record, "samples_per_price")) is not None:
                 metrics["samples_per_price"] = priced.value
         case OutOfMemory():
@@ -145,11 +177,8 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
     forecast, error = record.forecast, forecast_errors(record.forecast, record.outcome)
     if forecast is None:
         return {}
-    rate = forecast.samples_per_second
     return {
-        "forecast_samples_per_second": rate.value,
-        "forecast_samples_per_second_low": rate.low,
-        "forecast_samples_per_second_high": rate.high,
+        **_interval("forecast_samples_per_second", forecast.samples_per_second),
         "forecast_peak_memory_gib": forecast.peak_bytes.value / GIB,
         "forecast_fits": forecast.fits,
         "forecast_learned_from": forecast.calibration_trials,
@@ -158,28 +187,20 @@ def _forecast(record: Record) -> Mapping[str, float | None]:
     }
 
 
+def _interval(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
 def _measured(outcome: Measured) -> Mapping[str, float | None]:
-    rate, step, phases = outcome.samples_per_second, outcome.step_seconds, outcome.phases
     ceiling = outcome.ceiling
     return {
-        "samples_per_second": rate.value,
-        "samples_per_second_low": rate.low,
-        "samples_per_second_high": rate.high,
-        "tokens_per_second": outcome.tokens_per_second,
-        "mfu": outcome.mfu,
-        "paper_mfu": outcome.paper_mfu,
+        **_interval("samples_per_second", outcome.samples_per_second),
+        **{name: getattr(outcome, name) for name in _SAME_NAMES},
         "ceiling_tera_flops": None if ceiling is None else ceiling.flops_per_second / 1e12,
         "ceiling_measured": None if ceiling is None else float(ceiling.measured),
-        "step_seconds": step.value,
-        "step_seconds_low": step.low,
-        "step_seconds_high": step.high,
-        "data_seconds": phases.data,
-        "forward_seconds": phases.forward,
-        "backward_seconds": phases.backward,
-        "optimizer_seconds": phases.optimizer,
+        **_interval("step_seconds", outcome.step_seconds),
+        **{f"{name}_seconds": value for name, value in asdict(outcome.phases).items()},
         "tera_flops_per_step": outcome.flops_per_step and outcome.flops_per_step / 1e12,
-        "warmup_steps": outcome.warmup_steps,
-        "measured_steps": outcome.measured_steps,
         **_memory(outcome.memory),
         **_conditions(outcome.conditions),
         **_costs(outcome.costs),
@@ -187,7 +208,7 @@ def _measured(outcome: Measured) -> Mapping[str, float | None]:
 
 
 def _memory(memory: MemoryReading) -> Mapping[str, float | None]:
-    parts = memory.anatomy
+    parts = asdict(memory.anatomy)
     return {
         "peak_memory_gib": _gib(memory.peak_bytes),
         "memory_limit_gib": _gib(memory.limit_bytes),
@@ -196,37 +217,23 @@ def _memory(memory: MemoryReading) -> Mapping[str, float | None]:
         "reserved_share": memory.reserved_share,
         "allocator_retries": float(memory.allocator_retries),
         "allocated_gib": _gib(memory.allocated_bytes),
-        "weights_gib": _gib(parts.weights),
-        "gradients_gib": _gib(parts.gradients),
-        "optimizer_states_gib": _gib(parts.optimizer_states),
-        "activations_gib": _gib(parts.activations),
-        "fragmentation_gib": _gib(parts.fragmentation),
-        "outside_allocator_gib": _gib(parts.outside),
+        "outside_allocator_gib": _gib(parts.pop("outside")),
+        **{f"{name}_gib": _gib(size) for name, size in parts.items()},
     }
 
 
 def _conditions(conditions: Conditions) -> Mapping[str, float | None]:
-    return {
-        "host_cpu_percent": conditions.host_cpu_percent,
-        "host_memory_percent": conditions.host_memory_percent,
-        "device_utilisation_percent": conditions.device_utilisation_percent,
-        "device_power_watts": conditions.device_power_watts,
-        "device_clock_mhz": conditions.device_clock_mhz,
-        "device_memory_gib": _gib(conditions.device_memory_bytes),
-        "throttled": float(bool(conditions.throttled)),
-    }
+    values = asdict(conditions)
+    size, throttled = values.pop("device_memory_bytes"), values.pop("throttled")
+    return {**values, "device_memory_gib": _gib(size), "throttled": float(bool(throttled))}
 
 
 def _costs(costs: Costs | None) -> Mapping[str, float | None]:
     if costs is None:
         return {}
-    return {
-        "build_seconds": costs.build_seconds,
-        "steps_seconds": costs.steps_seconds,
-        "compile_seconds": costs.compile_seconds,
-        "worker_seconds": costs.total_seconds,
-        "residual_gib": _gib(costs.residual_bytes),
-    }
+    values = asdict(costs)
+    total, size = values.pop("total_seconds"), values.pop("residual_bytes")
+    return {**values, "worker_seconds": total, "residual_gib": _gib(size)}
 
 
 def _readable(value: object) -> str:
@@ -240,7 +247,7 @@ def _gib(size_bytes: int | None) -> float | None:
 def validation_tags(record: Record, state: SweepState) -> Mapping[str, str]:
     """Returns tags that distinguish validations from trials, with a validation's result."""
     if not record.validation:
-        return {"kind": "trial"}
+        return {"kind": "repeat" if is_repeat(record) else "trial"}
     return {
         "kind": "validation",
         "validation_of": str(record.number),
@@ -286,22 +293,23 @@ def study_params(spec: SweepSpec, memory_limit_bytes: int | None) -> dict[str, s
 
 def sweep_metrics(state: SweepState, ended: int) -> dict[str, float]:
     """Returns the metrics of the sweep after its first `ended` trials."""
-    records = state.records[:ended]
-    outcomes = outcome_counts(records)
+    if ended < len(state.records):
+        state = replace(state, records=state.records[:ended], validations=())
+    outcomes = outcome_counts(state.records)
     metrics = {
         "trials": float(ended),
         "trials_measured": float(outcomes.get("measured", 0)),
         "trials_out_of_memory": float(outcomes.get("out_of_memory", 0)),
     }
-    incumbent = best(records, state.objective)
+    incumbent = state.best
     if incumbent is not None:
         metrics |= {
             "best_samples_per_second": throughput(incumbent),
             "best_objective": score(incumbent, state.objective),
             "best_trial": float(incumbent.number),
         }
-    if gain := speedup(incumbent, record_of(records, state.space.baseline)):
-        metrics |= {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high}
+    if gain := speedup(incumbent, record_of(state.by_plan, state.space.baseline)):
+        metrics |= _interval("speedup", gain)
     return {name: rounded(value) for name, value in metrics.items()}
 
 
@@ -358,17 +366,13 @@ def code_tags(code: CodeVersion | None) -> dict[str, str]:
 def dataset_input(data: DataProfile) -> DatasetInput:
     """Returns the dataset of a run, for the column `Dataset` of MLflow's page."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
-    from mlflow.types import ColSpec, DataType, Schema
-    from mlflow.types.schema import Array
 
     source_type, source = _source(data)
-    columns = Schema([ColSpec(Array(DataType.integer), "input_ids")])
     dataset = Dataset(
         name=data.name,
         digest=data.digest,
         source_type=source_type,
         source=json.dumps(source),
-        schema=json.dumps({"mlflow_colspec": columns.to_dict()}),
         profile=json.dumps(_profile(data)),
     )
     return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])

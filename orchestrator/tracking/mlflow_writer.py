@@ -30,6 +30,7 @@ from search_spaces.facts import Provenance, provenance_at
 from search_spaces.trial import Fingerprint
 
 _PAGE = 1000
+_BEST = "best: "
 # Number and start [ms] of a trial: trials of another study of the same name differ in their start.
 _Identity = tuple[str, int]
 
@@ -96,7 +97,7 @@ class StudyWriter:
             if _identity(record) not in self._written:
                 self._add_trial(record, state)
                 self._written.add(_identity(record))
-                self._add_progress(state, index)
+                self._add_progress(state, index, record.ended_at)
         for validation in state.validations:
             if _identity(validation) not in self._written:
                 self._add_trial(validation, state)
@@ -112,6 +113,9 @@ class StudyWriter:
     def finish(self, state: SweepState) -> None:
         """Adds the result and ends the sweep's run, as killed if the sweep did not end itself."""
         self.add_missing(state)
+        self._name_and_rank(state)
+        if state.validations:
+            self._add_progress(state, len(state.records) - 1, state.validations[-1].ended_at)
         self._client.set_tag(
             self._parent, "mlflow.note.content", mlflow_artifacts.best_markdown(state)
         )
@@ -123,6 +127,21 @@ class StudyWriter:
         status = "KILLED" if ended is None else "FINISHED"
         end_time = None if ended is None else _ms(ended.at)
         self._client.set_terminated(self._parent, status, end_time=end_time)
+
+    def _name_and_rank(self, state: SweepState) -> None:
+        """Names the best plan's run, and orders the table by what all measurements say."""
+        ranks = mlflow_fields.final_metrics(state)
+        runs = {run.info.run_id: run for run in self._runs()}
+        for record in state.records:
+            if (run := runs.get(self._runs_by_trial[_identity(record)])) is None:
+                continue  # somebody deleted it
+            name, old = mlflow_fields.trial_name(record, state), run.info.run_name
+            if name != old and (name.startswith(_BEST) or old.startswith(_BEST)):
+                self._client.update_run(run.info.run_id, name=name)
+            values = ranks.get(record.number, {})
+            if any(run.data.metrics.get(key) != value for key, value in values.items()):
+                metrics = [Metric(key, one, _ms(record.ended_at), 0) for key, one in values.items()]
+                self._client.log_batch(run.info.run_id, metrics=metrics)
 
     def _find_parent(self, records: Iterable[Record]) -> str:
         """Returns the run that contains a trial of the study, or else a run without trials.
@@ -238,8 +257,8 @@ class StudyWriter:
             if is_duplicate:
                 self._client.delete_run(run.info.run_id)
 
-    def _add_progress(self, state: SweepState, index: int) -> None:
-        time_ms, step = _ms(state.records[index].ended_at), index + 1
+    def _add_progress(self, state: SweepState, index: int, at: float) -> None:
+        time_ms, step = _ms(at), index + 1
         values = mlflow_fields.sweep_metrics(state, step)
         metrics = [Metric(name, value, time_ms, step) for name, value in values.items()]
         self._client.log_batch(self._parent, metrics=metrics)

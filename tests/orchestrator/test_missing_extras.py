@@ -28,6 +28,10 @@ engine_options("postgresql://db/studies")
 from orchestrator.tracking.mlflow_view import Pages, ui_command
 ui_command(spec, Pages(trials="http://127.0.0.1:5000"))
 """,
+    "mcp": """
+from orchestrator.cli.mcp import mcp
+mcp()
+""",
     "boto3": """
 from orchestrator.tracking.mlflow_store import check_artifacts
 check_artifacts("file:///tmp")
@@ -61,6 +65,7 @@ SENTENCES = {
     "sqlalchemy": "SQLAlchemy is not installed; run `pip install 'plimsoll-tune[ray]'`",
     "psycopg": "psycopg is not installed; run `pip install 'plimsoll-tune[postgres]'`",
     "mlflow": "MLflow is not installed; run `pip install 'plimsoll-tune[mlflow]'`",
+    "mcp": "MCP is not installed; run `pip install 'plimsoll-tune[mcp]'`",
     "boto3": "boto3 is not installed; run `pip install 'plimsoll-tune[s3]'`",
     "ray": "Ray is not installed; run `pip install 'plimsoll-tune[ray]'`",
     "peft": "PEFT is not installed; run `pip install 'plimsoll-tune[lora]'`",

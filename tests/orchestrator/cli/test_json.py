@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from orchestrator.cli import main
@@ -22,7 +23,7 @@ TRIED = (
     (a_plan(micro_batch=4, batching="packed"), make_measured(40.0, 0.5)),
     (a_plan(micro_batch=8, batching="packed"), make_oom(1.3)),
 )
-WITHOUT = {"init", "submit", "ui", "schema"}
+WITHOUT = {"init", "submit", "ui", "schema", "mcp"}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,24 @@ def result(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     assert set(document) == {"kind", "version", "result"}
     assert document["kind"] == arguments[0]
     assert document["version"] == JSON_VERSION
+    jsonschema.validate(document, closed(printed_schema(capsys, document["kind"])))
     return document["result"]
+
+
+def printed_schema(capsys: pytest.CaptureFixture[str], kind: str) -> Any:
+    with pytest.raises(SystemExit):
+        main(["schema", "--of", kind])
+    return json.loads(capsys.readouterr().out)
+
+
+def closed(schema: Any) -> Any:
+    """Returns a schema that permits no field that it does not describe."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    ends = {"additionalProperties": False} if "properties" in schema else {}
+    return ends | {key: closed(value) for key, value in schema.items()}
 
 
 def test_every_command_that_has_a_result_takes_it() -> None:
@@ -110,6 +128,10 @@ def test_export(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert (told["trial"], told["format"], told["folder"]) == (0, "torchrun", "out")
     assert set(told["files"]) == {file.name for file in Path("out").iterdir()}
+
+
+def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {"gpt2", "llama-3.2-1b"} <= {model["name"] for model in result(capsys, "models")}
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:

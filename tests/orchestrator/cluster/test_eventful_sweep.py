@@ -257,7 +257,7 @@ def test_mlflow_has_a_run_for_each_trial_and_validation(eventful: Eventful) -> N
     assert experiment is not None
     runs = [run.data for run in client.search_runs([experiment.experiment_id])]
     (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.tags)
-    trials = [run for run in runs if run.tags.get("kind") == "trial"]
+    trials = [run for run in runs if run.tags.get("kind") in ("trial", "repeat")]
     validations = {
         int(run.tags["validation_of"]): run for run in runs if run.tags.get("kind") == "validation"
     }

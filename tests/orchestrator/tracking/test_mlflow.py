@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
 from orchestrator.report.labels import fixed_knobs, plan_words
 from orchestrator.tracking.mlflow_callback import MlflowCallback
@@ -136,7 +137,7 @@ def test_a_measured_trial_has_names_with_units(everything: Logged, folder: Path)
     _, trials, _ = everything
     run = trials[2]
 
-    assert run.info.run_name == "ddp micro 2 x 4 sdpa padded"
+    assert run.info.run_name == "best: ddp micro 2 x 4 sdpa padded"
     assert run.data.params["micro_batch"] == "2"
     assert run.data.params["data_ranks"] == "2"
     assert run.data.params["strategy"] == "ddp"
@@ -362,3 +363,38 @@ def test_every_run_says_user_source_commit_and_data(
             "tokens_per_row": {"16": 30, "17-64": 10},
             "tokenizer": "words.json",
         }
+
+
+def test_repeats_decide_what_comes_first_and_is_named_best(folder: Path) -> None:
+    """Trial 2 was fastest by luck; a resumed sweep finds a better plan, which takes the name."""
+    spec = spec_in(folder, validation={"enabled": True})
+    speeds = (20.0, 40.0, 48.0, 41.0, 30.0)
+    power = replace(make_measured().conditions, device_power_watts=300.0)
+    outcomes = [replace(make_measured(speed), conditions=power) for speed in speeds]
+    trials = list(make_records(make_space(spec), outcomes))
+    for at, first in ((3, 1), (4, 2)):
+        again = Remeasures(trial=first)
+        trials[at] = replace(trials[at], plan=trials[first].plan, reason=again)
+    log(spec, trials, study="repeats")
+    (parent,), runs = runs_of(spec, "repeats")
+    client = client_of(spec)
+    ordered = client.search_runs([parent.info.experiment_id], order_by=["metrics.rank ASC"])
+
+    assert [run.info.run_name.partition(":")[0] for run in runs] == [
+        *("baseline", "best", plan_words(trials[2].plan, omit=fixed_knobs(make_space(spec)))),
+        *("repeat of 1", "repeat of 2"),
+    ]
+    assert [run.data.tags["kind"] for run in runs] == ["trial"] * 3 + ["repeat"] * 2
+    assert ordered[0].data.tags["plimsoll.trial"] == "1"
+    assert ordered[0].data.metrics["pooled_samples_per_second"] == pytest.approx(40.5, rel=1e-2)
+    assert parent.data.metrics["best_samples_per_second"] == pytest.approx(40.5, rel=1e-2)
+    joules = 300 * 2 / outcomes[1].tokens_per_second
+    assert ordered[0].data.metrics["joules_per_token"] == pytest.approx(joules, rel=1e-5)
+
+    better = replace(
+        make_records(make_space(spec), [outcomes[0]] * 6)[5], outcome=make_measured(90.0)
+    )
+    log(spec, [better], before=trials, study="repeats")
+    _, runs = runs_of(spec, "repeats")
+    best = [run.data.tags["plimsoll.trial"] for run in runs if run.info.run_name[:5] == "best:"]
+    assert best == ["5"]
