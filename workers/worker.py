@@ -9,6 +9,7 @@ from typing import Self
 
 import torch
 
+from search_spaces.activity import Activity
 from search_spaces.errors import ClusterError
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import Device
@@ -27,7 +28,7 @@ class Worker:
     """One rank, ready to run trials one after the other.
 
     `announce` receives this rank's outcome before the ranks agree on one, so that it is not
-    lost if they never do.
+    lost if they never do. `watch` receives what the first rank does.
     """
 
     ranks: Ranks
@@ -36,6 +37,7 @@ class Worker:
     meter: Meter
     group: TrialGroup
     announce: Callable[[Outcome], None]
+    watch: Callable[[Activity], None]
 
     @property
     def device_name(self) -> str:
@@ -45,7 +47,12 @@ class Worker:
         return platform.processor() or platform.machine()
 
     @classmethod
-    def start(cls, spec: SweepSpec, announce: Callable[[Outcome], None] = lambda _: None) -> Self:
+    def start(
+        cls,
+        spec: SweepSpec,
+        announce: Callable[[Outcome], None] = lambda _: None,
+        watch: Callable[[Activity], None] = lambda _: None,
+    ) -> Self:
         """Joins the default process group, if there is one, and takes the memory baseline."""
         ranks = Ranks.join(CONTROL_SECONDS)
         device = pick_device(spec.cluster.device, ranks.local_rank)
@@ -59,6 +66,7 @@ class Worker:
             meter=Meter(runtime, spec.memory_limit_bytes),
             group=TrialGroup(ranks, device, keeps_shapes=device.type == "cpu"),
             announce=announce,
+            watch=watch,
         )
 
 

@@ -29,6 +29,7 @@ from orchestrator.core.validation import (
     counts_as_validation,
     failures,
 )
+from search_spaces.activity import Activity
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
@@ -271,3 +272,11 @@ class AbstractCallback(ABC):
     @abstractmethod
     def close(self) -> None:
         """Finishes pending work; called once, after the last event."""
+
+
+class AbstractView(AbstractCallback):
+    """Shows a sweep while it runs, from before it has a state."""
+
+    @abstractmethod
+    def on_activity(self, activity: Activity) -> None:
+        """Shows what the sweep does now; called up to once a second."""

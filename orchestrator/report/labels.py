@@ -13,6 +13,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.core.validation import ValidationFailure
 from orchestrator.report.format import gib, plural, significant, spread
 from orchestrator.report.reasons import difference_words, outcome_sentence
+from search_spaces.activity import Activity, ActivityKind
 from search_spaces.facts import LossDependence, share_words
 from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
@@ -35,6 +36,35 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "optimizer": lambda plan: plan.optimizer.replace("_", " "),
     "compression": lambda plan: f"send {plan.compression}",
 }
+
+
+_ACTIVITY_WORDS: Mapping[ActivityKind, str] = {
+    ActivityKind.READING_MODEL: "reading the model",
+    ActivityKind.COMPILING_OPERATORS: "compiling DeepSpeed's operators, once: a minute or a few",
+    ActivityKind.STARTING_RAY: "starting Ray",
+    ActivityKind.JOINING_RAY: "connecting to the Ray cluster",
+    ActivityKind.STARTING_WORKERS: "starting",
+    ActivityKind.LOADING_WORKERS: "loading libraries, model and data in",
+    ActivityKind.BUILDING: "building",
+    ActivityKind.WARMING_UP: "warming up",
+    ActivityKind.MEASURING: "measuring",
+    ActivityKind.EVALUATING: "evaluating the longest samples, then saving a checkpoint",
+}
+
+
+def activity_words(activity: Activity) -> str:
+    """Describes what a sweep does: "trial 3: measuring, step 7 of at most 50, 31.2 ± 0.9 ..."."""
+    words, count, most = _ACTIVITY_WORDS[activity.kind], activity.count, activity.most
+    if activity.trial is None:
+        if count is None or most is None:
+            return words
+        done = "up" if activity.kind is ActivityKind.STARTING_WORKERS else "ready"
+        return f"{words} {plural(most, 'worker')} ({count} {done})"
+    if count is not None:
+        words += f", step {count} of at most {most}"
+    if activity.samples_per_second is not None:
+        words += f", {spread(activity.samples_per_second)} samples/s"
+    return f"{'validation of ' * activity.validation}trial {activity.trial}: {words}"
 
 
 def outcome_words(outcome: Outcome) -> str:

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch.distributed as dist
@@ -116,6 +117,7 @@ def measure_steps(
     floor_seconds: float = 0.0,
     allocator_retries: Callable[[], int] = lambda: 0,
     noise: Noise | None = None,
+    watch_steps: Callable[[int, Callable[[], Estimate | None]], None] = lambda *_: None,
 ) -> Series | Diverged:
     """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
 
@@ -132,6 +134,8 @@ def measure_steps(
             the objective end it nevertheless.
         allocator_retries: Counts the retries of this rank's allocator so far.
         noise: What is known of the device; None if nothing is.
+        watch_steps: Called by the first rank between windows, with the number of steps so far and
+            a function that estimates the seconds per step; None while it warms up.
 
     Returns:
         The series, or `Diverged` if a loss is not finite.
@@ -156,6 +160,8 @@ def measure_steps(
             if not math.isfinite(loss):
                 return Diverged(step=step, loss="nan" if math.isnan(loss) else "inf", costs=None)
         steps = int(next_steps)
+        if lead:
+            watch_steps(len(losses), partial(_estimate_so_far, windows, noise))
     compiling, regular = _split_by_compilation(windows)
     warmup = len(compiling) + warmup_length([window.seconds for window in regular])
     return Series(
@@ -239,6 +245,12 @@ def next_window(
         return STOP
     typical = statistics.median(window.seconds for window in steady)
     return max(1, min(math.ceil(window_seconds / typical), objective.max_steps - done))
+
+
+def _estimate_so_far(windows: Sequence[Window], noise: Noise) -> Estimate | None:
+    _, regular = _split_by_compilation(windows)
+    steady = regular[warmup_length([window.seconds for window in regular]) :] if regular else ()
+    return _mean_estimate(steady, noise) if len(steady) > 1 else None
 
 
 def _is_beaten(steady: Sequence[Window], incumbent: Estimate, noise: Noise) -> bool:
