@@ -125,7 +125,7 @@ def _title(state: SweepState) -> RenderableType:
 def _rows(
     state: SweepState, now: float, width: int, activity: Activity | None, ready_at: float | None
 ) -> Iterator[tuple[str, RenderableType]]:
-    yield from _running(state, now)
+    yield from _running(state, now, activity, ready_at)
     if activity is not None and state.ended is None:
         yield "", Text(activity_words(activity), "cyan")
     yield from _best(state)
@@ -147,7 +147,9 @@ def _rows(
     yield "outcomes", line
 
 
-def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableType]]:
+def _running(
+    state: SweepState, now: float, activity: Activity | None, ready_at: float | None
+) -> Iterator[tuple[str, RenderableType]]:
     if not state.running:
         idle = stop_words(state.ended.reason) if state.ended else "no trial running"
         yield "now", Text(idle, style="bright_black")
@@ -156,13 +158,33 @@ def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableTyp
     words = labelled_plan(trial.plan, state.spec, omit=fixed_knobs(state.space))
     kind = "validation of trial" if trial.validation else "trial"
     more = f", {plural(len(others), 'more trial')} running" if others else ""
-    yield "now", Text.assemble((f"{kind} {trial.number} ", "bold"), (words, "cyan"), more)
-    elapsed, deadline = now - trial.at, trial.deadline_seconds
+    yield (
+        "now",
+        Text.assemble(
+            (f"{kind} {trial.number}{_place(trial, state)} ", "bold"), (words, "cyan"), more
+        ),
+    )
+    elapsed, deadline = now - max(trial.at, ready_at or 0.0), trial.deadline_seconds
     style = "bold red" if elapsed > deadline else "bright_black"
     time = f"{duration(elapsed)} of at most {duration(deadline)}"
+    if activity is not None and activity.trial is None:
+        time = "waiting for its workers"
     expected = trial.forecast and forecast_words(trial.forecast, trial.reason)
     forecast = f" · forecast {expected}" if expected else ""
     yield "", Text(f"{time}{forecast} · {reason_words(trial.reason)}", style)
+
+
+def _place(trial: events.TrialStarted, state: SweepState) -> str:
+    """Counts a running trial among those of the budget, or a repeat among repeats."""
+    if trial.validation or isinstance(trial.reason, ChecksMachine):
+        return ""
+    if trial.is_repeat:
+        repeats = len(repeats_at_the_end(state.records)) + 1
+        most = max(repeats, state.spec.validation.repeats)
+        return f" [measuring the leaders again, {repeats} of at most {most}]"
+    before = sum(other.number < trial.number for other in state.running)
+    used = progress(state, trial.at)
+    return f" [{used.trials + before + 1} of {used.trials_of}]"
 
 
 def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
@@ -251,7 +273,7 @@ class LiveView(AbstractView):
                 self._console.print(labelled_rows(understood_rows(event.understanding)))
             if words := _resumed_words(state):
                 self._console.print(Text(words))
-        self._state = state
+        self._state, self._activity = state, None
         self._live.start()
 
     def on_activity(self, activity: Activity) -> None:
@@ -346,7 +368,8 @@ def lines(event: events.Event, state: SweepState) -> Iterator[str]:
         case events.TrialStarted(number=number, plan=plan, reason=reason, forecast=forecast):
             expected = f"; forecast {forecast_words(forecast, reason)}" if forecast else ""
             words = labelled_plan(plan, state.spec)
-            yield f"trial {number} starts: {words} ({reason_words(reason)}{expected})"
+            why = f"({reason_words(reason)}{expected})"
+            yield f"trial {number} starts: {words} {why}{_place(event, state)}"
         case events.TrialEnded(record=record) if record.validation:
             yield _validation_ended(record, state)
         case events.TrialEnded(record=record):

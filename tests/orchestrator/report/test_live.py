@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded, TrialStarted
-from orchestrator.core.reasons import SameFailure, Sampled, TrialReason
+from orchestrator.core.reasons import Remeasures, SameFailure, Sampled, TrialReason
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.live import LiveView, PlainView, dashboard, make_view
 from orchestrator.report.live import lines as plain_lines_of
@@ -55,7 +55,7 @@ def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     for part in (
-        "trial 11 ddp micro 4 x 2 ckpt 50 % sdpa packed",
+        "trial 11 [11 of 24] ddp micro 4 x 2 ckpt 50 % sdpa packed",
         "14 s of at most 1 min",
         "proposed by tpe",
         "2.29 x the baseline",
@@ -136,6 +136,15 @@ MEASURING = Activity(
     at=BEGAN + 5,
 )
 MEASURING_WORDS = "trial 11: measuring, step 7 of at most 50, 31.2 ± 0.9 samples/s"
+
+
+def test_a_repeat_is_counted_among_the_repeats() -> None:
+    again = replace(STARTED, reason=Remeasures(trial=0))
+    state = advance(make_state([make_measured(20.0)], make_spec(validation={"repeats": 10})), again)
+
+    assert "trial 11 [measuring the leaders again, 1 of at most 10]" in shown(state, 110)
+    (line,) = plain_lines_of(again, state)
+    assert line.endswith("[measuring the leaders again, 1 of at most 10]")
 
 
 def test_a_view_talks_before_there_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
