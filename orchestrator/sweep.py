@@ -35,7 +35,6 @@ from orchestrator.tracking.mlflow_callback import MlflowCallback, print_to_stder
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import save_spec, study_storage
-from search_spaces.activity import Activity
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import SpecError
@@ -51,7 +50,7 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.safety.redaction import secret_values
 from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Stopped
+from search_spaces.trial import Activity, Stopped
 from workers.models.facts import pinned
 from workers.prepare import prepare_driver
 from workers.probe.operators import compile_operators

@@ -22,9 +22,9 @@ from orchestrator.report.terminal import labelled_rows, render_text
 from orchestrator.report.understood import understood_rows
 from plimsoll.arguments import Model, job_of
 from plimsoll.results import Report, Sweep, printed
-from search_spaces.activity import Activity, ActivityKind
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.errors import require
+from search_spaces.trial import Activity, ActivityKind
 from workers.prepare import prepare_driver
 
 LOGGER = logging.getLogger("plimsoll")

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from search_spaces.activity import Activity, ActivityKind
 from search_spaces.costs.model_work import utilization
 from search_spaces.errors import UserError
 from search_spaces.facts import ModelFacts, with_findings
@@ -23,6 +22,8 @@ from search_spaces.plan import Plan, Precision
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import ObjectiveSpec
 from search_spaces.trial import (
+    Activity,
+    ActivityKind,
     Anatomy,
     Conditions,
     Costs,
@@ -202,8 +203,7 @@ def train_and_measure(
     worker.watch(_activity(request, ActivityKind.BUILDING))
     started = time.perf_counter()
     training, source = _build(request, facts, mesh, worker.device)
-    data_rank = mesh.place.data if mesh else 0
-    group = mesh.group if mesh else None
+    data_rank, group = (mesh.place.data, mesh.group) if mesh else (0, None)
     build_seconds = time.perf_counter() - started
 
     with (

@@ -9,11 +9,10 @@ from typing import Self
 
 import torch
 
-from search_spaces.activity import Activity
 from search_spaces.errors import ClusterError
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import Device
-from search_spaces.trial import Outcome
+from search_spaces.trial import Activity, Outcome
 from workers.measure.host_threads import host_threads, use_threads
 from workers.memory.device_runtime import AbstractDeviceRuntime, runtime_for
 from workers.memory.meter import Meter

@@ -22,10 +22,10 @@ from orchestrator.cli.console import (
 )
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.result import Result, reserved_stdout
-from search_spaces.activity import Activity, ActivityKind
 from search_spaces.errors import UserError, require
 from search_spaces.specification.load import load_spec, study_name, with_budget
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.trial import Activity, ActivityKind
 from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:

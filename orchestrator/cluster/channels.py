@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from orchestrator.core.instructions import Dismiss, Release, Run
-    from search_spaces.activity import Activity
-    from search_spaces.trial import Fingerprint, Outcome, TrialRequest
+    from search_spaces.trial import Activity, Fingerprint, Outcome, TrialRequest
 
 
 AGREE_SECONDS = 20.0  # for the other ranks to end, once one has announced a failure

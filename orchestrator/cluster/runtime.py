@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import socket
 import stat
@@ -21,10 +22,10 @@ from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.cluster.processes import adopting_orphans
 from orchestrator.cluster.ray_private import on_loopback
 from orchestrator.host import end_children, kill_all
-from search_spaces.activity import Activity, ActivityKind
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.trial import Activity, ActivityKind
 
 # Ray reads them when it is imported or started, so they must be in the environment before.
 _SETTINGS = {
@@ -351,7 +352,7 @@ def _lacks_on_worker(ray: Any, device: str) -> tuple[tuple[str, str], ...]:
     """
     task = ray.remote(_lacks).options(num_cpus=1, num_gpus=int(device == "cuda"))
     reference = task.remote(device)
-    import orchestrator.cluster.tune  # noqa: F401  # takes as long as the task
+    importlib.import_module("ray.tune")  # takes as long as the task, and is needed later
 
     try:
         answer: tuple[tuple[str, str], ...] = ray.get(reference, timeout=_PROBE_SECONDS)

@@ -38,9 +38,8 @@ from orchestrator.core.inputs import GroupsEnded, Input, StopRequested
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
 from orchestrator.host import in_notebook, os_error_behind
-from search_spaces.activity import Activity
 from search_spaces.errors import MachineError
-from search_spaces.trial import Stopped
+from search_spaces.trial import Activity, Stopped
 
 if TYPE_CHECKING:
     from orchestrator.controller import Controller

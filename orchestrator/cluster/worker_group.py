@@ -62,9 +62,8 @@ from orchestrator.host import (
     oom_kills,
     package_versions,
 )
-from search_spaces.activity import Activity, ActivityKind
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
+from search_spaces.trial import Activity, ActivityKind, Fingerprint, Outcome, TimedOut, TrialRequest
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = ", line "  # File "...", line 7, in f

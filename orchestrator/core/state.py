@@ -29,11 +29,10 @@ from orchestrator.core.validation import (
     counts_as_validation,
     failures,
 )
-from search_spaces.activity import Activity
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Cancelled, Fingerprint
+from search_spaces.trial import Activity, Cancelled, Fingerprint
 
 if TYPE_CHECKING:
     from search_spaces.space import Space

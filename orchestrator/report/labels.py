@@ -13,7 +13,6 @@ from orchestrator.core.state import SweepState
 from orchestrator.core.validation import ValidationFailure
 from orchestrator.report.format import gib, plural, significant, spread
 from orchestrator.report.reasons import difference_words, outcome_sentence
-from search_spaces.activity import Activity, ActivityKind
 from search_spaces.facts import LossDependence, share_words
 from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
@@ -21,7 +20,7 @@ from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import Metric
-from search_spaces.trial import Measured, Outcome, OutOfMemory, PlanForecast
+from search_spaces.trial import Activity, ActivityKind, Measured, Outcome, OutOfMemory, PlanForecast
 
 METRIC_WORDS: Mapping[Metric, str] = {
     "samples_per_second": "samples/s",

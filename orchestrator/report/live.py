@@ -41,8 +41,7 @@ from orchestrator.report.reasons import note_words, reason_words, stop_words
 from orchestrator.report.sweep_tables import baseline_record, progress, shortcoming
 from orchestrator.report.terminal import SafeConsole, labelled_rows, without_controls
 from orchestrator.report.understood import understood_rows
-from search_spaces.activity import Activity
-from search_spaces.trial import Measured
+from search_spaces.trial import Activity, Measured
 
 _LONGEST_BAR = 60  # characters; a longer bar shows no more
 COLOURS: Mapping[str, str] = MappingProxyType(

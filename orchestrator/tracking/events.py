@@ -25,8 +25,7 @@ from orchestrator.core.objective import memory_limit_of, throughput
 from orchestrator.core.state import AbstractView, SweepState, validation_state
 from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.report.reasons import note_words, reason_words, stop_words
-from search_spaces.activity import Activity
-from search_spaces.trial import Measured, OutOfMemory
+from search_spaces.trial import Activity, Measured, OutOfMemory
 
 VERSION: Final = 3
 Line = dict[str, Any]

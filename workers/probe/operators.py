@@ -13,9 +13,9 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from search_spaces.activity import Activity, ActivityKind
 from search_spaces.errors import missing_extra
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.trial import Activity, ActivityKind
 
 COMPILE_SECONDS = 1200.0  # after which a compilation counts as hung
 

@@ -15,8 +15,7 @@ from orchestrator.core.state import SweepState, advance
 from orchestrator.report.live import LiveView, PlainView, dashboard, make_view
 from orchestrator.report.live import lines as plain_lines_of
 from orchestrator.report.sweep_tables import progress
-from search_spaces.activity import Activity, ActivityKind
-from search_spaces.trial import Estimate
+from search_spaces.trial import Activity, ActivityKind, Estimate
 from tests.orchestrator.records import (
     BEGAN,
     make_plan,

@@ -13,8 +13,7 @@ from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.objective import best
 from orchestrator.core.state import SweepState
 from orchestrator.tracking.events import VERSION, EventStream, line_of, line_of_activity
-from search_spaces.activity import Activity, ActivityKind
-from search_spaces.trial import Measured
+from search_spaces.trial import Activity, ActivityKind, Measured
 from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec, sweep
 from tests.outcomes import every_outcome, make_expectation
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.activity import Activity, ActivityKind
+from search_spaces.trial import Activity, ActivityKind
 from tests.search_spaces.values import a_spec
 from workers.probe.operators import compile_operators
 
