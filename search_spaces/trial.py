@@ -469,22 +469,12 @@ class ActivityKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """An activity of a sweep, for those who watch it; no decision depends on it.
-
-    Attributes:
-        kind: Its kind.
-        trial: Number of the trial; None outside of trials.
-        validation: True in the validation of that trial.
-        count: Workers that are up or ready, or steps of the trial that have run.
-        most: All workers, or the most steps that it will run.
-        samples_per_second: As measured so far; None until it is.
-        at: Seconds since the epoch on the driver's clock; set by the driver.
-    """
+    """An activity of a sweep, for those who watch it; no decision depends on it."""
 
     kind: ActivityKind
-    trial: int | None = None
+    trial: int | None = None  # None outside of trials
     validation: bool = False
-    count: int | None = None
-    most: int | None = None
-    samples_per_second: Estimate | None = None
-    at: float = 0.0
+    count: int | None = None  # workers that are up or ready, or steps of the trial that have run
+    most: int | None = None  # all workers, or the most steps that it will run
+    samples_per_second: Estimate | None = None  # None until it is measured
+    at: float = 0.0  # seconds since the epoch; set by the driver

@@ -37,27 +37,25 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
 }
 
 
-_ACTIVITY_WORDS: Mapping[ActivityKind, str] = {
+_ACTIVITY_WORDS: Mapping[ActivityKind, str] = {  # the others are named in words already
     ActivityKind.READING_MODEL: "reading the model",
     ActivityKind.COMPILING_OPERATORS: "compiling DeepSpeed's operators, once: a minute or a few",
     ActivityKind.STARTING_RAY: "starting Ray",
     ActivityKind.JOINING_RAY: "connecting to the Ray cluster",
     ActivityKind.STARTING_WORKERS: "starting",
     ActivityKind.LOADING_WORKERS: "loading libraries, model and data in",
-    ActivityKind.BUILDING: "building",
-    ActivityKind.WARMING_UP: "warming up",
-    ActivityKind.MEASURING: "measuring",
     ActivityKind.EVALUATING: "evaluating the longest samples, then saving a checkpoint",
 }
 
 
 def activity_words(activity: Activity) -> str:
     """Describes what a sweep does: "trial 3: measuring, step 7 of at most 50, 31.2 ± 0.9 ..."."""
-    words, count, most = _ACTIVITY_WORDS[activity.kind], activity.count, activity.most
+    kind, count, most = activity.kind, activity.count, activity.most
+    words = _ACTIVITY_WORDS.get(kind, kind.value.replace("_", " "))
     if activity.trial is None:
         if count is None or most is None:
             return words
-        done = "up" if activity.kind is ActivityKind.STARTING_WORKERS else "ready"
+        done = "up" if kind is ActivityKind.STARTING_WORKERS else "ready"
         return f"{words} {plural(most, 'worker')} ({count} {done})"
     if count is not None:
         words += f", step {count} of at most {most}"

@@ -299,9 +299,7 @@ class LiveView(AbstractView):
 class PlainView(AbstractView):
     """Log of a sweep: lines with the time since the start, for a stream or a function.
 
-    Args:
-        show: Receives the lines.
-        pause_seconds: Least time between two lines of what trials do.
+    What a trial does has a line every `pause_seconds` at most.
     """
 
     def __init__(

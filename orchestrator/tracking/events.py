@@ -46,16 +46,10 @@ def line_of(event: Event, state: SweepState) -> Line:
 
 def line_of_activity(activity: Activity, study: str) -> Line:
     """Returns the line of what a sweep does now."""
-    return {
-        **header(activity.at, study),
-        "event": "activity",
-        "activity": activity.kind.value,
-        "trial": activity.trial,
-        "validation": activity.validation,
-        "count": activity.count,
-        "most": activity.most,
-        "samples_per_second": activity.samples_per_second and activity.samples_per_second.value,
-    }
+    speed, names = activity.samples_per_second, ("trial", "validation", "count", "most")
+    line = {**header(activity.at, study), "event": "activity", "activity": activity.kind.value}
+    line |= {name: getattr(activity, name) for name in names}
+    return line | {"samples_per_second": speed and speed.value}
 
 
 def to_json(line: Line) -> str:
