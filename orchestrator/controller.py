@@ -264,6 +264,7 @@ class Controller:
             at=end.at,
             regret_bound=self._search.regret_bound(sweep, self._prior()),
             untried=sweep.untried_count,
+            start_seconds=sweep.start_seconds,
         )
         self._study.keep_end(ended)
         return EndWritten(ended=ended, at=self._clock())

@@ -6,8 +6,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from multiprocessing import TimeoutError as NotReady
+from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 
 from orchestrator.cluster.background_trace import BackgroundTrace
@@ -19,7 +22,7 @@ from orchestrator.controller import Controller
 from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import start_notes
 from orchestrator.core.placement import capacity_request, groups_on_head
-from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.core.state import AbstractCallback, AbstractView, SweepState
 from orchestrator.forecast.forecaster import SweepForecasts, TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.journal import FILE, Journal
@@ -47,10 +50,13 @@ from search_spaces.rules.base import RuleContext
 from search_spaces.safety.redaction import secret_values
 from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Stopped
+from search_spaces.trial import Activity, Stopped
 from workers.models.facts import pinned
 from workers.prepare import prepare_driver
 from workers.probe.operators import compile_operators
+
+Preparation = tuple[ModelFacts, DataProfile | None, dict[ClusterFacts, Space]]
+_SOON_SECONDS = 0.5
 
 
 class SweepStopped(KeyboardInterrupt):
@@ -64,12 +70,13 @@ class SweepStopped(KeyboardInterrupt):
 def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback]) -> SweepState:
     """Runs trials on the cluster of a specification until the budget is used up.
 
-    Errors in the input are found before Ray starts. An existing study of the same name resumes.
+    Most errors in the input are found before Ray starts; what takes longer to look at is looked at
+    meanwhile. An existing study of the same name resumes.
 
     Args:
         spec: The specification.
         name: The name of the study.
-        callbacks: Callbacks for events; closed at the end.
+        callbacks: Callbacks for events, closed at the end; views see what happens before as well.
 
     Returns:
         The final state.
@@ -92,16 +99,41 @@ def _prepare_and_run(
     callbacks: Sequence[AbstractCallback],
     termination: Termination,
 ) -> SweepState:
-    spec, model, data = _prepared(spec, name)
-    planned = _planned_space(spec, model)
+    spec, show = _pinned(spec, name), partial(_show, callbacks)
+    with ThreadPool(1) as pool:  # of a daemon: an interrupt does not wait for it
+        preparation = pool.apply_async(_prepared, (spec,))
+        _check(spec, name, preparation, show)
+        return _connect_and_run(spec, name, callbacks, termination, preparation)
+
+
+def _check(
+    spec: SweepSpec,
+    name: str,
+    preparation: AsyncResult[Preparation],
+    show: Callable[[Activity], None],
+) -> None:
+    """Finds what is wrong with study, tracking, and usually the input, before Ray starts."""
     check_study(spec, name, print_to_stderr)
     check_tracking(spec)
     if cluster_address(spec) is None:
-        compile_operators(spec, print_to_stderr)
-    save_spec(spec, name)  # a different job has not replaced it: see `check_study`
-    source = provenance(data, Path.cwd(), at=time.time())
-    with _resources(spec, name, termination) as (lock, connection):
+        compile_operators(spec, show, print_to_stderr)
+    with contextlib.suppress(NotReady):
+        preparation.get(_SOON_SECONDS)
+
+
+def _connect_and_run(
+    spec: SweepSpec,
+    name: str,
+    callbacks: Sequence[AbstractCallback],
+    termination: Termination,
+    preparation: AsyncResult[Preparation],
+) -> SweepState:
+    show = partial(_show, callbacks)
+    with _resources(spec, name, termination, show) as (lock, connection):
         facts, nodes = connection.facts, connection.nodes
+        model, data, planned = preparation.get()
+        source = provenance(data, Path.cwd(), at=time.time())
+        save_spec(spec, name)  # a different job has not replaced it: see `check_study`
         space = planned.get(facts) or sweep_space(spec, model, facts)
         ranks = spec.cluster.ranks_of(facts.slots)
         understanding = Understanding(data=data, model=model, cluster=facts, ranks=ranks)
@@ -113,7 +145,7 @@ def _prepare_and_run(
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
         forecasts = TracedForecasts(spec, model, facts, shipped_calibration(), tracing.poll)
         try:
-            return _run(started, study, nodes, callbacks, forecasts, journal, termination)
+            return _run(started, study, nodes, callbacks, forecasts, journal, termination, show)
         finally:
             tracing.stop()
             for callback in (*reversed(callbacks), journal):
@@ -122,12 +154,12 @@ def _prepare_and_run(
 
 @contextlib.contextmanager
 def _resources(
-    spec: SweepSpec, name: str, termination: Termination
+    spec: SweepSpec, name: str, termination: Termination, show: Callable[[Activity], None]
 ) -> Iterator[tuple[DriverLock, ConnectedCluster]]:
     """Holds the study and the cluster. Signals stop it at any time, even while Ray starts."""
     with contextlib.ExitStack() as study:
         lock = study.enter_context(exclusive_driver(spec, name, print_to_stderr))
-        with connected(spec) as connection:
+        with connected(spec, show) as connection:
             termination.handle()  # Ray has put a handler of its own in its place
             try:
                 yield lock, connection
@@ -135,12 +167,23 @@ def _resources(
                 study.close()  # before Ray ends, which may take long
 
 
-def _prepared(spec: SweepSpec, name: str) -> tuple[SweepSpec, ModelFacts, DataProfile | None]:
-    """Returns the specification with the commit that the study keeps, and its model and data."""
+def _show(callbacks: Sequence[AbstractCallback], activity: Activity) -> None:
+    for callback in callbacks:
+        if isinstance(callback, AbstractView):
+            callback.on_activity(replace(activity, at=time.time()))
+
+
+def _pinned(spec: SweepSpec, name: str) -> SweepSpec:
+    """Returns the specification with the commit that the study keeps."""
     earlier = stored_job(spec, name).get("model", {})
     revision = earlier.get("revision") if earlier.get("name") == spec.model.name else None
-    spec = spec.model_copy(update={"model": pinned(spec.model, revision)})
-    return spec, *prepare_driver(spec)
+    return spec.model_copy(update={"model": pinned(spec.model, revision)})
+
+
+def _prepared(spec: SweepSpec) -> Preparation:
+    """Returns model, data and planned space of a specification."""
+    model, data = prepare_driver(spec)
+    return model, data, _planned_space(spec, model)
 
 
 def _tracking(spec: SweepSpec, provenances: Sequence[Provenance]) -> Iterator[AbstractCallback]:
@@ -198,6 +241,7 @@ def _run(
     forecasts: SweepForecasts,
     journal: Journal,
     termination: Termination,
+    show: Callable[[Activity], None],
 ) -> SweepState:
     from orchestrator.cluster.tune import TuneCluster, run_groups
 
@@ -205,7 +249,7 @@ def _run(
         os.EX_TEMPFAIL, lambda fault: controller.give_up(Stopped(by=fault)), head=own_head
     )
     study.when_waiting(watchdog.alive)
-    cluster = TuneCluster(nodes, alive=watchdog.alive)
+    cluster = TuneCluster(nodes, alive=watchdog.alive, show=show)
     secrets = secret_values(os.environ)
     earlier = earlier_studies(started.sweep.spec, started.sweep.study)
     controller = Controller(

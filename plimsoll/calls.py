@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from plimsoll.arguments import Model, job_of
 from plimsoll.results import Report, Sweep, printed
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.errors import require
+from search_spaces.trial import Activity, ActivityKind
 from workers.prepare import prepare_driver
 
 LOGGER = logging.getLogger("plimsoll")
@@ -54,12 +57,14 @@ def tune(
         KeyboardInterrupt: On Ctrl-C; what was measured is kept.
     """
     require("ray", "optuna", "sqlalchemy")
-    from orchestrator.sweep import run_sweep
-
     keys |= {"data": data, "global_batch": global_batch, "minutes": minutes}
     job = job_of("plimsoll.tune", model, keys)
     shown = make_view() if view else PlainView(LOGGER.info)
-    state = run_sweep(job.spec, job.name, [shown])
+    with closing(shown):
+        shown.on_activity(Activity(kind=ActivityKind.READING_MODEL, at=time.time()))
+        from orchestrator.sweep import run_sweep  # takes seconds
+
+        state = run_sweep(job.spec, job.name, [shown])
     return Sweep(where=str(Path(job.spec.study.folder, job.name)), state=state)
 
 

@@ -6,6 +6,7 @@ An expected failure, such as out of memory, is an outcome and not an exception.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
@@ -449,3 +450,31 @@ class Fingerprint:
     properties: DeviceProperties | None = None
     launches: BlockLaunches | None = field(default=None, compare=False)  # measured at the start
     host_memory_bytes: int | None = field(default=None, compare=False)  # of a node
+
+
+class ActivityKind(Enum):
+    """Kinds of activities of a sweep, in the order in which they come."""
+
+    READING_MODEL = "reading_model"
+    COMPILING_OPERATORS = "compiling_operators"  # DeepSpeed's, once on a machine
+    STARTING_RAY = "starting_ray"
+    JOINING_RAY = "joining_ray"
+    STARTING_WORKERS = "starting_workers"
+    LOADING_WORKERS = "loading_workers"  # libraries, model and data
+    BUILDING = "building"
+    WARMING_UP = "warming_up"
+    MEASURING = "measuring"
+    EVALUATING = "evaluating"  # the longest samples, then a checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """An activity of a sweep, for those who watch it; no decision depends on it."""
+
+    kind: ActivityKind
+    trial: int | None = None  # None outside of trials
+    validation: bool = False
+    count: int | None = None  # workers that are up or ready, or steps of the trial that have run
+    most: int | None = None  # all workers, or the most steps that it will run
+    samples_per_second: Estimate | None = None  # None until it is measured
+    at: float = 0.0  # seconds since the epoch; set by the driver

@@ -71,6 +71,8 @@ def test_its_commands_run_on_a_fresh_clone(tmp_path: Path) -> None:
         again = said_by(f"{plimsoll} tune demo.yaml", folder, environment)
         if " starts" not in again:
             break
+    assert "resuming after" in again
+    assert "page: file://" in again
     assert "all from earlier runs" in again
     assert " starts" not in again  # no trial, and no validation
     assert "validation in a fresh worker group passed" in again

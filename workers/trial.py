@@ -22,10 +22,13 @@ from search_spaces.plan import Plan, Precision
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import ObjectiveSpec
 from search_spaces.trial import (
+    Activity,
+    ActivityKind,
     Anatomy,
     Conditions,
     Costs,
     Diverged,
+    Estimate,
     Measured,
     MemoryReading,
     TrialRequest,
@@ -57,6 +60,7 @@ ROUNDOFFS: Mapping[Precision, float] = {"fp32": 2**-24, "bf16": 2**-8, "fp16": 2
 WORST_STEPS_BEFORE_EVALUATION = (
     2  # steps on the longest samples before the evaluation; one more follows the checkpoint
 )
+_WATCH_SECONDS = 1.0
 VALIDATION_INTERVAL_RATIO = 0.5  # a validation's confidence interval relative to a trial's
 # A validation measures for this many seconds, or for this share of its maximum if that is less.
 # Throttling and other slow changes need time to show, however precise the first steps are
@@ -196,10 +200,10 @@ def train_and_measure(
     facts = with_findings(prepare(spec), request.step)
     load_engine(plan, worker.device)
     worker.meter.open()
+    worker.watch(_activity(request, ActivityKind.BUILDING))
     started = time.perf_counter()
     training, source = _build(request, facts, mesh, worker.device)
-    data_rank = mesh.place.data if mesh else 0
-    group = mesh.group if mesh else None
+    data_rank, group = (mesh.place.data, mesh.group) if mesh else (0, None)
     build_seconds = time.perf_counter() - started
 
     with (
@@ -209,6 +213,7 @@ def train_and_measure(
         worker.meter.enforced(),
     ):
         counted = _counted(feed, plan, group, worker.device)
+        worker.watch(_activity(request, ActivityKind.WARMING_UP))
         first_step_at = time.perf_counter()
         attention = _worst_step(training, counted, watch, plan)
         worker.meter.check()
@@ -220,6 +225,7 @@ def train_and_measure(
         if request.validation and isinstance(series, Series):
             # not from the feed, whose loader processes yield each step once and in order
             anew = _counted(partial(source.step, plan, data_rank), plan, group, worker.device)
+            worker.watch(_activity(request, ActivityKind.EVALUATING))
             validation = validate(training, partial(anew, WORST_STEP), request, group, watch)
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
@@ -249,17 +255,43 @@ def _measure(
     watch: Stopwatch,
 ) -> Series | Diverged:
     spec = request.spec
+    objective = validation_objective(spec) if request.validation else spec.objective
     return measure_steps(
         training,
         feed,
-        validation_objective(spec) if request.validation else spec.objective,
+        objective,
         group,
         watch,
         request.incumbent,
-        validation_floor_seconds(validation_objective(spec)) if request.validation else 0.0,
+        validation_floor_seconds(objective) if request.validation else 0.0,
         worker.meter.allocator_retries,
         request.noise,
+        _step_watcher(request, worker, objective.max_steps),
     )
+
+
+def _step_watcher(
+    request: TrialRequest, worker: Worker, most: int
+) -> Callable[[int, Callable[[], Estimate | None]], None]:
+    """Returns a function that tells of the steps about once a second, between timed windows."""
+    next_at = 0.0
+
+    def watch(steps: int, estimate: Callable[[], Estimate | None]) -> None:
+        nonlocal next_at
+        if (now := time.monotonic()) < next_at:
+            return
+        next_at, seconds = now + _WATCH_SECONDS, estimate()
+        kind = ActivityKind.MEASURING if seconds else ActivityKind.WARMING_UP
+        rate = seconds and seconds.rate_of(request.plan.global_batch)
+        worker.watch(
+            replace(_activity(request, kind), count=steps, most=most, samples_per_second=rate)
+        )
+
+    return watch
+
+
+def _activity(request: TrialRequest, kind: ActivityKind) -> Activity:
+    return Activity(kind=kind, trial=request.number, validation=request.validation)
 
 
 def _counted(feed: Feed, plan: Plan, group: dist.ProcessGroup | None, device: torch.device) -> Feed:

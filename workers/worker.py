@@ -12,7 +12,7 @@ import torch
 from search_spaces.errors import ClusterError
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import Device
-from search_spaces.trial import Outcome
+from search_spaces.trial import Activity, Outcome
 from workers.measure.host_threads import host_threads, use_threads
 from workers.memory.device_runtime import AbstractDeviceRuntime, runtime_for
 from workers.memory.meter import Meter
@@ -27,7 +27,7 @@ class Worker:
     """One rank, ready to run trials one after the other.
 
     `announce` receives this rank's outcome before the ranks agree on one, so that it is not
-    lost if they never do.
+    lost if they never do. `watch` receives what the first rank does.
     """
 
     ranks: Ranks
@@ -36,6 +36,7 @@ class Worker:
     meter: Meter
     group: TrialGroup
     announce: Callable[[Outcome], None]
+    watch: Callable[[Activity], None]
 
     @property
     def device_name(self) -> str:
@@ -45,7 +46,12 @@ class Worker:
         return platform.processor() or platform.machine()
 
     @classmethod
-    def start(cls, spec: SweepSpec, announce: Callable[[Outcome], None] = lambda _: None) -> Self:
+    def start(
+        cls,
+        spec: SweepSpec,
+        announce: Callable[[Outcome], None] = lambda _: None,
+        watch: Callable[[Activity], None] = lambda _: None,
+    ) -> Self:
         """Joins the default process group, if there is one, and takes the memory baseline."""
         ranks = Ranks.join(CONTROL_SECONDS)
         device = pick_device(spec.cluster.device, ranks.local_rank)
@@ -59,6 +65,7 @@ class Worker:
             meter=Meter(runtime, spec.memory_limit_bytes),
             group=TrialGroup(ranks, device, keeps_shapes=device.type == "cpu"),
             announce=announce,
+            watch=watch,
         )
 
 

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+import time
+import webbrowser
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from orchestrator.cli import options
-from orchestrator.cli.console import command_line, print_error, table_console, ui_hint
+from orchestrator.cli.console import (
+    command_line,
+    print_error,
+    print_line,
+    table_console,
+    ui_hint,
+    write_text,
+)
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.result import Result, reserved_stdout
 from search_spaces.errors import UserError, require
 from search_spaces.specification.load import load_spec, study_name, with_budget
+from search_spaces.specification.schema import SweepSpec
+from search_spaces.trial import Activity, ActivityKind
 from workers.models.trust import trust_modules
+
+if TYPE_CHECKING:
+    from orchestrator.core.state import AbstractView, SweepState
 
 _Plain = Annotated[
     bool, typer.Option("--plain", help="Print plain lines instead of the live view.")
@@ -36,6 +50,8 @@ _Validation = Annotated[
     ),
 ]
 
+_Open = Annotated[bool, typer.Option("--open", help="Open the report's page in a browser.")]
+
 
 def tune(
     spec_path: options.SpecPath,
@@ -47,6 +63,7 @@ def tune(
     overrides: options.Overrides = None,
     trusted: options.TrustedModules = None,
     as_json: options.Json = False,
+    opened: _Open = False,
 ) -> Result:
     """Search, measure and rank plans; resumes where an earlier run of the study stopped."""
     if events and as_json:
@@ -57,18 +74,9 @@ def tune(
     name = study_name(spec, spec_path)
 
     require("optuna", "ray")
-    from orchestrator.cluster.runtime import ray_logs_enabled
-    from orchestrator.report.document import report_document
-    from orchestrator.report.live import make_view
-    from orchestrator.report.sweep_document import render_report
-    from orchestrator.report.sweep_text import best_sentence
-    from orchestrator.sweep import run_sweep
-    from orchestrator.tracking.events import EventStream
-
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
-            view = EventStream(stdout) if events else make_view(plain or ray_logs_enabled())
-            state = run_sweep(spec, name, [view])
+            state = _swept(spec, name, stdout if events else None, plain)
     except KeyboardInterrupt as stopped:
         again = command_line(
             "tune", spec_path, *options.set_arguments(overrides), *options.trust_arguments(trusted)
@@ -76,10 +84,12 @@ def tune(
         print_error(f"Stopped. To resume: {again}")
         raise typer.Exit(exit_code_after(stopped)) from None
     assert state.ended is not None
+    from orchestrator.report.document import report_document
+    from orchestrator.report.sweep_text import best_sentence
+
     if not events and not as_json:
         # after --set, the file alone does not describe the sweep; the study's folder does
-        swept = Path(spec.study.folder, name) if overrides else spec_path
-        table_console().print(render_report(state, ui_hint(spec, swept)))
+        _report(state, Path(spec.study.folder, name) if overrides else spec_path, opened)
     if state.best is None:
         print_error(f"No plan was found: {best_sentence(state)}")
     return Result(
@@ -87,3 +97,41 @@ def tune(
         content=lambda: report_document(state),
         code=sweep_exit_code(state.ended.reason, found=state.best is not None),
     )
+
+
+def _swept(spec: SweepSpec, name: str, events: TextIO | None, plain: bool) -> SweepState:
+    """Runs a sweep, with events on a stream or a view; its first word comes before long imports."""
+    if events is not None:
+        from orchestrator.tracking.events import EventStream
+
+        view: AbstractView = EventStream(events, name)
+    else:
+        from orchestrator.cluster.runtime import ray_logs_enabled
+        from orchestrator.report.live import make_view
+
+        view = make_view(plain or ray_logs_enabled())
+    with closing(view):
+        view.on_activity(Activity(kind=ActivityKind.READING_MODEL, at=time.time()))
+        from orchestrator.sweep import run_sweep
+
+        return run_sweep(spec, name, [view])
+
+
+def _report(state: SweepState, study: Path, opened: bool) -> None:
+    """Prints the report and what follows it; writes the page, which `opened` opens in a browser."""
+    from orchestrator.explain.context import forecasts_or_reason
+    from orchestrator.report.sweep_document import render_report, report_page
+
+    spec = state.spec
+    table_console().print(render_report(state, ui_hint(spec, study)))
+    page = Path(spec.study.folder, state.study, "report.html").absolute()
+    try:
+        write_text(page, report_page(state, *forecasts_or_reason(state)))
+    except UserError as error:
+        print_error(f"note: {error}")
+    else:
+        print_line(f"page: {page.as_uri()}")
+        if opened:
+            webbrowser.open(page.as_uri())
+    for command in ("report", "explain", *["export"] * (state.best is not None)):
+        print_line(f"next: {command_line(command, study)}")

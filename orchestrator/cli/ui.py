@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import signal
+import subprocess
+from contextlib import suppress
 from typing import Annotated
 
+import psutil
 import typer
 
 from orchestrator.cli.console import print_line
@@ -28,7 +31,19 @@ def ui(
         print_line(f"Best plan: {pages.sweep}")
 
     command = ui_command(spec, pages, port=port)
+    # inherited: Ctrl-C, which reaches the server too, would let each of its processes complain
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        os.execvpe(command[0], command, ui_environment(spec))
+        server = subprocess.Popen(command, env=ui_environment(spec))
     except OSError as error:
         raise UserError(f"cannot start {command[0]}: {error.strerror}") from None
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _end)
+    raise typer.Exit(max(server.wait(), 0))
+
+
+def _end(*_: object) -> None:
+    """Asks the server to end, with the processes that it started."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()

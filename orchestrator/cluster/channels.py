@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from orchestrator.core.instructions import Dismiss, Release, Run
-    from search_spaces.trial import Fingerprint, Outcome, TrialRequest
+    from search_spaces.trial import Activity, Fingerprint, Outcome, TrialRequest
 
 
 AGREE_SECONDS = 20.0  # for the other ranks to end, once one has announced a failure
@@ -43,6 +43,7 @@ class GroupQueues:
         )
         self._heartbeats: dict[str, tuple[float, ActorHandle]] = {}
         self._expired: set[str] = set()
+        self._activities: dict[str, Activity] = {}
         self._worker_processes: dict[str, Sequence[WorkerProcess]] = {}
 
     async def beat(
@@ -72,6 +73,15 @@ class GroupQueues:
         ]
         return [self._heartbeats.pop(group)[1] for group in silent], self._worker_processes
 
+    async def tell(self, group: str, activity: Activity) -> None:
+        """Keeps what a group does now, in place of what it did."""
+        self._activities[group] = activity
+
+    async def activities(self) -> list[Activity]:
+        """Returns what groups have told since the last call."""
+        told, self._activities = self._activities, {}
+        return list(told.values())
+
     async def expire(self, group: str) -> None:
         """Lets a group's runner count as silent from now on, even one that has yet to start."""
         self._expired.add(group)
@@ -88,6 +98,11 @@ class GroupQueues:
             return None
 
 
+def tell_driver(queues: ActorHandle, group: str, activity: Activity) -> None:
+    """Tells the driver what a group does, without waiting."""
+    queues.tell.remote(group, activity)
+
+
 class GroupChannel:
     """Requests to the ranks of one group, and their answers. Lives as long as its group."""
 
@@ -98,12 +113,14 @@ class GroupChannel:
         self._announced: dict[int, Outcome] = {}
         self._failed = asyncio.Event()
         self._ready: asyncio.Queue[Fingerprint] = asyncio.Queue()
+        self._ready_count = 0
         self._worker_processes: list[WorkerProcess] = []
         self._oom_kills: dict[str, int] = {}
 
-    async def register(self, process: WorkerProcess) -> None:
-        """Records that a rank's process runs; it has yet to load what it needs."""
+    async def register(self, process: WorkerProcess) -> int:
+        """Records that a rank's process runs, and has yet to load what it needs; counts them."""
         self._worker_processes.append(process)
+        return len(self._worker_processes)
 
     async def worker_processes(self) -> list[WorkerProcess]:
         """Returns the processes of the ranks that have started so far."""
@@ -117,9 +134,11 @@ class GroupChannel:
         """Returns the counts of all nodes when their last trial began, by the node's id."""
         return self._oom_kills
 
-    async def set_ready(self, fingerprint: Fingerprint) -> None:
-        """Records that a rank is ready for trials."""
+    async def set_ready(self, fingerprint: Fingerprint) -> int:
+        """Records that a rank is ready for trials; returns how many have been since a start."""
         await self._ready.put(fingerprint)
+        self._ready_count += 1
+        return self._ready_count
 
     async def members(self) -> list[Fingerprint]:
         """Waits until all ranks are ready, and returns their fingerprints."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
@@ -24,6 +25,7 @@ from orchestrator.host import end_children, kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.trial import Activity, ActivityKind
 
 # Ray reads them when it is imported or started, so they must be in the environment before.
 _SETTINGS = {
@@ -150,11 +152,14 @@ def cluster_address(spec: SweepSpec) -> str | None:
 
 
 @contextlib.contextmanager
-def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
+def connected(
+    spec: SweepSpec, show: Callable[[Activity], None] = lambda _: None
+) -> Iterator[ConnectedCluster]:
     """Connects to Ray while the context is open. Requested nodes may go when it closes.
 
     Joins `cluster.address`, or the cluster whose job this is. Without either, starts Ray on this
     machine; that Ray accepts clients with the token that it keeps in the home directory.
+    `show` receives what is done.
 
     Raises:
         ClusterError: If the cluster cannot be reached, or the spec requires CUDA and it has none.
@@ -162,14 +167,15 @@ def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
     """
     require("ray")
     address = cluster_address(spec)
+    show(Activity(kind=ActivityKind.JOINING_RAY if address else ActivityKind.STARTING_RAY))
     configure_ray()
     if address:
         _check_reachable(address)
         enable_token_auth()
     import ray
 
-    connects, is_local = not ray.is_initialized(), address is None
-    with _connection(ray, address) if connects else contextlib.nullcontext():
+    is_local = address is None
+    with _connection(ray, address) if not ray.is_initialized() else contextlib.nullcontext():
         device = _device(ray, spec)
         nodes = RayNodes(
             device,
@@ -181,8 +187,8 @@ def connected(spec: SweepSpec) -> Iterator[ConnectedCluster]:
             if not is_local:
                 await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
             facts = _facts(device, nodes, spec)
-            lacks = _lacks(device) if connects and is_local else _lacks_on_worker(ray, device)
-            yield ConnectedCluster(facts=replace(facts, lacks=lacks), nodes=nodes)
+            facts = replace(facts, lacks=_lacks_on_worker(ray, device))
+            yield ConnectedCluster(facts=facts, nodes=nodes)
         finally:
             nodes.close()
 
@@ -345,8 +351,11 @@ def _lacks_on_worker(ray: Any, device: str) -> tuple[tuple[str, str], ...]:
     On CUDA it is a node with a GPU, which the driver's node may not have.
     """
     task = ray.remote(_lacks).options(num_cpus=1, num_gpus=int(device == "cuda"))
+    reference = task.remote(device)
+    importlib.import_module("ray.tune")  # takes as long as the task, and is needed later
+
     try:
-        answer: tuple[tuple[str, str], ...] = ray.get(task.remote(device), timeout=_PROBE_SECONDS)
+        answer: tuple[tuple[str, str], ...] = ray.get(reference, timeout=_PROBE_SECONDS)
     except ray.exceptions.GetTimeoutError as error:
         raise ClusterError(
             f"no node reported its capabilities within {_PROBE_SECONDS:.0f} s: is another job using"

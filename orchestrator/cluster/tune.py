@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, final
 
@@ -27,7 +28,7 @@ from ray.tune.error import TuneError
 from ray.tune.search import Searcher
 
 from orchestrator.cluster import ray_private
-from orchestrator.cluster.channels import GroupQueues, WorkerProcess
+from orchestrator.cluster.channels import GroupQueues, WorkerProcess, tell_driver
 from orchestrator.cluster.cleanup import clean_up_group, session_folder
 from orchestrator.cluster.nodes import HEAD_RESOURCE, RayNodes
 from orchestrator.cluster.runtime import is_own_ray
@@ -38,12 +39,13 @@ from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node, Shortfall
 from orchestrator.host import in_notebook, os_error_behind
 from search_spaces.errors import MachineError
-from search_spaces.trial import Stopped
+from search_spaces.trial import Activity, Stopped
 
 if TYPE_CHECKING:
     from orchestrator.controller import Controller
 
 _CHECK_SECONDS = 5.0
+_LOOK_SECONDS = 0.9  # at what groups do; the controller asks once a second
 _CLEANUP_SECONDS = 180.0  # for a task to start and to end processes on all nodes, some of them busy
 _TAKE_SECONDS = 5.0  # after which an idle group reports that it is idle
 _HEARTBEAT_SECONDS = 5.0
@@ -72,6 +74,7 @@ class TuneCluster(AbstractCluster):
         nodes: RayNodes,
         silent_seconds: float = SILENT_SECONDS,
         alive: Callable[[], None] = lambda: None,
+        show: Callable[[Activity], None] = lambda _: None,
     ) -> None:
         """Starts the actor that hands messages to groups.
 
@@ -79,8 +82,9 @@ class TuneCluster(AbstractCluster):
             nodes: The nodes of the cluster.
             silent_seconds: Longest silence of a group, and of the actor.
             alive: Called whenever the cluster has answered; see `watchdog`.
+            show: Receives what groups do, about once a second.
         """
-        self._alive = alive
+        self._alive, self._show = alive, show
         self._nodes = nodes
         self._seconds = silent_seconds
         self._need: Shortfall | None = None
@@ -93,7 +97,7 @@ class TuneCluster(AbstractCluster):
         self.is_abandoned = False
         self.fault: Exception | None = None  # that stopped the sweep
         self._lost = False
-        self._next_check = self._last_answer = time.monotonic()
+        self._next_check = self._next_look = self._last_answer = time.monotonic()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # Tune pickles its searcher and callbacks next to its results. A sweep resumes from the
@@ -122,6 +126,10 @@ class TuneCluster(AbstractCluster):
         """Kills groups that are silent, and renews the request for capacity."""
         self._alive()
         now = time.monotonic()
+        if not self._lost and now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            for activity in self._answer(self.queues.activities.remote(), _CHECK_SECONDS) or ():
+                self._show(activity)
         if not self._lost and now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
             if self._need is not None:
@@ -200,7 +208,7 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         """Starts without workers: the first trial determines how many it needs."""
         self._queues: ActorHandle = config[_QUEUES]
         self._name: str = config[_GROUP]
-        self._group = WarmGroup()
+        self._group = WarmGroup(partial(tell_driver, self._queues, self._name))
         self._ended = threading.Event()
         self._actor = ray.get_runtime_context().current_actor
         threading.Thread(target=self._send_heartbeats, daemon=True).start()

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -63,7 +63,7 @@ from orchestrator.host import (
     package_versions,
 )
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Fingerprint, Outcome, TimedOut, TrialRequest
+from search_spaces.trial import Activity, ActivityKind, Fingerprint, Outcome, TimedOut, TrialRequest
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = ", line "  # File "...", line 7, in f
@@ -113,6 +113,10 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(excerpt)[:300]}"
 
 
+def _ignore(_: Activity) -> None:
+    """Does nothing."""
+
+
 class GroupFailed(Exception):  # an event more than an error
     """The group died or was killed; `outcome` is what that means for its trial.
 
@@ -155,8 +159,10 @@ def worker_loop(config: dict[str, Any]) -> None:
         pid=os.getpid(),
         started_at=psutil.Process().create_time(),
     )
-    ray.get(channel.register.remote(process))
-    worker = Worker.start(config["spec"], announce)
+    tell, ranks = config["tell"], get_context().get_world_size()
+    up = ray.get(channel.register.remote(process))
+    tell(Activity(kind=ActivityKind.STARTING_WORKERS, count=up, most=ranks))
+    worker = Worker.start(config["spec"], announce, tell if rank == 0 else lambda _: None)
     launches = measure_launches(config["spec"], worker)
     warm_up(config["spec"], worker)
     gc.enable()
@@ -164,7 +170,7 @@ def worker_loop(config: dict[str, Any]) -> None:
         device=worker.device.type,
         device_name=worker.device_name,
         device_memory_bytes=worker.meter.limit_bytes,
-        hosts=get_context().get_world_size() // get_context().get_local_world_size(),
+        hosts=ranks // get_context().get_local_world_size(),
         python=platform.python_version(),
         versions=package_versions(),
         environment=environment_of(worker.device, but=config["set_by_plan"]),
@@ -172,7 +178,8 @@ def worker_loop(config: dict[str, Any]) -> None:
         launches=launches,
         host_memory_bytes=host_memory_bytes(),
     )
-    ray.get(channel.set_ready.remote(fingerprint))
+    ready = ray.get(channel.set_ready.remote(fingerprint))
+    tell(Activity(kind=ActivityKind.LOADING_WORKERS, count=ready, most=ranks))
     while (request := ray.get(channel.next.remote(rank))) is not None:
         channel.count.remote(node, oom_kills())
         outcome = run_trial(request, worker)
@@ -198,10 +205,11 @@ class WorkerGroup:
         processes: Processes,
         device: str,
         folder: str,
+        tell: Callable[[Activity], None] = _ignore,
     ) -> None:
         """Starts the workers and waits until all are up.
 
-        Relative paths in the spec begin in `folder`.
+        Relative paths in the spec begin in `folder`. Ranks call `tell` with what they do.
 
         Raises:
             GroupFailed: If there is no space for them, a worker dies, or not all are up after
@@ -219,6 +227,8 @@ class WorkerGroup:
         self.worker_processes: Sequence[WorkerProcess] = ()  # of the ranks, once they are up
         set_by_plan = tuple(name for name, _ in processes.environment)
         config = {"channel": self._channel, "folder": folder, "set_by_plan": set_by_plan}
+        config |= {"tell": tell}
+        tell(Activity(kind=ActivityKind.STARTING_WORKERS, count=0, most=processes.world_size))
         file = spec.model.pickle  # which a node may not see
         config |= {"pickles": {file: Path(file).read_bytes()} if file else {}}
         trainer = trainer_of(spec, processes, device, self._folder, config)
@@ -387,8 +397,9 @@ def _selectors(processes: Processes) -> list[dict[str, str]] | None:
 class WarmGroup:
     """Runs one trial after the other on a worker group, which it replaces when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[Activity], None] = _ignore) -> None:
         """Starts without workers: the first trial determines how many it needs."""
+        self._tell = tell
         self._group: WorkerGroup | None = None
 
     @property
@@ -443,5 +454,6 @@ class WarmGroup:
                 Processes.of(plan, run.device, run.placement),
                 run.device,
                 run.folder,
+                self._tell,
             )
         return self._group

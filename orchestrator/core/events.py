@@ -92,12 +92,14 @@ class SweepEnded:
 
     `regret_bound` is an upper bound on the objective of the `untried` plans, as a ratio
     to that of the best plan (95 % confidence, model-based); None if the search cannot tell.
+    `start_seconds` is how long the first workers took to start, which no budget counts.
     """
 
     reason: StopReason
     at: float
     regret_bound: float | None = None
     untried: int = 0
+    start_seconds: float = 0.0
 
 
 Event = SweepStarted | GroupStarted | TrialStarted | TrialEnded | Noted | SweepEnded

@@ -208,7 +208,8 @@ def _end_trial(
         plan=trial.plan,
         outcome=report.outcome,
         reason=trial.reason,
-        started_at=report.started_at,
+        # the start of its workers is no cost of the plan; `TrialEnded.waited_seconds` has it
+        started_at=report.started_at + (report.workers_seconds if report.fingerprint else 0.0),
         ended_at=report.ended_at,
         fingerprint=report.fingerprint,
         forecast=trial.forecast or report.forecast,

@@ -32,7 +32,7 @@ from orchestrator.core.validation import (
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Cancelled, Fingerprint
+from search_spaces.trial import Activity, Cancelled, Fingerprint
 
 if TYPE_CHECKING:
     from search_spaces.space import Space
@@ -271,3 +271,11 @@ class AbstractCallback(ABC):
     @abstractmethod
     def close(self) -> None:
         """Finishes pending work; called once, after the last event."""
+
+
+class AbstractView(AbstractCallback):
+    """Shows a sweep while it runs, from before it has a state."""
+
+    @abstractmethod
+    def on_activity(self, activity: Activity) -> None:
+        """Shows what the sweep does now; called up to once a second."""

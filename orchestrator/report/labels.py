@@ -20,7 +20,7 @@ from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.space import Space
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import Metric
-from search_spaces.trial import Measured, Outcome, OutOfMemory, PlanForecast
+from search_spaces.trial import Activity, ActivityKind, Measured, Outcome, OutOfMemory, PlanForecast
 
 METRIC_WORDS: Mapping[Metric, str] = {
     "samples_per_second": "samples/s",
@@ -35,6 +35,33 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "optimizer": lambda plan: plan.optimizer.replace("_", " "),
     "compression": lambda plan: f"send {plan.compression}",
 }
+
+
+_ACTIVITY_WORDS: Mapping[ActivityKind, str] = {  # the others are named in words already
+    ActivityKind.READING_MODEL: "reading the model",
+    ActivityKind.COMPILING_OPERATORS: "compiling DeepSpeed's operators, once: a minute or a few",
+    ActivityKind.STARTING_RAY: "starting Ray",
+    ActivityKind.JOINING_RAY: "connecting to the Ray cluster",
+    ActivityKind.STARTING_WORKERS: "starting",
+    ActivityKind.LOADING_WORKERS: "loading libraries, model and data in",
+    ActivityKind.EVALUATING: "evaluating the longest samples, then saving a checkpoint",
+}
+
+
+def activity_words(activity: Activity) -> str:
+    """Describes what a sweep does: "trial 3: measuring, step 7 of at most 50, 31.2 ± 0.9 ..."."""
+    kind, count, most = activity.kind, activity.count, activity.most
+    words = _ACTIVITY_WORDS.get(kind, kind.value.replace("_", " "))
+    if activity.trial is None:
+        if count is None or most is None:
+            return words
+        done = "up" if kind is ActivityKind.STARTING_WORKERS else "ready"
+        return f"{words} {plural(most, 'worker')} ({count} {done})"
+    if count is not None:
+        words += f", step {count} of at most {most}"
+    if activity.samples_per_second is not None:
+        words += f", {spread(activity.samples_per_second)} samples/s"
+    return f"{'validation of ' * activity.validation}trial {activity.trial}: {words}"
 
 
 def outcome_words(outcome: Outcome) -> str:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from math import inf
 from types import MappingProxyType
 from typing import Any, TextIO, final
 
@@ -20,11 +21,12 @@ from orchestrator.core.objective import memory_of, outcome_counts, speedup
 from orchestrator.core.reasons import ChecksMachine
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat, repeats_at_the_end
-from orchestrator.core.state import AbstractCallback, SweepState
+from orchestrator.core.state import AbstractView, SweepState
 from orchestrator.host import below_notebook, in_notebook
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.labels import (
     KIND_WORDS,
+    activity_words,
     counts_words,
     fixed_knobs,
     fixed_words,
@@ -39,7 +41,7 @@ from orchestrator.report.reasons import note_words, reason_words, stop_words
 from orchestrator.report.sweep_tables import baseline_record, progress, shortcoming
 from orchestrator.report.terminal import SafeConsole, labelled_rows, without_controls
 from orchestrator.report.understood import understood_rows
-from search_spaces.trial import Measured
+from search_spaces.trial import Activity, Measured
 
 _LONGEST_BAR = 60  # characters; a longer bar shows no more
 COLOURS: Mapping[str, str] = MappingProxyType(
@@ -54,9 +56,10 @@ COLOURS: Mapping[str, str] = MappingProxyType(
     }
 )
 _WIDE = 120  # columns; from here on outcomes have their peak too
-_OTHER_ROWS = 16
+_OTHER_ROWS = 17
 _MOST_OUTCOMES = 12
 _NOTES = 2
+LOG_PAUSE_SECONDS = 10.0
 _LABEL_COLUMNS = 11
 _ONE_LINE: Any = {"no_wrap": True, "overflow": "ellipsis"}
 # Drawing takes milliseconds on cores that may be measuring a trial on CPU.
@@ -82,15 +85,24 @@ def bar(share: float, width: int, label: str, line: float | None = None) -> Text
     return Text.assemble(cells[:mark], ("┃", "bold red"), cells[mark + 1 :], label)
 
 
-def dashboard(state: SweepState, *, now: float, width: int, height: int) -> RenderableType:
+def dashboard(
+    state: SweepState,
+    *,
+    now: float,
+    width: int,
+    height: int,
+    activity: Activity | None = None,
+    ready_at: float | None = None,
+) -> RenderableType:
     """Draws a sweep on `width` x `height` characters, at `now` seconds since the epoch.
 
-    It is never higher than the terminal: rich cannot redraw lines that have scrolled away.
+    It is never higher than the terminal: rich cannot redraw lines that have scrolled away. The
+    time of the budget begins at `ready_at`; None: the first workers are not ready.
     """
     rows = Table.grid(padding=(0, 1), expand=True)
     rows.add_column(style="bold", width=_LABEL_COLUMNS - 1, no_wrap=True)
     rows.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    for label, content in _rows(state, now, width - _LABEL_COLUMNS):
+    for label, content in _rows(state, now, width - _LABEL_COLUMNS, activity, ready_at):
         rows.add_row(label, content)
     most = max(min(height - _OTHER_ROWS, _MOST_OUTCOMES), 1)
     notes = [
@@ -109,14 +121,18 @@ def _title(state: SweepState) -> RenderableType:
     return Rule(title, style="bright_black", align="left")
 
 
-def _rows(state: SweepState, now: float, width: int) -> Iterator[tuple[str, RenderableType]]:
-    yield from _running(state, now)
+def _rows(
+    state: SweepState, now: float, width: int, activity: Activity | None, ready_at: float | None
+) -> Iterator[tuple[str, RenderableType]]:
+    yield from _running(state, now, activity, ready_at)
+    if activity is not None and state.ended is None:
+        yield "", Text(activity_words(activity), "cyan")
     yield from _best(state)
     for last in state.validations[-1:]:
         style = "red" if last.number in state.failed_validations else "green"
         yield "validation", Text(f"of trial {last.number} {validation_words(last, state)}", style)
     yield from _memory(state, width)
-    used = progress(state, now)
+    used = progress(state, now, ready_at)
     left = "" if used.left_seconds is None else f", about {duration(used.left_seconds)} left"
     trials = f" {used.trials} of {used.trials_of}"
     yield "trials", bar(used.trials / used.trials_of, width, trials)
@@ -130,7 +146,9 @@ def _rows(state: SweepState, now: float, width: int) -> Iterator[tuple[str, Rend
     yield "outcomes", line
 
 
-def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableType]]:
+def _running(
+    state: SweepState, now: float, activity: Activity | None, ready_at: float | None
+) -> Iterator[tuple[str, RenderableType]]:
     if not state.running:
         idle = stop_words(state.ended.reason) if state.ended else "no trial running"
         yield "now", Text(idle, style="bright_black")
@@ -139,13 +157,33 @@ def _running(state: SweepState, now: float) -> Iterator[tuple[str, RenderableTyp
     words = labelled_plan(trial.plan, state.spec, omit=fixed_knobs(state.space))
     kind = "validation of trial" if trial.validation else "trial"
     more = f", {plural(len(others), 'more trial')} running" if others else ""
-    yield "now", Text.assemble((f"{kind} {trial.number} ", "bold"), (words, "cyan"), more)
-    elapsed, deadline = now - trial.at, trial.deadline_seconds
+    yield (
+        "now",
+        Text.assemble(
+            (f"{kind} {trial.number}{_place(trial, state)} ", "bold"), (words, "cyan"), more
+        ),
+    )
+    elapsed, deadline = now - max(trial.at, ready_at or 0.0), trial.deadline_seconds
     style = "bold red" if elapsed > deadline else "bright_black"
     time = f"{duration(elapsed)} of at most {duration(deadline)}"
+    if activity is not None and activity.trial is None:
+        time = "waiting for its workers"
     expected = trial.forecast and forecast_words(trial.forecast, trial.reason)
     forecast = f" · forecast {expected}" if expected else ""
     yield "", Text(f"{time}{forecast} · {reason_words(trial.reason)}", style)
+
+
+def _place(trial: events.TrialStarted, state: SweepState) -> str:
+    """Counts a running trial among those of the budget, or a repeat among repeats."""
+    if trial.validation or isinstance(trial.reason, ChecksMachine):
+        return ""
+    if trial.is_repeat:
+        repeats = len(repeats_at_the_end(state.records)) + 1
+        most = max(repeats, state.spec.validation.repeats)
+        return f" [measuring the leaders again, {repeats} of at most {most}]"
+    before = sum(other.number < trial.number for other in state.running)
+    used = progress(state, trial.at)
+    return f" [{used.trials + before + 1} of {used.trials_of}]"
 
 
 def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
@@ -207,7 +245,7 @@ def _outcome(record: Record, state: SweepState, wide: bool) -> Text:
 
 
 @final
-class LiveView(AbstractCallback):
+class LiveView(AbstractView):
     """Dashboard that rich redraws from the last state a few times a second until it is closed.
 
     Closing it erases the dashboard, because the final report follows.
@@ -217,6 +255,8 @@ class LiveView(AbstractCallback):
         self._console = console
         self._clock = clock
         self._state: SweepState | None = None
+        self._activity: Activity | None = None
+        self._ready_at: float | None = None  # of the first workers
         self._live = Live(
             console=console,
             get_renderable=self._draw,
@@ -227,11 +267,20 @@ class LiveView(AbstractCallback):
 
     def on_event(self, event: events.Event, state: SweepState) -> None:
         """Stores the state for the next refresh."""
-        if isinstance(event, events.SweepStarted) and event.understanding is not None:
-            self._console.print(labelled_rows(understood_rows(event.understanding)))
-        self._state = state  # the dashboard shows the state alone
-        if not self._live.is_started:
-            self._live.start()
+        if isinstance(event, events.SweepStarted):
+            if event.understanding is not None:
+                self._console.print(labelled_rows(understood_rows(event.understanding)))
+            if words := _resumed_words(state):
+                self._console.print(Text(words))
+        self._state, self._activity = state, None
+        self._live.start()
+
+    def on_activity(self, activity: Activity) -> None:
+        """Stores the activity for the next refresh."""
+        self._activity = activity
+        if self._ready_at is None and activity.trial is not None:
+            self._ready_at = activity.at
+        self._live.start()
 
     def close(self) -> None:
         """Erases the dashboard."""
@@ -239,24 +288,47 @@ class LiveView(AbstractCallback):
 
     def _draw(self) -> RenderableType:
         if self._state is None:
-            return Text()
+            return Text(activity_words(self._activity) if self._activity else "")
         width, height = self._console.size
-        return dashboard(self._state, now=self._clock(), width=width, height=height)
+        size = {"width": width, "height": height}
+        now, doing, ready_at = self._clock(), self._activity, self._ready_at
+        return dashboard(self._state, now=now, activity=doing, ready_at=ready_at, **size)
 
 
 @final
-class PlainView(AbstractCallback):
-    """Log of a sweep: lines with the time since the start, for a stream or a function."""
+class PlainView(AbstractView):
+    """Log of a sweep: lines with the time since the start, for a stream or a function.
 
-    def __init__(self, show: TextIO | Callable[[str], None]) -> None:
+    What a trial does has a line every `pause_seconds` at most.
+    """
+
+    def __init__(
+        self, show: TextIO | Callable[[str], None], pause_seconds: float = LOG_PAUSE_SECONDS
+    ) -> None:
         self._show = show if callable(show) else partial(_write, show)
+        self._pause_seconds = pause_seconds
+        self._began_at: float | None = None
+        self._last: tuple[str, float] = "", -inf  # line of an activity, and its time
 
     def on_event(self, event: events.Event, state: SweepState) -> None:
         """Hands over the lines of an event."""
-        stamp = _clock(event.at - state.started_at)
+        self._began_at = self._began_at or state.started_at
+        self._last = self._last[0], event.at
         for line in lines(event, state):
-            # the reason of a crash may span lines, but a log is read line by line
-            self._show(without_controls(" ".join(f"{stamp} {line}".split())))
+            self._say(line, event.at)
+
+    def on_activity(self, activity: Activity) -> None:
+        """Hands over a line, unless it said the same, or a trial's last line was just now."""
+        self._began_at = self._began_at or activity.at
+        line, (last, at) = activity_words(activity), self._last
+        if line != last and (activity.trial is None or activity.at - at >= self._pause_seconds):
+            self._last = line, activity.at
+            self._say(line, activity.at)
+
+    def _say(self, line: str, at: float) -> None:
+        stamp = _clock(at - (self._began_at or at))
+        # the reason of a crash may span lines, but a log is read line by line
+        self._show(without_controls(" ".join(f"{stamp} {line}".split())))
 
     def close(self) -> None:
         """Does nothing: every line has been shown."""
@@ -274,14 +346,14 @@ def notebook_view() -> PlainView:
     from IPython.display import display  # runs, since this is a notebook
 
     handle = display({"text/plain": "starting"}, raw=True, display_id=True)
-    return PlainView(lambda line: handle.update({"text/plain": line}, raw=True))
+    return PlainView(lambda line: handle.update({"text/plain": line}, raw=True), 0.0)
 
 
 def lines(event: events.Event, state: SweepState) -> Iterator[str]:
     """Describes an event in one line or a few."""
     match event:
         case events.SweepStarted():
-            yield from _started(event)
+            yield from _started(event, state)
         case events.GroupStarted(world_size=ranks, fingerprint=fingerprint):
             yield (
                 f"{plural(ranks, 'worker')} ready on {plural(fingerprint.hosts, 'host')}:"
@@ -293,7 +365,8 @@ def lines(event: events.Event, state: SweepState) -> Iterator[str]:
         case events.TrialStarted(number=number, plan=plan, reason=reason, forecast=forecast):
             expected = f"; forecast {forecast_words(forecast, reason)}" if forecast else ""
             words = labelled_plan(plan, state.spec)
-            yield f"trial {number} starts: {words} ({reason_words(reason)}{expected})"
+            why = f"({reason_words(reason)}{expected})"
+            yield f"trial {number} starts: {words} {why}{_place(event, state)}"
         case events.TrialEnded(record=record) if record.validation:
             yield _validation_ended(record, state)
         case events.TrialEnded(record=record):
@@ -304,7 +377,18 @@ def lines(event: events.Event, state: SweepState) -> Iterator[str]:
             yield f"sweep ended: {stop_words(reason)}; {_tally(state)}"
 
 
-def _started(event: events.SweepStarted) -> Iterator[str]:
+def _resumed_words(state: SweepState) -> str:
+    """Says what earlier runs of the study have measured; empty if there were none."""
+    if not state.records:
+        return ""
+    trials = f"resuming after {plural(len(state.records), 'earlier trial')}"
+    if (best := state.best) is None:
+        return f"{trials}, without a feasible plan so far"
+    validated = ", validated" if state.validated is not None else ""
+    return f"{trials}; best so far: trial {best.number}, {outcome_words(best.outcome)}{validated}"
+
+
+def _started(event: events.SweepStarted, state: SweepState) -> Iterator[str]:
     ruled_out = sum(count for _, count in event.space.ruled_out)
     yield (
         f"study {event.study}: {plural(len(event.space.candidates), 'plan')} to choose from,"
@@ -319,8 +403,8 @@ def _started(event: events.SweepStarted) -> Iterator[str]:
     yield f"baseline: {plan_words(event.space.baseline)}"
     if event.memory_limit_bytes:
         yield f"memory limit {gib(event.memory_limit_bytes)} GiB per rank"
-    if event.records:
-        yield f"resuming after {plural(len(event.records), 'earlier trial')}"
+    if words := _resumed_words(state):
+        yield words
 
 
 def _ended(record: Record, state: SweepState, now: float) -> str:
@@ -373,7 +457,7 @@ def _clock(seconds: float) -> str:
     return f"[{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}]"
 
 
-def make_view(plain: bool = False) -> AbstractCallback:
+def make_view(plain: bool = False) -> AbstractView:
     """Makes a dashboard if stdout is a terminal that can move its cursor, else plain lines.
 
     In a notebook it is one line, and plain lines for a command of a cell.

@@ -73,8 +73,13 @@ def _facts(state: SweepState) -> Iterator[str]:
     counts = counts_words(outcome_counts(state.records))
     yield f"{trials}: {counts}" if counts else trials
     if state.ended is not None:
-        elapsed = duration(state.ended.at - state.started_at)
+        own = state.records[state.resumed :]
+        began_at = min((record.started_at for record in own), default=state.started_at)
+        elapsed = duration(state.ended.at - began_at)
         yield f"ended after {elapsed}: {stop_words(state.ended.reason)}"
+        if start_seconds := state.ended.start_seconds:
+            started = duration(start_seconds)
+            yield f"before that, the first workers took {started} to start; no budget counts it"
 
 
 def _best(state: SweepState, context: ForecastContext | None) -> Iterator[Section]:

@@ -60,11 +60,15 @@ ANATOMY_WORDS = MappingProxyType(
 )
 
 
-def progress(state: SweepState, now: float) -> Progress:
-    """Returns the budget used at `now`, and the time left at the pace of this driver's trials."""
+def progress(state: SweepState, now: float, ready_at: float | None = None) -> Progress:
+    """Returns the budget used at `now`, and the time left at the pace of this driver's trials.
+
+    Until the first trial has ended, the time begins at `ready_at`, when its workers were ready.
+    """
     budget = state.spec.budget
     seconds_of = budget.minutes * _SECONDS_PER_MINUTE
-    seconds = max(now - state.budget_began_at, 0.0)
+    began_at = state.budget_began_at if state.records[state.resumed :] else ready_at or now
+    seconds = max(now - began_at, 0.0)
     count = completed_trials(state)
     trials_of = max(count, min(budget.trials, len(state.space.candidates)))
     remaining = None

@@ -22,10 +22,10 @@ from orchestrator.core.events import (
     TrialStarted,
 )
 from orchestrator.core.objective import memory_limit_of, throughput
-from orchestrator.core.state import AbstractCallback, SweepState, validation_state
+from orchestrator.core.state import AbstractView, SweepState, validation_state
 from orchestrator.report.labels import outcome_words, plan_words
 from orchestrator.report.reasons import note_words, reason_words, stop_words
-from search_spaces.trial import Measured, OutOfMemory
+from search_spaces.trial import Activity, Measured, OutOfMemory
 
 VERSION: Final = 3
 Line = dict[str, Any]
@@ -42,6 +42,14 @@ def line_of(event: Event, state: SweepState) -> Line:
     """Returns the line of an event, with the state after it: JSON values by name."""
     values = {**header(event.at, state.study), **_fields(event, state)}
     return {name: None if value in (inf, -inf) else value for name, value in values.items()}
+
+
+def line_of_activity(activity: Activity, study: str) -> Line:
+    """Returns the line of what a sweep does now."""
+    speed, names = activity.samples_per_second, ("trial", "validation", "count", "most")
+    line = {**header(activity.at, study), "event": "activity", "activity": activity.kind.value}
+    line |= {name: getattr(activity, name) for name in names}
+    return line | {"samples_per_second": speed and speed.value}
 
 
 def to_json(line: Line) -> str:
@@ -89,6 +97,7 @@ def _fields(event: Event, state: SweepState) -> Line:
                 "reason": stop_words(event.reason),
                 "trials": len(state.records),
                 "untried": event.untried,
+                "start_seconds": event.start_seconds,
                 "regret_bound": event.regret_bound,
                 **_best(state),
                 "validation": validation_state(state),
@@ -145,15 +154,23 @@ def _best(state: SweepState) -> Line:
 
 
 @final
-class EventStream(AbstractCallback):
-    """Writes each event to a stream as a line, and flushes it."""
+class EventStream(AbstractView):
+    """Writes each event and activity to a stream as a line, and flushes it."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, study: str) -> None:
         self._stream = stream
+        self._study = study
 
     def on_event(self, event: Event, state: SweepState) -> None:
         """Writes an event."""
-        self._stream.write(to_json(line_of(event, state)) + "\n")
+        self._write(line_of(event, state))
+
+    def on_activity(self, activity: Activity) -> None:
+        """Writes what the sweep does now."""
+        self._write(line_of_activity(activity, self._study))
+
+    def _write(self, line: Line) -> None:
+        self._stream.write(to_json(line) + "\n")
         self._stream.flush()
 
     def close(self) -> None:

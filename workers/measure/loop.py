@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch.distributed as dist
@@ -116,10 +117,11 @@ def measure_steps(
     floor_seconds: float = 0.0,
     allocator_retries: Callable[[], int] = lambda: 0,
     noise: Noise | None = None,
+    watch_steps: Callable[[int, Callable[[], Estimate | None]], None] = lambda *_: None,
 ) -> Series | Diverged:
-    """Runs steps 0, 1, 2, ... until the objective's precision or one of its caps is reached.
+    """Runs the same steps on all ranks until the objective's precision or a cap is reached.
 
-    All ranks run the same steps: rank 0 decides by its clock and tells the others.
+    Rank 0 decides by its clock and tells the others.
 
     Args:
         training: The model and its optimizer.
@@ -128,16 +130,15 @@ def measure_steps(
         group: The ranks that train together, None for a single rank.
         watch: Records the current phase; its clock times the windows.
         incumbent: Seconds per step of the best plan so far, None if there is none.
-        floor_seconds: Seconds of steps to measure even if fewer are precise enough; the caps of
-            the objective end it nevertheless.
+        floor_seconds: Seconds of steps to measure even if fewer are precise; caps end it anyway.
         allocator_retries: Counts the retries of this rank's allocator so far.
         noise: What is known of the device; None if nothing is.
+        watch_steps: Called by rank 0 with the steps so far and an estimator of their seconds.
 
     Returns:
         The series, or `Diverged` if a loss is not finite.
     """
-    windows: list[Window] = []
-    losses: list[float] = []
+    windows, losses = list[Window](), list[float]()
     lead = group is None or dist.get_rank(group) == 0
     noise = noise or noise_prior(training.device.type)
     steps, window_seconds = 1, MIN_WINDOW_SECONDS[training.device.type]
@@ -145,11 +146,11 @@ def measure_steps(
         window, parts = _timed(training, feed, len(losses), steps, group, watch, allocator_retries)
         windows.append(window)
         # summed over ranks, with zeros from all but rank 0
-        decision = (
-            next_window(windows, objective, incumbent, floor_seconds, window_seconds, noise)
-            if lead
-            else STOP
-        )
+        decision = STOP
+        if lead:
+            watch_steps(len(losses) + steps, partial(_estimate_so_far, windows, noise))
+            caps = incumbent, floor_seconds, window_seconds
+            decision = next_window(windows, objective, *caps, noise)
         next_steps, *summed = sum_over_ranks([float(decision), *parts], group, training.device)
         losses.extend(summed)
         for step, loss in enumerate(summed, start=len(losses) - len(summed)):
@@ -239,6 +240,12 @@ def next_window(
         return STOP
     typical = statistics.median(window.seconds for window in steady)
     return max(1, min(math.ceil(window_seconds / typical), objective.max_steps - done))
+
+
+def _estimate_so_far(windows: Sequence[Window], noise: Noise) -> Estimate | None:
+    _, regular = _split_by_compilation(windows)
+    steady = regular[warmup_length([window.seconds for window in regular]) :] if regular else ()
+    return _mean_estimate(steady, noise) if len(steady) > 1 else None
 
 
 def _is_beaten(steady: Sequence[Window], incumbent: Estimate, noise: Noise) -> bool:

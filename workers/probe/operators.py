@@ -15,18 +15,22 @@ from pathlib import Path
 
 from search_spaces.errors import missing_extra
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.trial import Activity, ActivityKind
 
 COMPILE_SECONDS = 1200.0  # after which a compilation counts as hung
 
 
-def compile_operators(spec: SweepSpec, say: Callable[[str], None]) -> None:
+def compile_operators(
+    spec: SweepSpec, show: Callable[[Activity], None], say: Callable[[str], None]
+) -> None:
     """Compiles what plans of a sweep may need on this machine; silent if that was done before.
 
     A failure ends nothing: trials that need the operator report it.
 
     Args:
         spec: Its space says whether DeepSpeed is searched, and which offload.
-        say: Receives a line before it starts, and one if it fails.
+        show: Called before it starts.
+        say: Receives a line if it fails.
     """
     space, on_gpu = spec.space, spec.cluster.device != "cpu"
     usual = ("cpu",) if on_gpu and space.offload_optimizer is None else ()  # as in `load_engines`
@@ -40,7 +44,7 @@ def compile_operators(spec: SweepSpec, say: Callable[[str], None]) -> None:
     done = folder / "-".join(("plimsoll", versions, spec.cluster.device, *sorted(places)))
     if done.exists():
         return
-    say("loading DeepSpeed's operators, which are compiled once on a machine: a minute or a few")
+    show(Activity(kind=ActivityKind.COMPILING_OPERATORS))
     command = [sys.executable, "-P", "-m", __name__]
     text = spec.model_dump_json().encode()
     try:

@@ -220,5 +220,3 @@ def _refused(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         about = [fault for fault in faults if re.match(rf"{re.escape(key)}(?![\w-])", fault.path)]
         if problem or about:
             yield key, problem or str(about[0])
-
-

@@ -139,6 +139,28 @@ def test_nothing_that_mlflow_keeps_holds_a_password(shown: Shown) -> None:
     assert not [text for text in (*rows, *artifacts) if SECRET in text]
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_ctrl_c_ends_it_quietly(shown: Shown) -> None:
+    port = free_port()
+    with subprocess.Popen(
+        [Path(sys.executable).with_name("plimsoll"), "ui", "--port", str(port)],
+        cwd=shown.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as second:
+        wait_for(lambda: serves(port))
+        os.killpg(second.pid, signal.SIGINT)
+        said, _ = second.communicate(timeout=600)
+
+    assert second.returncode == 0
+    assert "Traceback" not in said
+    assert "Aborted" not in said
+    assert not serves(port)
+
+
 def test_it_leaves_nothing_when_it_is_killed(shown: Shown) -> None:
     """Must be the last test of the server, which it kills."""
     os.killpg(shown.process.pid, signal.SIGKILL)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
-from orchestrator.core.reasons import SameFailure, Sampled, TrialReason
+from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded, TrialStarted
+from orchestrator.core.reasons import Remeasures, SameFailure, Sampled, TrialReason
 from orchestrator.core.state import SweepState, advance
 from orchestrator.report.live import LiveView, PlainView, dashboard, make_view
 from orchestrator.report.live import lines as plain_lines_of
+from orchestrator.report.sweep_tables import progress
+from search_spaces.trial import Activity, ActivityKind, Estimate
 from tests.orchestrator.records import (
     BEGAN,
     make_plan,
@@ -51,7 +54,7 @@ def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     for part in (
-        "trial 11 ddp micro 4 x 2 ckpt 50 % sdpa packed",
+        "trial 11 [11 of 24] ddp micro 4 x 2 ckpt 50 % sdpa packed",
         "14 s of at most 1 min",
         "proposed by tpe",
         "2.29 x the baseline",
@@ -121,6 +124,79 @@ def test_live_view_draws_and_takes_its_picture_away(monkeypatch: pytest.MonkeyPa
 
     assert "20.00 samples/s" in stream.getvalue()
     assert stream.getvalue().endswith("\x1b[2K")  # the last line it drew is erased
+
+
+MEASURING = Activity(
+    kind=ActivityKind.MEASURING,
+    trial=11,
+    count=7,
+    most=50,
+    samples_per_second=Estimate(value=31.2, low=30.3, high=32.1),
+    at=BEGAN + 5,
+)
+MEASURING_WORDS = "trial 11: measuring, step 7 of at most 50, 31.2 ± 0.9 samples/s"
+
+
+def test_a_repeat_is_counted_among_the_repeats() -> None:
+    again = replace(STARTED, reason=Remeasures(trial=0))
+    state = advance(make_state([make_measured(20.0)], make_spec(validation={"repeats": 10})), again)
+
+    assert "trial 11 [measuring the leaders again, 1 of at most 10]" in shown(state, 110)
+    (line,) = plain_lines_of(again, state)
+    assert line.endswith("[measuring the leaders again, 1 of at most 10]")
+
+
+def test_a_view_talks_before_there_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream, log = io.StringIO(), io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=100, height=30)
+    reading = Activity(kind=ActivityKind.READING_MODEL, at=BEGAN)
+    starting = Activity(kind=ActivityKind.STARTING_WORKERS, count=3, most=8, at=BEGAN + 4)
+    with closing(LiveView(console)) as view, closing(PlainView(log)) as plain:
+        for activity in (reading, starting, starting):
+            view.on_activity(activity)
+            plain.on_activity(activity)
+
+    assert "starting 8 workers (3 up)" in stream.getvalue()
+    first, second = log.getvalue().splitlines()
+    assert first == "[0:00:00] reading the model"
+    assert second == "[0:00:04] starting 8 workers (3 up)"
+
+
+def test_what_a_trial_does_is_seen_at_once_but_logged_seldom() -> None:
+    log = io.StringIO()
+    view = PlainView(log)
+    for seconds in range(31):
+        view.on_activity(replace(MEASURING, count=seconds, at=BEGAN + seconds))
+
+    steps = [line.split("step ")[1].split()[0] for line in log.getvalue().splitlines()]
+    assert steps == ["0", "10", "20", "30"]
+    console = Console(width=100, height=24, record=True, file=io.StringIO())
+    size = {"width": 100, "height": 24}
+    console.print(dashboard(busy_state(), now=BEGAN + 9, activity=MEASURING, **size))
+    assert MEASURING_WORDS in console.export_text()
+
+
+def test_the_time_of_the_budget_begins_when_workers_are_ready() -> None:
+    state = make_state([])
+
+    assert progress(state, BEGAN + 50).seconds == 0
+    assert progress(state, BEGAN + 50, ready_at=BEGAN + 40).seconds == 10
+
+
+def test_a_repeated_command_says_what_it_resumes() -> None:
+    state = make_state([make_measured(41.2)])
+    event = SweepStarted(
+        study="demo",
+        spec=state.spec,
+        space=state.space,
+        records=state.records,
+        memory_limit_bytes=None,
+        at=BEGAN,
+    )
+
+    last = list(plain_lines_of(event, state))[-1]
+    assert last.startswith("resuming after 1 earlier trial; best so far: trial 0, 41.20 samples/s")
 
 
 def plain_lines() -> list[str]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.objective import best
 from orchestrator.core.state import SweepState
-from orchestrator.tracking.events import VERSION, EventStream, line_of
-from search_spaces.trial import Measured
-from tests.orchestrator.records import make_records, make_space, make_spec, sweep
+from orchestrator.tracking.events import VERSION, EventStream, line_of, line_of_activity
+from search_spaces.trial import Activity, ActivityKind, Measured
+from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec, sweep
 from tests.outcomes import every_outcome, make_expectation
 
 DOCS = Path(__file__).parents[3] / "docs" / "observability.md"
@@ -27,6 +27,7 @@ KINDS = {
     "noted",
     "sweep_ended",
 }
+MEASURING = Activity(kind=ActivityKind.MEASURING, trial=0, samples_per_second=None, at=BEGAN)
 RECORDS = make_records(make_space(SPEC), every_outcome())
 
 
@@ -66,13 +67,15 @@ def test_lines_hold_what_the_records_hold() -> None:
 
 def test_a_line_is_flat_json_with_a_time_in_utc() -> None:
     stream = io.StringIO()
-    log = EventStream(stream)
+    log = EventStream(stream, "demo")
+    log.on_activity(MEASURING)
     for event, state in a_sweep():
         log.on_event(event, state)
     log.close()
 
     kinds = set()
-    for text, (event, _) in zip(stream.getvalue().splitlines(), a_sweep(), strict=True):
+    shown = [MEASURING, *(event for event, _ in a_sweep())]
+    for text, event in zip(stream.getvalue().splitlines(), shown, strict=True):
         told = json.loads(text)
         kinds.add(told["event"])
         assert text.isascii()
@@ -80,16 +83,17 @@ def test_a_line_is_flat_json_with_a_time_in_utc() -> None:
         assert (told["version"], told["study"]) == (VERSION, "demo")
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", told["time"])
         assert datetime.fromisoformat(told["time"]) == datetime.fromtimestamp(event.at, UTC)
-    assert kinds == KINDS
+    assert kinds == KINDS | {"activity"}
 
 
 def test_the_documentation_has_a_row_for_each_field() -> None:
     text = DOCS.read_text(encoding="utf-8")
     common = {"version", "time", "study", "event"}
     lines = {line["event"]: line for line in (line_of(*each) for each in a_sweep())}
-    for name in KINDS:
+    lines["activity"] = line_of_activity(MEASURING, "demo")
+    for name, line in lines.items():
         rows = text.partition(f"\n### `{name}`\n")[2].partition("\n##")[0]
         documented = set(re.findall(r"^- `(\w+)`:", rows, re.MULTILINE))
-        assert documented == lines[name].keys() - common, name
+        assert documented == line.keys() - common, name
     shared = text.partition("\n## Events as lines of JSON\n")[2].partition("\n### ")[0]
     assert set(re.findall(r"^- `(\w+)`:", shared, re.MULTILINE)) == common

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces.trial import Activity, ActivityKind
 from tests.search_spaces.values import a_spec
 from workers.probe.operators import compile_operators
 
@@ -19,9 +20,9 @@ def test_a_sweep_without_offload_by_deepspeed_compiles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    said: list[str] = []
+    said: list[object] = []
     for space in ({}, {"engine": ["deepspeed"]}):  # which compiles nothing without offload
-        compile_operators(a_spec(cluster={"device": "cpu"}, space=space), said.append)
+        compile_operators(a_spec(cluster={"device": "cpu"}, space=space), said.append, said.append)
     assert said == []
     assert not any(tmp_path.iterdir())
 
@@ -32,13 +33,14 @@ def test_a_folder_of_ones_own_is_filled_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    shown: list[Activity] = []
     said: list[str] = []
 
-    compile_operators(OFFLOADED, said.append)
-    compile_operators(OFFLOADED, said.append)
+    compile_operators(OFFLOADED, shown.append, said.append)
+    compile_operators(OFFLOADED, shown.append, said.append)
 
-    assert len(said) == 1, said
-    assert "compiled once on a machine" in said[0]
+    assert shown == [Activity(kind=ActivityKind.COMPILING_OPERATORS)]
+    assert not said
     assert (tmp_path / "cpu_adam" / "cpu_adam.so").exists()
 
 
@@ -50,8 +52,8 @@ def test_a_failure_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
     said: list[str] = []
 
-    compile_operators(OFFLOADED, said.append)
+    compile_operators(OFFLOADED, lambda _: None, said.append)
 
-    assert len(said) == 2, said
-    assert said[1].startswith("DeepSpeed's operators could not be loaded: ")
-    assert "\n" not in said[1]
+    assert len(said) == 1, said
+    assert said[0].startswith("DeepSpeed's operators could not be loaded: ")
+    assert "\n" not in said[0]
