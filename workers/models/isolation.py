@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,8 +182,13 @@ def serve() -> None:
         order = sys.stdin.readline()
         if not order:
             return
-        status = _status_of(json.loads(order), statuses)
-        os.write(statuses, f"{status}\n".encode())
+        asked = json.loads(order)
+        status = _status_of(asked, statuses)
+        try:
+            os.write(statuses, f"{status}\n".encode())
+        except BrokenPipeError:  # the driver was killed, and left the order's folder
+            shutil.rmtree(asked["folder"], ignore_errors=True)
+            return
 
 
 def _status_of(order: dict[str, Any], statuses: int) -> str:

@@ -111,17 +111,23 @@ def test_it_ends_with_who_asked(here: Path) -> None:
         "from tests.workers.models.test_isolation import _described; from pathlib import Path;"
         f" _described(Path({str(here / 'mark')!r}), sleep=600)"
     )
+    (here / "tmp").mkdir()
     asking = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(here / "tmp")},
+        stderr=subprocess.PIPE,
+        text=True,
     )
     pid = int(_seen(here / "mark")["pid"])  # type: ignore[call-overload]
     child = psutil.Process(pid)
 
     asking.kill()
-    asking.wait()
+    _, said = asking.communicate()  # once its forks have ended too
 
     psutil.wait_procs([child], timeout=600)
     assert not child.is_running()
+    assert not list((here / "tmp").glob("plimsoll-*"))
+    assert "Traceback" not in said
 
 
 @pytest.mark.thorough
