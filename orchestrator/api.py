@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from search_spaces.trial import Estimate, Measured
 if TYPE_CHECKING:
     from orchestrator.core.records import Record
     from orchestrator.core.state import SweepState
+    from orchestrator.report.explain_text import Explanation
     from workers.api import Applied, Module
 
 _SQLITE_MAGIC = b"SQLite format 3\0"  # the first bytes of a SQLite file
@@ -210,11 +211,13 @@ class TunedPlan:
 
         plan, spec, device = self.plan, self.spec, self.device
         facts = model_facts(spec.model, spec.train)
+        batched = replace(facts, vocab_size=facts.vocab_size or 1)  # batches are the caller's
         reasons = [
-            *trainer_table()["hf-trainer"].refusals(plan, spec, facts, device),
+            *trainer_table()["hf-trainer"].refusals(plan, spec, batched, device),
             *decay_refusals(plan, spec.train, stock=True),
         ]
-        if not reasons and not divides_by_label_count(spec.model):
+        is_function = facts.vocab_size is None  # whose loss is the user's own
+        if not reasons and not is_function and not divides_by_label_count(spec.model):
             reasons = [*hf_trainer.stock_refusals(plan, facts)]
         if reasons:
             words = "; ".join(dict.fromkeys(reasons))
@@ -272,6 +275,25 @@ def load_best(where: str | Path | None = None, *, trial: int | None = None) -> T
         samples_per_second=outcome.samples_per_second,
         peak_bytes=outcome.memory.peak_bytes,
     )
+
+
+def explain(state: SweepState, trial: int | None, knobs: Mapping[str, Any]) -> Explanation | None:
+    """Explains a trial, a plan or the best; raises UserError for no such trial or forecast."""
+    from orchestrator.explain.context import forecast_context, forecasts_or_reason
+    from orchestrator.explain.trial import explain_trial, trial_named
+    from orchestrator.explain.untried import explain_untried
+    from orchestrator.explain.winner import explain_best
+
+    if knobs:
+        untried = explain_untried(knobs, forecast_context(state))
+        if untried.trial is None or untried.verdict != "tried":
+            return untried
+        trial = untried.trial
+    context, note = forecasts_or_reason(state)
+    if trial is not None:
+        explanation = explain_trial(state, trial_named(state, trial), context, note)
+        return replace(explanation, named_by_knobs=bool(knobs))
+    return None if state.best is None else explain_best(state, state.best, context, note)
 
 
 def _device(record: Record, state: SweepState) -> str:

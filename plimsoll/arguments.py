@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.workspace import NamedStudy
+from search_spaces.errors import DataError
 from search_spaces.safety.files import is_file
 from search_spaces.specification.load import load_spec, set_key, study_name, validated
 from search_spaces.specification.schema import SweepSpec
@@ -37,6 +38,12 @@ def job_of(caller: str, given: Model | None, keys: Mapping[str, Any]) -> NamedSt
     section = tree.get("model") or {}
     model: Any = section.get("name") if isinstance(section, Mapping) else None
     if not callable(model):
+        data = tree.get("data")
+        if isinstance(model, str) and not isinstance(data, str | Mapping | None):
+            raise DataError(
+                f"data is a {type(data).__name__} in memory, and {model} trains on files or batches"
+                " of its own: write samples as JSON lines, or give a class or function as the model"
+            )
         spec = validated(tree, source=caller)
         label = Path(spec.model.name.rpartition(":")[2]).name
         return NamedStudy(spec=spec, name=study_name(spec, path or Path(f"{label}.yaml")))

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.api import find_study
-from orchestrator.cli.check import check_document, understood
 from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.planner import Planner
-from orchestrator.forecast.request import device_of, planning_request
-from orchestrator.report.document import planning_document
+from orchestrator.forecast.request import device_of, planning_request, understand
+from orchestrator.report.document import check_document, planning_document
 from orchestrator.report.format import plural
 from orchestrator.report.live import PlainView, make_view
 from orchestrator.report.plan_document import plan_document, render_plan_page
@@ -96,7 +95,7 @@ def plan(
 def check(model: Model | None = None, /, **keys: Any) -> Report:
     """Says what is understood of a job and which plans are legal; raises what `plan` does."""
     job = job_of("plimsoll.check", model, keys)
-    understanding, space = understood(job.spec)
+    understanding, space = understand(job.spec)
     return Report(
         headline=f"{job.name} has {plural(len(space.candidates), 'legal plan')}",
         values={"study": job.name, **check_document(job.spec, understanding, space)},

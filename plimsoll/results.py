@@ -9,17 +9,18 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from orchestrator.api import TunedPlan, load_best
-from orchestrator.cli.explain import explanation_of
-from orchestrator.cli.export import export
+from orchestrator import api
+from orchestrator.api import TunedPlan, find_study, load_best
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import forecasts_or_reason
+from orchestrator.export.formats import export_study
 from orchestrator.report.document import report_document
 from orchestrator.report.explain_text import explanation_text
 from orchestrator.report.sweep_document import report_page, sweep_document
 from orchestrator.report.sweep_text import best_sentence
 from orchestrator.report.terminal import SafeConsole, render_text
-from search_spaces.errors import StudyError
+from search_spaces.errors import StudyError, UserError
+from search_spaces.plan import knob_problem
 
 _FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
@@ -80,8 +81,11 @@ class Sweep:
         `knobs` are values of such a plan; its others are those of the best plan. Raises UserError
         if there is no such trial or knob, or no plan is feasible.
         """
-        texts = [f"{name}={value}" for name, value in knobs.items()]
-        if (explanation := explanation_of(self.state, trial, texts)) is None:
+        for name, value in knobs.items():
+            if problem := knob_problem(name, value):
+                raise UserError(problem)
+        explanation = api.explain(self.state, trial, knobs)
+        if explanation is None:
             raise StudyError(f"{best_sentence(self.state)}; explain(N) tells how trial N ended")
         return printed(render_text(explanation_text(explanation, self.state)))
 
@@ -90,9 +94,8 @@ class Sweep:
 
         Raises UserError if the format has no word for the plan, or the folder cannot be written.
         """
-        target = None if folder is None else Path(folder)
-        result = export(self.where, format_name, None, target, as_json=True)
-        return Path(result.content()["folder"])
+        study, target = find_study(self.where), None if folder is None else Path(folder)
+        return export_study(study, format_name=format_name, trial=None, folder=target)[2]
 
 
 def printed(content: Any) -> str:

@@ -183,6 +183,15 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFacts:
+    """Source of a model's own batches, such as `list in memory`, and the entries of a sample."""
+
+    source: str
+    samples: int | None  # None if no end is known
+    entries: tuple[tuple[str, str], ...]  # name, and types with sizes such as `int64[12..80, 4]`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """Facts about a model before it is built; parameters are counts.
 
@@ -216,6 +225,7 @@ class ModelFacts:
         widened: Types of a function's weights that became fp32, in which weights are trained.
         attention_differences: Share by which outputs differ from those of the first of
             `attentions`, for each other one.
+        batches: What a function's batches are; None for other models.
         optimizer: Facts about `train.optimizer`, if it is not adamw.
         step: Findings about a step of training; None if it was not looked at.
     """
@@ -246,6 +256,7 @@ class ModelFacts:
     shared_in_blocks: tuple[str, ...] = ()
     widened: tuple[str, ...] = ()
     attention_differences: tuple[tuple[Attention, float], ...] = ()
+    batches: BatchFacts | None = None
     optimizer: OptimizerFacts = OptimizerFacts()
     step: StepFindings | None = None
 

@@ -44,11 +44,12 @@ def check_data(spec: SweepSpec, facts: ModelFacts) -> DataProfile | None:
     Raises:
         DataError: If it cannot be read or turned into samples, or the task does not train on it.
     """
-    if facts.task is not None and facts.vocab_size is None and spec.data.kind != "fixed":
-        raise DataError(
-            f"data is text, and task {facts.task} of {facts.name} trains on random batches: remove"
-            " data, or give a function as the model (docs/model-and-data.md, Your model)"
-        )
     if facts.vocab_size is None:
+        made = f"task {facts.task} of {facts.name} trains on random" if facts.task else facts.name
+        if spec.data.files or (facts.task and spec.data.lengths):
+            raise DataError(
+                f"data is text, and {made} {'' if facts.task else 'makes its own '}batches: remove"
+                " data, or read it in a function as the model (docs/model-and-data.md, Your model)"
+            )
         return None
     return profile(load_dataset(spec.data, spec.train, facts.vocab_size), spec.data)

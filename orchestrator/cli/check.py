@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.console import print_line, table_console
 from orchestrator.cli.options import Json, Overrides, SpecPath, TrustedModules
 from orchestrator.cli.result import Result
 from orchestrator.report.format import value_words
 from search_spaces.errors import UserError
-from search_spaces.facts import Understanding, planned_cluster, share_words
+from search_spaces.facts import share_words
 from search_spaces.rules.base import RuleContext
-from search_spaces.specification.load import load_spec, spec_to_tree, study_name
+from search_spaces.specification.load import load_spec, study_name
 from search_spaces.specification.schema import SweepSpec
 from workers.models.trust import trust_modules
 
@@ -33,10 +32,12 @@ def check(
     trust_modules(trusted or ())
     spec = load_spec(spec_path, overrides or ())
 
+    from orchestrator.forecast.request import understand
+    from orchestrator.report.document import check_document
     from orchestrator.report.terminal import labelled_rows
     from orchestrator.report.understood import understood_rows
 
-    understanding, space = understood(spec)
+    understanding, space = understand(spec)
     if not as_json:
         table_console().print(labelled_rows(understood_rows(understanding)))
         context = RuleContext(spec=spec, model=understanding.model, cluster=understanding.cluster)
@@ -44,35 +45,6 @@ def check(
     content = {"specification": str(spec_path), "study": study_name(spec, spec_path)}
     content |= check_document(spec, understanding, space)
     return Result(kind="check", content=lambda: content)
-
-
-def understood(spec: SweepSpec) -> tuple[Understanding, Space]:
-    """Returns how a job is understood, and its legal plans; no cluster is asked."""
-    from search_spaces.space import build_space
-    from workers.prepare import check_data
-
-    context = planned_context(spec, ranks := _ranks(spec))
-    data, model = check_data(spec, context.model), context.model
-    understanding = Understanding(data=data, model=model, cluster=context.cluster, ranks=ranks)
-    return understanding, build_space(context, ranks)
-
-
-def check_document(spec: SweepSpec, understanding: Understanding, space: Space) -> dict[str, Any]:
-    """Converts a check for JSON."""
-    from orchestrator.report.document import understood_document
-
-    model = understanding.model
-    return {
-        "understood": understood_document(understanding),
-        "model": {"name": model.name, "parameters": model.parameters, "blocks": model.blocks},
-        "ranks": understanding.ranks,
-        "ranks_assumed": spec.cluster.workers == "auto",
-        "legal_plans": len(space.candidates),
-        "ruled_out": dict(space.ruled_out),
-        "baseline": space.baseline.as_dict(),
-        "searched": {name: list(values) for name, values in space.domains if len(values) > 1},
-        "effective_specification": spec_to_tree(spec),
-    }
 
 
 def _show(spec_path: Path, context: RuleContext, ranks: int, space: Space) -> None:
@@ -120,18 +92,6 @@ def _trainer_sentence(spec: SweepSpec, space: Space) -> str:
     return f"Trainer {spec.trainer} takes {legal:,} of {whole:,} legal plans.{reasons}"
 
 
-def planned_context(spec: SweepSpec, ranks: int) -> RuleContext:
-    """Returns the context of rules on a cluster of exactly `ranks` ranks.
-
-    Raises:
-        UserError: If the model cannot be found, or its data cannot be read.
-    """
-    from workers.prepare import prepare_driver
-
-    model, _ = prepare_driver(spec)
-    return RuleContext(spec=spec, model=model, cluster=planned_cluster(spec, ranks))
-
-
 def _loss_sentences(context: RuleContext, space: Space) -> Iterator[str]:
     """Yields what would change the loss of this model, with the numbers of its probe."""
     from orchestrator.report.labels import dependence_words
@@ -171,13 +131,6 @@ def _forecast_problem(spec: SweepSpec, space: Space) -> str | None:
     except UserError as error:
         return f"No forecast: {' '.join(str(error).split())}. Trials run without one."
     return None
-
-
-def _ranks(spec: SweepSpec) -> int:
-    # without asking a cluster; one rank if the number is unknown
-    if spec.cluster.workers == "auto" and spec.cluster.device != "cpu":
-        return 1
-    return spec.cluster.ranks_of(max((os.cpu_count() or 1) // spec.cluster.cpus_per_worker, 1))
 
 
 def _space_sentence(space: Space, ranks: int) -> str:

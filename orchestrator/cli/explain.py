@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
+from orchestrator import api
 from orchestrator.cli.console import print_error, print_line, table_console, write_text
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json, JsonFile, TrialNumber, named_study
@@ -14,11 +15,6 @@ from orchestrator.cli.result import Result, result_to_json
 from orchestrator.cli.trial import plan_in_file
 from search_spaces.errors import UserError
 from search_spaces.safety.files import is_file
-
-if TYPE_CHECKING:
-    from orchestrator.core.state import SweepState
-    from orchestrator.explain.untried import UntriedExplanation
-    from orchestrator.report.explain_text import Explanation
 
 
 def explain(
@@ -52,7 +48,7 @@ def explain(
     from orchestrator.study.reader import load_state
 
     state = load_state(study.spec, study.name)
-    explanation = explanation_of(state, trial, knobs)
+    explanation = api.explain(state, trial, _values(knobs))
     if explanation is None:
         from orchestrator.report.sweep_text import best_sentence
 
@@ -94,30 +90,9 @@ def _study_and_knobs(words: list[str], plan: list[str] | None) -> tuple[str | No
     return (studies[0] if studies else None), [*(plan or []), *more_knobs]
 
 
-def explanation_of(state: SweepState, number: int | None, knobs: list[str]) -> Explanation | None:
-    """Returns the explanation; None if the sweep has no best plan to explain."""
-    from orchestrator.explain.context import forecasts_or_reason
-    from orchestrator.explain.trial import explain_trial, trial_named
-    from orchestrator.explain.winner import explain_best
-
-    if knobs:
-        untried = _untried(state, knobs)
-        if untried.trial is None or untried.verdict != "tried":
-            return untried
-        number = untried.trial
-        print_line(f"it was tried, as trial {number}")
-    if number is not None:
-        record = trial_named(state, number)
-        return explain_trial(state, record, *forecasts_or_reason(state))
-    if state.best is None:
-        return None
-    return explain_best(state, state.best, *forecasts_or_reason(state))
-
-
-def _untried(state: SweepState, knobs: list[str]) -> UntriedExplanation:
-    from orchestrator.explain.context import forecast_context, knob_args
-    from orchestrator.explain.untried import explain_untried
+def _values(knobs: list[str]) -> dict[str, Any]:
+    """Returns the values of knobs that --plan names, or those of the plan in its file."""
+    from orchestrator.explain.context import knob_args
 
     plan = plan_in_file(knobs[0]) if len(knobs) == 1 else None
-    values = knob_args(knobs) if plan is None else plan.as_dict()
-    return explain_untried(values, forecast_context(state))
+    return knob_args(knobs) if knobs and plan is None else plan.as_dict() if plan else {}

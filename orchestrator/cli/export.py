@@ -36,19 +36,9 @@ def export(
     """Export a plan as a script or config for another trainer, with its start command."""
     named = named_study(study)
 
-    from orchestrator.export.bundle import write_bundle
-    from orchestrator.export.formats import choose_format, export_bundle
-    from orchestrator.export.source import export_source, record_to_export
-    from orchestrator.study.reader import load_state, model_of
-    from workers.prepare import check_data
+    from orchestrator.export.formats import export_study
 
-    state = load_state(named.spec, named.name)
-    record = record_to_export(state, trial)
-    source = export_source(state, record, model_of(state))
-    format_ = choose_format(format_name, source)  # before the data is read, which may take long
-    check_data(named.spec, source.model)
-    bundle, folder = export_bundle(source, format_), out or Path(f"{named.name}-{format_}")
-    write_bundle(bundle, source, folder)
+    record, bundle, folder = export_study(named, format_name=format_name, trial=trial, folder=out)
     if not as_json:
         print_line(
             f"{folder}: trial {record.number} of {named.name}."
@@ -57,7 +47,7 @@ def export(
     content = {
         "study": named.name,
         "trial": record.number,
-        "format": format_,
+        "format": bundle.format,
         "folder": str(folder),
         "files": sorted(file.name for file in folder.iterdir()),
         "command": bundle.command_from(folder),

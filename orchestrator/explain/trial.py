@@ -161,6 +161,7 @@ class TrialExplanation:
         ratio: Speed over that of the best plan.
         changes: Knobs in which it differs from the best plan.
         note: Reason if nothing could be forecast; empty if it could.
+        named_by_knobs: A plan was asked for by its knobs, and this is its trial.
     """
 
     study: str
@@ -173,6 +174,7 @@ class TrialExplanation:
     changes: tuple[Change, ...]
     shortage: Shortage | None
     note: str = ""
+    named_by_knobs: bool = False
 
 
 def trial_named(state: SweepState, number: int) -> Record:

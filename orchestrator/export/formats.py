@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from orchestrator.core.records import Record
 from orchestrator.export import (
     accelerate,
     deepspeed,
@@ -15,11 +17,14 @@ from orchestrator.export import (
     trainer_file,
     trainjob,
 )
-from orchestrator.export.bundle import Bundle
+from orchestrator.export.bundle import Bundle, write_bundle
 from orchestrator.export.cluster_job import export_sbatch, export_sky
-from orchestrator.export.source import ExportSource
+from orchestrator.export.source import ExportSource, export_source, record_to_export
+from orchestrator.study.reader import load_state, model_of
+from orchestrator.workspace import NamedStudy
 from search_spaces.errors import UserError
 from search_spaces.settings.trainers import trainer_table
+from workers.prepare import check_data
 
 _OWN_LOOP = "`load_best` applies every plan in a loop of your own"
 FORMATS: Mapping[str, Callable[[ExportSource], Bundle]] = {  # files of a plan that one expresses
@@ -70,6 +75,24 @@ def choose_format(name: str | None, source: ExportSource) -> str:
             f" {'; '.join(reasons)}; {alternatives}"
         )
     return name
+
+
+def export_study(
+    study: NamedStudy, *, format_name: str | None, trial: int | None, folder: Path | None
+) -> tuple[Record, Bundle, Path]:
+    """Writes a trial's plan, or the best, in a new folder; returns record, files and folder.
+
+    Raises UserError if there is no such plan, no format has words for it, or it cannot be written.
+    """
+    state = load_state(study.spec, study.name)
+    record = record_to_export(state, trial)
+    source = export_source(state, record, model_of(state))
+    format_name = choose_format(format_name, source)  # before the data is read, which may take long
+    check_data(study.spec, source.model)
+    bundle = export_bundle(source, format_name)
+    folder = folder or Path(f"{study.name}-{format_name}")
+    write_bundle(bundle, source, folder)
+    return record, bundle, folder
 
 
 def export_bundle(source: ExportSource, name: str | None = None) -> Bundle:

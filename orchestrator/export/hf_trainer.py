@@ -65,9 +65,7 @@ def training_arguments(
 def stock_refusals(plan: Plan, model: ModelFacts) -> Iterator[str]:
     """Yields why a Trainer without our script would take longer steps than were measured.
 
-    Args:
-        plan: The plan.
-        model: A model whose loss ignores how many labels Trainer counted.
+    The model is one whose loss ignores how many labels Trainer counted.
     """
     parts = plan.data * plan.accumulation
     if parts > 1:

@@ -12,14 +12,22 @@ from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
-from search_spaces.facts import ClusterFacts, DataProfile, ModelFacts
+from search_spaces.facts import (
+    ClusterFacts,
+    DataProfile,
+    ModelFacts,
+    Understanding,
+    planned_cluster,
+)
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
 from search_spaces.hardware.properties import find_or_estimate_device
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.compute import flash_refusals
+from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
+from workers.prepare import prepare_driver
 
 RECOMMENDED_FIT_PROBABILITY = 0.9  # least probability of a plan that is recommended
 
@@ -103,6 +111,17 @@ def planning_request(
         data=data,
         lacks=_missing_features(device),
     )
+
+
+def understand(spec: SweepSpec) -> tuple[Understanding, Space]:
+    """Returns how a job is understood, and its plans; raises UserError for model, data or rules."""
+    model, data = prepare_driver(spec)
+    ranks = 1  # if the number is unknown
+    if spec.cluster.workers != "auto" or spec.cluster.device == CPU:
+        ranks = spec.cluster.ranks_of(max((os.cpu_count() or 1) // spec.cluster.cpus_per_worker, 1))
+    context = RuleContext(spec=spec, model=model, cluster=planned_cluster(spec, ranks))
+    understanding = Understanding(data=data, model=model, cluster=context.cluster, ranks=ranks)
+    return understanding, build_space(context, ranks)
 
 
 def device_of(spec: SweepSpec, *, name: str | None, devices_per_node: int | None) -> Device:

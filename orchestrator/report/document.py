@@ -21,6 +21,8 @@ from orchestrator.report.sweep_text import best_sentence
 from orchestrator.report.understood import understood_rows
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
+from search_spaces.space import Space
+from search_spaces.specification.load import spec_to_tree
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, Outcome, OutOfMemory
 
@@ -44,6 +46,22 @@ def explanation_document(explanation: Explanation, state: SweepState) -> dict[st
 def planning_document(report: PlanningReport) -> dict[str, Any]:
     """Converts a planning report."""
     return {**_fields(report, None), "understood": understood_document(report.understood)}
+
+
+def check_document(spec: SweepSpec, understanding: Understanding, space: Space) -> dict[str, Any]:
+    """Converts a check."""
+    model = understanding.model
+    return {
+        "understood": understood_document(understanding),
+        "model": {"name": model.name, "parameters": model.parameters, "blocks": model.blocks},
+        "ranks": understanding.ranks,
+        "ranks_assumed": spec.cluster.workers == "auto",
+        "legal_plans": len(space.candidates),
+        "ruled_out": dict(space.ruled_out),
+        "baseline": space.baseline.as_dict(),
+        "searched": {name: list(values) for name, values in space.domains if len(values) > 1},
+        "effective_specification": spec_to_tree(spec),
+    }
 
 
 def understood_document(understanding: Understanding | None) -> dict[str, Any] | None:

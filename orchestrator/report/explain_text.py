@@ -76,6 +76,8 @@ def _ms(seconds: float) -> str:
 def trial_sentences(explanation: TrialExplanation, state: SweepState) -> Iterator[str]:
     """Explains a trial: why it was tried, its forecast, its rank and its distance to the best."""
     trial = explanation.trial
+    if explanation.named_by_knobs:
+        yield f"it was tried, as trial {trial.number}"
     yield f"it was tried because: {reason_words(trial.reason)}"
     if (forecast := trial.forecast) is not None:
         yield f"forecast before it ran: {forecast_sentence(forecast)}"

@@ -12,6 +12,7 @@ from search_spaces.facts import (
     DataReading,
     Fit,
     LossForm,
+    ModelFacts,
     Recomputation,
     StepFindings,
     TargetRule,
@@ -58,8 +59,7 @@ def data_rows(understanding: Understanding) -> Rows:
     """Yields form, fields, samples and lengths of the data, and what of it is left out."""
     data = understanding.data
     if data is None:
-        own = f"{understanding.model.name} makes its own batches"
-        yield "data", "random values of the model's shapes" if understanding.model.task else own
+        yield from _batch_rows(understanding.model)
         return
     lengths = (
         f"tokens: shortest {data.histogram[0].shortest:,}, median {data.median:,},"
@@ -78,6 +78,18 @@ def data_rows(understanding: Understanding) -> Rows:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in reading.skipped)
     if left_out := "; ".join(filter(None, (cut, f"skipped: {reasons}" if reasons else ""))):
         yield "", left_out
+
+
+def _batch_rows(model: ModelFacts) -> Rows:
+    batches = model.batches
+    if batches is None:
+        own = f"{model.name} makes its own batches"
+        yield "data", "random values of the model's shapes" if model.task else own
+        return
+    end = "no end is known" if batches.samples is None else plural(batches.samples, "sample")
+    yield "data", f"{batches.source}: {end}"
+    if batches.entries:
+        yield "", "a sample: " + ", ".join(map(" ".join, batches.entries))
 
 
 def _form_words(reading: DataReading) -> str:

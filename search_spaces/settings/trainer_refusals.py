@@ -57,13 +57,7 @@ def hf_refusals(plan: Plan, spec: SweepSpec, model: ModelFacts, device: str) -> 
 
 
 def decay_refusals(plan: Plan, train: TrainSpec, *, stock: bool) -> Iterator[str]:
-    """Yields why other weights would decay than did when the plan was measured.
-
-    Args:
-        plan: The plan.
-        train: Says which weights decay.
-        stock: The Trainer is the stock one, not the script's.
-    """
+    """Yields why other weights would decay than were measured, in a `stock` Trainer or our own."""
     if not train.weight_decay:
         return
     by_deepspeed = plan.engine == "deepspeed" and plan.offload_optimizer != "none"

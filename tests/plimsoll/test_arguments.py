@@ -78,9 +78,9 @@ def test_a_job_is_given_as_keywords_a_mapping_a_file_or_a_specification() -> Non
         (Net, {}, "data is missing: Net trains on samples"),
         (Net, {"data": "corpus.txt"}, "data is files or lengths: Net trains on samples"),
         (Net, {"data": iter(SAMPLES)}, "data is list_iterator: Net trains on samples"),
-        (Net, {"data": []}, "data is list: Net trains on samples"),
+        (Net, {"data": []}, "data is an empty list: Net trains on samples"),
         (lambda: LOCK, {"data": len}, "model model cannot be sent to other processes"),
-        ("gpt2", {"data": SAMPLES}, "data is ["),
+        ("gpt2", {"data": SAMPLES}, "data is a list in memory, and gpt2 trains on files"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence(model: Any, keys: dict[str, Any], sentence: str) -> None:
@@ -94,7 +94,7 @@ def test_a_wrong_argument_is_one_sentence(model: Any, keys: dict[str, Any], sent
     ("data", "batch"),
     [
         (SAMPLES, {"x": [[1.0] * 4, [2.0] * 4], "y": [[1.0] * 2] * 2}),
-        (DataLoader(SAMPLES, collate_fn=lambda some: {"n": len(some)}), {"n": 2}),
+        (DataLoader(SAMPLES, collate_fn=lambda some: {"x": len(some), "y": 0}), {"x": 2, "y": 0}),
         (lambda numbers: {"n": list(numbers)}, {"n": [1, 2]}),
     ],
 )

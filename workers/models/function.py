@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from search_spaces.errors import DataError, ModelError
-from search_spaces.facts import ModelFacts, TensorFacts
+from search_spaces.facts import BatchFacts, ModelFacts, TensorFacts
 from search_spaces.specification.schema import PICKLE, ModelSpec
 from search_spaces.specification.sections import TrainSpec
 from workers.data.user_batches import BatchMaker, SampleNumbers, inputs_of
@@ -27,7 +27,6 @@ from workers.models.built import PROBE_SAMPLES, BuiltModel, seeded
 from workers.models.fake_memory import FakeMemory, conversions_of_fake_weights
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.stack import find_blocks
-from workers.models.stack_trace import shapes_of
 from workers.models.tensor_plan import parallel_facts
 from workers.models.trust import check_trusted
 from workers.models.user_code import (
@@ -186,24 +185,48 @@ def _parallel_facts(
         return {} if spec.tensor_plan else {"tensor": TensorFacts(refusal=_UNKNOWN)}
     inputs = lru_cache(lambda: inputs_of(module, batch_maker(PROBE_SAMPLES)))
     facts = {**parallel_facts(module, spec.tensor_plan, inputs), **training_facts(module, inputs)}
-    if (uneven := _uneven_shapes(module, batch_maker)) and "pipeline_refusal" not in facts:
+    looked_at = _looked_at(module, batch_maker)
+    if (uneven := _uneven_shapes(looked_at)) and "pipeline_refusal" not in facts:
         facts["pipeline_refusal"] = f"{type(module).__name__} {uneven}"
-    return facts
+    return facts | {"batches": _batch_facts(looked_at, batch_maker)}
 
 
-def _uneven_shapes(module: nn.Module, batch_maker: NumberedBatches) -> str | None:
-    """Returns why stages cannot exchange tensors of one shape, None if all batches have one."""
-    samples = batch_maker.samples or SHAPE_SAMPLES
-    first: dict[str, Any] = {}
+_Inputs = Mapping[str, tuple[str, tuple[int, ...]]]  # type and shape of each, () for no tensor
+
+
+def _looked_at(module: nn.Module, batch_maker: NumberedBatches) -> Mapping[int, _Inputs]:
+    """Returns what the module gets for some samples, by their numbers; a failure ends it."""
+    samples, inputs = batch_maker.samples or SHAPE_SAMPLES, dict[int, _Inputs]()
     with contextlib.suppress(UserCodeError), user_code_errors("a batch"):
         for number in range(0, samples, -(-samples // SHAPE_SAMPLES)):
-            shapes = dict(shapes_of(inputs_of(module, batch_maker((number,)))))
-            first = first or shapes
-            if uneven := [name for name in shapes if shapes[name] != first.get(name)]:
+            inputs[number] = {
+                name: (str(getattr(one, "dtype", type(one).__name__)), getattr(one, "shape", ()))
+                for name, one in inputs_of(module, batch_maker((number,))).items()
+            }
+    return inputs
+
+
+def _batch_facts(inputs: Mapping[int, _Inputs], batch_maker: NumberedBatches) -> BatchFacts:
+    entries: dict[str, str] = {}
+    for name, (kind, _) in next(iter(inputs.values()), {}).items():
+        sizes = [*zip(*(one[name][1][1:] for one in inputs.values() if name in one), strict=False)]
+        ranges = (f"{min(one)}..{max(one)}" if len({*one}) > 1 else f"{one[0]}" for one in sizes)
+        entries[name] = f"{kind.removeprefix('torch.')}[{', '.join(ranges)}]".removesuffix("[]")
+    make, samples = batch_maker.make, batch_maker.samples
+    name = getattr(make, "source", f"function {getattr(make, '__name__', type(make).__name__)}")
+    return BatchFacts(source=name, samples=samples, entries=tuple(entries.items()))
+
+
+def _uneven_shapes(inputs: Mapping[int, _Inputs]) -> str | None:
+    """Returns why stages cannot exchange tensors of one shape, None if all batches have one."""
+    first = next(iter(inputs.values()), {})
+    for number, shapes in inputs.items():
+        for name, (_, shape) in shapes.items():
+            if shape != (expected := first.get(name, ("", None))[1]):
                 return (
-                    f"gets {uneven[0]} of shape {first.get(uneven[0])} for sample 0 and of"
-                    f" {shapes[uneven[0]]} for sample {number}, while stages exchange tensors of"
-                    " one shape: pad all samples to one length"
+                    f"gets {name} of shape {expected and tuple(expected)} for sample 0 and of"
+                    f" {tuple(shape)} for sample {number}, while stages exchange tensors of one"
+                    " shape: pad all samples to one length"
                 )
     return None
 
@@ -221,9 +244,10 @@ def call_function(spec: ModelSpec) -> tuple[nn.Module, NumberedBatches]:
     if not is_pair:
         names = ", ".join(type(part).__name__ for part in parts or (returned,))
         raise ModelError(
-            f"{spec.name} returned {f'({names})' if parts else names}, must return (module, batch"
+            f"{spec.title} returned {f'({names})' if parts else names}, must return (module, batch"
             " maker) or (module, batch maker, number of samples): an nn.Module, a function of"
-            " sample numbers, and where the data ends, if it does"
+            " sample numbers, and where the data ends, if it does; in Python, give a function that"
+            " returns a module alone with data"
         )
     module, make = parts[:2]
     if (wrapper := type(module).__name__) in _WRAPPERS:

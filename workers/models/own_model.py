@@ -7,6 +7,7 @@ places of the code, and cloudpickle's own ids.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import io
 import pickle
 import re
@@ -26,7 +27,7 @@ from torch.utils.data import DataLoader, default_collate
 from search_spaces.errors import DataError, ModelError, written
 from search_spaces.safety.files import make_folder, write_durably
 from search_spaces.specification.schema import PICKLE
-from workers.data.user_batches import batch_tensors
+from workers.data.user_batches import batch_tensors, inputs_of
 from workers.models.user_code import error_summary
 
 MAX_BYTES = 64 * 2**20  # each rank holds them, and each worker group is sent them
@@ -38,6 +39,7 @@ _TRACKER_ID = re.compile(rb"[0-9a-f]{32}")  # cloudpickle's, of classes: drawn i
 class _SampleBatches:
     samples: Any
     collate: Callable[[list[Any]], Any]
+    source: str  # for messages
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -79,19 +81,23 @@ def save_model(model: Callable[..., Any], data: Any, label: str, folder: Path) -
 
 
 def _batches(data: Any, label: str) -> Callable[..., Any]:
-    if callable(data):
+    if callable(data) and not isinstance(data, type):
         function: Callable[..., Any] = data
         return function
     samples = data.dataset if isinstance(data, DataLoader) else data
-    has_numbers = hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and len(samples)
-    if not has_numbers or isinstance(data, Mapping):
-        kind = "files or lengths" if isinstance(data, Mapping) else type(data).__name__
-        kind = "missing" if data is None else kind
-        raise DataError(
-            f"data is {kind}: {label} trains on samples that have numbers (a list, a"
-            " Dataset, a DataLoader of one), or on batches of a function of sample numbers"
-        )
-    return _SampleBatches(samples, data.collate_fn if samples is not data else _stacked)
+    of = "" if samples is data else f"{type(data).__name__} of "
+    kind = f"{of}{type(samples).__name__}"
+    if isinstance(data, Mapping | type | None):
+        kind = "files or lengths" if isinstance(data, Mapping) else "a class" if data else "missing"
+    elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__"):
+        if len(samples):
+            collate = data.collate_fn if of else _stacked
+            return _SampleBatches(samples, collate, kind if of else f"{kind} in memory")
+        kind = f"an empty {kind}"
+    raise DataError(
+        f"data is {kind}: {label} trains on samples that have numbers (a list, a Dataset, a"
+        " DataLoader of one), or on batches of a function of sample numbers"
+    )
 
 
 def _made(model: Callable[..., Any], batches: Any, **config: Any) -> tuple[nn.Module, Any]:
@@ -102,19 +108,28 @@ def _made(model: Callable[..., Any], batches: Any, **config: Any) -> tuple[nn.Mo
             " returns (module, batch maker) is given without data"
         )
     if isinstance(batches, _SampleBatches):
-        batches(tuple(range(min(len(batches), _COMPARED))))
+        batch = inputs_of(module, batches(tuple(range(min(len(batches), _COMPARED)))))
+        try:
+            (signature := inspect.signature(module.forward)).bind(**batch)
+        except TypeError as error:
+            raise DataError(f"samples do not fit the model's forward{signature}: {error}") from None
     return module, batches
 
 
 def _stacked(samples: list[Any]) -> Any:
+    must_be = (
+        "they must be mappings of the module's keyword arguments to numbers or tensors of one"
+        " shape; or give a DataLoader, whose collate_fn makes batches"
+    )
+    if not isinstance(samples[0], Mapping):
+        kind = type(samples[0]).__name__
+        raise DataError(f"samples of data make no batch (they are of type {kind}): {must_be}")
     try:
         with torch.device("cpu"):  # where the samples' own tensors are
             return default_collate([batch_tensors(sample) for sample in samples])
     except (KeyError, ModelError, RuntimeError, TypeError) as error:
         raise DataError(
-            f"samples of data make no batch ({error_summary(error)}): they must be mappings of the"
-            " module's keyword arguments to numbers or tensors of one shape; or give a DataLoader,"
-            " whose collate_fn makes batches"
+            f"samples of data make no batch ({error_summary(error)}): {must_be}"
         ) from error
 
 

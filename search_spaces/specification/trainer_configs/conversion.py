@@ -25,6 +25,7 @@ _NAME, _BATCH, _RANKS = "model.name", "train.global_batch", "cluster.workers"
 _PARTS = ("_micro_batch", "_accumulation", "_global_batch", "_shards", "_part", _RANKS)
 _DEGREES = ("tensor", "pipeline", "replicas")
 _RATIO = "_warmup_ratio"
+_BETAS: Mapping[str, float] = {"_beta1": 0.9, "_beta2": 0.999}  # Trainer's defaults
 _LINKS = ("deepspeed", "deepspeed_config.deepspeed_config_file")
 _BLANKS: Mapping[str, str] = {  # keys that a trainer's file may lack, with what to write
     _NAME: "a folder with config.json, a Hub id, or a name of `plimsoll models`",
@@ -52,10 +53,11 @@ class Conversion:
     omitted: tuple[str, ...]
 
 
-class _Entries:
+class Settings:
     """Values by key of a specification, their origins, and the keys left out for each reason."""
 
     def __init__(self) -> None:
+        self.impossible: list[str] = []  # sentences on keys with values that no specification has
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.omitted: dict[str, list[str]] = {}
@@ -93,16 +95,10 @@ def convert(source: str) -> Conversion:
         UserError: If it cannot be read, or belongs to no known trainer.
     """
     trainer, values = read_document(source)
-    entries = _Entries()
-    _read(trainer, _joined(values, Path(source).parent, entries), entries)
-    _join_batches(entries)
-    _join_warmup(entries)
+    entries = settings_of(trainer, values, Path(source).parent)
     name = str(entries.values.get(_NAME, ""))
     if "data.files" in entries.values and (is_file(Path(name, "tokenizer.json")) or "/" in name):
         entries.add({"data.tokenizer": name}, "the model's")
-    for key, reason in [*_refused(entries.values)]:
-        del entries.values[key]
-        entries.omit(entries.origins[key], reason)
     if _NAME in entries.values:
         entries.omitted.pop(tables.NO_PRESET, None)
     blanks = {key: hint for key, hint in _BLANKS.items() if key not in entries.values}
@@ -125,7 +121,21 @@ def convert(source: str) -> Conversion:
     )
 
 
-def _joined(values: Mapping[str, Any], folder: Path, entries: _Entries) -> dict[str, Any]:
+def settings_of(trainer: tables.Trainer, values: Mapping[str, Any], folder: Path) -> Settings:
+    """Returns what a trainer's values mean, by dotted key; `folder` has files that they name."""
+    entries = Settings()
+    _read(trainer, _joined(values, folder, entries), entries)
+    _join_batches(entries)
+    _join_betas(entries)
+    _join_warmup(entries)
+    for key, reason in [*_refused(entries.values)]:
+        del entries.values[key]
+        entries.omit(entries.origins[key], reason)
+        entries.impossible.append(f"{entries.origins[key]}: {reason}")
+    return entries
+
+
+def _joined(values: Mapping[str, Any], folder: Path, entries: Settings) -> dict[str, Any]:
     """Joins values that lie in two places: DeepSpeed's file, and forms of torchtitan's keys."""
     joined = dict(values)
     for name in (values[key] for key in _LINKS if isinstance(values.get(key), str)):
@@ -142,9 +152,9 @@ def _joined(values: Mapping[str, Any], folder: Path, entries: _Entries) -> dict[
     return joined
 
 
-def _read(trainer: tables.Trainer, values: Mapping[str, Any], entries: _Entries) -> None:
+def _read(trainer: tables.Trainer, values: Mapping[str, Any], entries: Settings) -> None:
     """Fills the entries: what the file says, then the trainer's defaults."""
-    usual = _Entries()
+    usual = Settings()
     usual.add(trainer.always, "")
     order = {key: number for number, key in enumerate(trainer.takes)}
     for into, source in ((usual, trainer.defaults), (entries, values)):
@@ -152,6 +162,8 @@ def _read(trainer: tables.Trainer, values: Mapping[str, Any], entries: _Entries)
             taken = tables.take(trainer, key, source[key])
             if isinstance(taken, str):
                 into.omit(key, taken)
+                if taken is tables.NO_VALUE:
+                    into.impossible.append(f"{key} is {source[key]!r}: {taken}")
             elif not taken:
                 into.omit(key, "of no effect")
             elif into is entries or key not in values:
@@ -164,7 +176,7 @@ def _read(trainer: tables.Trainer, values: Mapping[str, Any], entries: _Entries)
     entries.add(silent, f"default of {trainer.name}")
 
 
-def _join_batches(entries: _Entries) -> None:
+def _join_batches(entries: Settings) -> None:
     """Fills the global batch, the ranks and the baseline's micro-batch from their parts."""
     origins = dict.fromkeys(_PARTS, "") | entries.origins
     micro, accumulation, total, shards, part, ranks = map(entries.count, _PARTS)
@@ -194,7 +206,13 @@ def _join_batches(entries: _Entries) -> None:
         entries.origins[_RANKS] = origin
 
 
-def _join_warmup(entries: _Entries) -> None:
+def _join_betas(entries: Settings) -> None:
+    betas = [entries.values.pop(key, default) for key, default in _BETAS.items()]
+    if origins := [entries.origins[key] for key in _BETAS if key in entries.origins]:
+        entries.add({"train.betas": betas}, ", ".join(origins))
+
+
+def _join_warmup(entries: Settings) -> None:
     ratio, steps = (entries.values.get(key) for key in (_RATIO, "train.total_steps"))
     if entries.values.pop(_RATIO, None) is None:
         return

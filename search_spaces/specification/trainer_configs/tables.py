@@ -23,7 +23,7 @@ HF_OPTIMIZERS = {  # values of `optim`
     "adamw_foreach": "adamw_torch",
     "adamw_8bit": "adamw_bnb_8bit",
 }
-_NO_VALUE = "Plimsoll has no such value"
+NO_VALUE = "Plimsoll has no such value"
 _SHARED = ("hf", "fsdp", "reasons")
 
 
@@ -38,6 +38,7 @@ class Trainer:
     takes: Mapping[str, Any]
     defaults: Mapping[str, Any]
     always: Mapping[str, Any]
+    compared: tuple[str, ...] = ()
 
     def owns(self, key: str) -> bool:
         """Returns True for a key that is this trainer's."""
@@ -67,6 +68,7 @@ def trainers() -> Mapping[str, Trainer]:
             },
             defaults=table.get("defaults", {}),
             always=table["always"],
+            compared=tuple(table.get("compared", ())),
         )
         for name, table in _tables().items()
         if name not in _SHARED
@@ -89,17 +91,17 @@ def take(trainer: Trainer, key: str, value: Any) -> Taken:
     if (value is None or value in ("", [], {})) and "none" not in (entry or ""):
         return "not set"
     if isinstance(entry, dict):
-        entry = entry.get(str(value).lower(), entry.get("*", _NO_VALUE))
+        entry = entry.get(str(value).lower(), entry.get("*", NO_VALUE))
     if isinstance(entry, dict):
         return entry
-    if entry == _NO_VALUE:
-        return _NO_VALUE
+    if entry == NO_VALUE:
+        return NO_VALUE
     if entry is None:
         return "off" if value is False else reason_against(key)
     try:
         return _FUNCTIONS[entry](value) if entry.startswith("=") else {entry: value}
     except (TypeError, ValueError, AttributeError):  # such as a list in place of a name
-        return _NO_VALUE
+        return NO_VALUE
 
 
 def write(trainer: Trainer, values: Mapping[str, Any]) -> dict[str, Any]:

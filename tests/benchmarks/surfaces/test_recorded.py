@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from benchmarks.published.reader import read
-from orchestrator.cli.check import planned_context
 from search_spaces.plan_table import KNOB_NAMES
 from search_spaces.space import build_space
 from search_spaces.specification.load import load_spec
+from tests.orchestrator.cli.studies import planned_context
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "surfaces"
 TABLES = sorted(FOLDER.glob("*.csv"))

@@ -9,12 +9,13 @@ from typing import Any
 
 import yaml
 
-from orchestrator.cli.check import planned_context
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import BudgetSpent, Sampled, StopReason
 from orchestrator.study.study import Study
 from orchestrator.workspace import save_spec
+from search_spaces.facts import planned_cluster
 from search_spaces.plan import Plan
+from search_spaces.rules.base import RuleContext
 from search_spaces.space import build_space
 from search_spaces.specification.load import parse_spec
 from search_spaces.specification.schema import SweepSpec
@@ -22,6 +23,7 @@ from search_spaces.trial import Outcome
 from tests.orchestrator.records import BEGAN, make_plan, make_record
 from tests.outcomes import CPU_FINGERPRINT
 from tests.workers.values import LLAMA
+from workers.prepare import prepare_driver
 
 TREE: dict[str, Any] = {
     "model": LLAMA,
@@ -39,6 +41,12 @@ TREE: dict[str, Any] = {
     "tracking": {"enabled": False},
 }
 ENDED = BudgetSpent(limit="trials", amount=3)
+
+
+def planned_context(spec: SweepSpec, ranks: int) -> RuleContext:
+    """Returns the context of rules on a cluster of exactly `ranks` ranks."""
+    model, _ = prepare_driver(spec)
+    return RuleContext(spec=spec, model=model, cluster=planned_cluster(spec, ranks))
 
 
 def a_plan(**knobs: Any) -> Plan:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.report.understood import understood_rows
 from search_spaces.facts import (
+    BatchFacts,
     Count,
     DataProfile,
     DataReading,
@@ -88,6 +89,11 @@ def test_what_is_not_read_from_files_is_said_too() -> None:
             None, vocab_size=None, task=None, name="net:build", trainable=4_000_000, base="bf16"
         )
     )
+
+    batches = BatchFacts(source="list in memory", samples=256, entries=(("x", "int64[8..90]"),))
+    given = understood_rows(understood(None, vocab_size=None, task=None, batches=batches))
+
+    assert given[:2] == (("data", "list in memory: 256 samples"), ("", "a sample: x int64[8..90]"))
 
     images = understood(None, vocab_size=None, task="image-classification")
 
