@@ -95,18 +95,3 @@ def is_ddp(chosen: Chosen) -> bool:
 def is_zero(chosen: Chosen) -> bool:
     """Returns True if DeepSpeed shards any state."""
     return bool(chosen["engine"] == "deepspeed" and chosen["zero_stage"] >= 1)
-
-
-def is_offloaded(chosen: Chosen) -> bool:
-    """Returns True if optimizer states or weights leave the device."""
-    return {chosen["offload_optimizer"], chosen["offload_parameters"]} != {"none"}
-
-
-def is_on_nvme(chosen: Chosen) -> bool:
-    """Returns True if optimizer states or weights go to NVMe."""
-    return "nvme" in (chosen["offload_optimizer"], chosen["offload_parameters"])
-
-
-def is_checkpointed(chosen: Chosen) -> bool:
-    """Returns True if any block is recomputed."""
-    return bool(chosen["checkpoint_ratio"] > 0)

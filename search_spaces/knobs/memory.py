@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.knobs import knob, search_defaults
+from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 
 _CHECKPOINTED: Mapping[str, Any] = {
-    "is_active": knob.is_checkpointed,
+    "is_active": lambda chosen: chosen["checkpoint_ratio"] > 0,
     "active": "with checkpoint_ratio above 0",
     "depends_on": ("checkpoint_ratio",),
 }
 _ON_NVME: Mapping[str, Any] = {
-    **{"engines": "deepspeed", "is_active": knob.is_on_nvme, "active": "if anything is on NVMe"},
+    **{"engines": "deepspeed", "active": "if anything is on NVMe"},
+    **{"is_active": lambda chosen: "nvme" in (chosen[name] for name in knob.OFFLOADS)},
     **{"depends_on": knob.OFFLOADS, "forecast": False},
 }
 MEMORY = (
@@ -31,7 +33,7 @@ MEMORY = (
         name="checkpoint_ratio",
         trades="less memory for activations against computing those blocks twice",
         does="recomputes that share of the blocks, spread evenly",
-        default=search_defaults.checkpoint_ratios,
+        default=lambda choice: CHECKPOINT_RATIOS if choice.model.blocks else (0.0,),
         memory=-1,
     ),
     knob.Knob(
@@ -39,7 +41,8 @@ MEMORY = (
         trades="selective saves less memory and costs less time: it keeps the outputs of matmuls"
         " and attention kernels",
         does="torch's selective activation checkpointing",
-        default=search_defaults.checkpoint_modes,
+        # it saves the outputs of matmuls, where a CPU spends its time
+        default=lambda choice: ("full", "selective") if choice.on_cuda else ("full",),
         **_CHECKPOINTED,
     ),
     knob.Knob(
@@ -73,8 +76,8 @@ MEMORY = (
         name="pin_memory",
         trades="faster copies, but host memory that cannot be swapped out",
         does="keeps offloaded state in page-locked memory",
-        default=search_defaults.pinnings,
-        is_active=knob.is_offloaded,
+        default=lambda choice: (choice.on_cuda,),  # as both engines do
+        is_active=lambda chosen: {chosen[name] for name in knob.OFFLOADS} != {"none"},
         active="if anything is offloaded",
         depends_on=knob.OFFLOADS,
         label="pinned",

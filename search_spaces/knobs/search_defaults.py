@@ -194,16 +194,6 @@ def pad_multiples(choice: DomainContext) -> Values:
     return (1, _PAD_MULTIPLE) if rounded and choice.model.vocab_size is not None else (1,)
 
 
-def checkpoint_ratios(choice: DomainContext) -> Values:
-    """Returns quarters, if the model has blocks."""
-    return CHECKPOINT_RATIOS if choice.model.blocks else (0.0,)
-
-
-def checkpoint_modes(choice: DomainContext) -> Values:
-    """Adds selective on GPUs: it saves the outputs of matmuls, where a CPU spends its time."""
-    return ("full", "selective") if choice.on_cuda else ("full",)
-
-
 def optimizer_offloads(choice: DomainContext) -> Values:
     """Adds host memory if a rank's share of the states would fill half of a GPU.
 
@@ -227,11 +217,6 @@ def parameter_offloads(choice: DomainContext) -> Values:
         return (chosen["offload_optimizer"],)
     zero_3 = choice.on_cuda and chosen["zero_stage"] == 3
     return ("none", "cpu") if zero_3 and chosen["offload_optimizer"] != "none" else ("none",)
-
-
-def pinnings(choice: DomainContext) -> Values:
-    """Pins whenever there is a GPU to copy to, as both engines do by default."""
-    return (choice.on_cuda,)
 
 
 def attentions(choice: DomainContext) -> Values:
