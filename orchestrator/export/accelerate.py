@@ -15,7 +15,6 @@ from search_spaces.errors import require
 from search_spaces.settings.render import render_environment
 
 CONFIG = "accelerate_config.yaml"
-_PORT = 29500
 
 
 def export(source: ExportSource) -> Bundle:
@@ -40,7 +39,7 @@ def _command(source: ExportSource) -> str:
         return f"accelerate launch --config_file {CONFIG} {scripts.SCRIPT}"
     return (
         f"accelerate launch --config_file {CONFIG} --machine_rank $HOST_RANK --main_process_ip"
-        f" {scripts.HEAD} --main_process_port {_PORT} {scripts.SCRIPT}"
+        f" {scripts.HEAD} --main_process_port {scripts.PORT} {scripts.SCRIPT}"
     )
 
 

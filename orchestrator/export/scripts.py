@@ -31,7 +31,7 @@ from search_spaces.settings.render import Environment as EnvironmentVariables
 
 SCRIPT = "train.py"
 HEAD = "$HEAD"  # in commands that run on several hosts
-_PORT = 29500  # torchrun's default
+PORT = 29500  # torchrun's default
 _BATCHING = {
     "padded": "padded to the longest of a micro-batch",
     "grouped": "grouped by similar length and padded to the longest of a micro-batch",
@@ -78,7 +78,7 @@ def start_command(source: ExportSource) -> str:
     per_host = str(ranks // hosts) if ranks % hosts == 0 else "$RANKS_HERE"
     return (
         f"torchrun --nnodes {hosts} --nproc-per-node {per_host} --rdzv-backend c10d"
-        f" --rdzv-endpoint {HEAD}:{_PORT} {SCRIPT}"
+        f" --rdzv-endpoint {HEAD}:{PORT} {SCRIPT}"
     )
 
 

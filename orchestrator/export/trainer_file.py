@@ -23,7 +23,6 @@ from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.trainer_configs.document import flattened, tree_of
 from search_spaces.specification.trainer_configs.tables import trainers, write
 
-_PORT = 29500
 _FSDP2 = {"fsdp_config.version": 2, "fsdp_config.auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
 
 
@@ -51,7 +50,7 @@ def export_llama_factory(source: ExportSource) -> Bundle:
     command, ranks = f"llamafactory-cli train {name}", source.plan.world_size // source.hosts
     if source.hosts > 1:
         hosts = f"NNODES={source.hosts} NODE_RANK=$HOST_RANK MASTER_ADDR={scripts.HEAD}"
-        command = f"{hosts} MASTER_PORT={_PORT} {command}"
+        command = f"{hosts} MASTER_PORT={scripts.PORT} {command}"
     bundle = _bundle(source, "LLaMA-Factory", name, command, {"dataset": ",".join(sets)}, caveats)
     # without the last one, it sets an allocator of its own
     start = (("FORCE_TORCHRUN", "1"), ("NPROC_PER_NODE", str(ranks)), ("OPTIM_TORCH", "0"))
@@ -70,7 +69,7 @@ def export_trl(source: ExportSource) -> Bundle:
     options = f"--num_processes {source.plan.world_size}"
     if source.hosts > 1:
         options += f" --num_machines {source.hosts} --machine_rank $HOST_RANK"
-        options += f" --main_process_ip {scripts.HEAD} --main_process_port {_PORT}"
+        options += f" --main_process_ip {scripts.HEAD} --main_process_port {scripts.PORT}"
     caveats = ["Its data are read as JSON lines of plain text: see `dataset_text_field`."]
     return _bundle(source, "trl", name, f"trl sft --config {name} {options}", keys, caveats)
 

@@ -55,9 +55,8 @@ class ExpressedKnobs:
 
     def refusals(self, plan: Plan) -> Iterator[str]:
         """Yields a sentence for each knob of a plan of the engine that cannot be expressed."""
-        defaults = {field.name: field.default for field in fields(plan)}
-        for name, default in defaults.items():
-            if reason := self.refusal(name, getattr(plan, name), default):
+        for field in fields(plan):
+            if reason := self.refusal(field.name, getattr(plan, field.name), field.default):
                 yield reason
 
     def refusal(self, knob: str, value: Any, default: Any = None) -> str | None:

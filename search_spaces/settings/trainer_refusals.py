@@ -21,15 +21,6 @@ TITAN_MODELS = {  # presets that torchtitan 0.3 has, with its package and flavor
 }
 
 
-def fsdp2_refusals(plan: Plan) -> Iterator[str]:
-    """Yields the knobs that Accelerate, and Trainer with it, do not support with FSDP2."""
-    sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
-    if sharded and plan.optimizer == "adamw_8bit":
-        yield "optimizer is adamw_8bit, which does not support FSDP2's shards"
-    if sharded and plan.precision == "fp16":
-        yield "precision is fp16 with FSDP2, for which torch keeps a loss scale per rank"
-
-
 def accelerate_refusals(
     plan: Plan, _: SweepSpec, __: ModelFacts | None, device: str
 ) -> Iterator[str]:
@@ -39,7 +30,11 @@ def accelerate_refusals(
         accelerate/accelerator.py (1.15): `native_amp` stays False for fp16 on the CPU;
         accelerate/state.py: FSDP is for ranks with an accelerator.
     """
-    yield from fsdp2_refusals(plan)
+    sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
+    if sharded and plan.optimizer == "adamw_8bit":
+        yield "optimizer is adamw_8bit, which does not support FSDP2's shards"
+    if sharded and plan.precision == "fp16":
+        yield "precision is fp16 with FSDP2, for which torch keeps a loss scale per rank"
     if device == "cpu" and plan.engine == "torch" and plan.zero_stage:
         yield f"zero_stage is {plan.zero_stage}: on a CPU accelerate silently replaces FSDP by DDP"
     if device == "cpu" and plan.engine == "torch" and plan.precision == "fp16":
