@@ -48,16 +48,11 @@ class Objective:
     def of(cls, spec: SweepSpec) -> Self:
         """Returns the objective of a specification."""
         section = spec.objective
-        bounds: dict[Metric, float | None] = {
-            "samples_per_second": section.at_least.samples_per_second,
-            "samples_per_price": section.at_least.samples_per_price,
-        }
+        bounds: dict[Metric, float] = section.at_least.model_dump(exclude_none=True)
         return cls(
             metric=section.metric,
             headroom=section.headroom,
-            lower_bounds=tuple(
-                (name, bound) for name, bound in bounds.items() if bound is not None
-            ),
+            lower_bounds=tuple(bounds.items()),
             price=spec.cluster.price_per_gpu_hour or None,
         )
 
