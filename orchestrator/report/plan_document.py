@@ -92,7 +92,7 @@ def _sections(report: PlanningReport) -> Iterator[Section]:
 
 
 def _common(rows: Sequence[ForecastRow]) -> Iterator[str]:
-    if words := plan_text.common_words([row.plan for row in rows]):
+    if words := plan_text.common_knobs([row.plan for row in rows])[1]:
         yield f"all plans: {words}"
 
 

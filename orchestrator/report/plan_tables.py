@@ -14,7 +14,7 @@ from orchestrator.report.sections import Table
 
 def plans_table(rows: Sequence[ForecastRow]) -> Table:
     """Lists plans with their forecasts, in the order of `rows`; leaves out the knobs they share."""
-    omit = plan_text.common_knobs([row.plan for row in rows])
+    omit, _ = plan_text.common_knobs([row.plan for row in rows])
     offloads = any(row.forecast.host_bytes for row in rows)
     host = ("#host GiB",) if offloads else ()
     return Table(

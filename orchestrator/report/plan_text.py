@@ -173,17 +173,11 @@ def planning_note_words(note: notes.PlanningNote) -> str:
             )
 
 
-def common_words(plans: Sequence[Plan]) -> str:
-    """Returns the words that all plans share, `sdpa bf16`, or an empty text."""
-    return fixed_words(_as_space(plans)) if len(plans) > 1 else ""
-
-
-def common_knobs(plans: Sequence[Plan]) -> frozenset[str]:
-    """Names of the knobs to leave out in a table of these plans, because they share the value."""
-    return fixed_knobs(_as_space(plans)) if len(plans) > 1 else frozenset()
-
-
-def _as_space(plans: Sequence[Plan]) -> Space:
+def common_knobs(plans: Sequence[Plan]) -> tuple[frozenset[str], str]:
+    """Names the knobs to leave out in a table of these plans, which share them, and their words."""
+    if len(plans) < 2:
+        return frozenset(), ""
     table = PlanTable.of(plans)
     domains = tuple((knob.name, table.values[knob.name]) for knob in KNOBS)
-    return Space(domains=domains, table=table, ruled_out=(), baseline=plans[0])
+    space = Space(domains=domains, table=table, ruled_out=(), baseline=plans[0])
+    return fixed_knobs(space), fixed_words(space)
