@@ -88,37 +88,19 @@ def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback])
     """
     with termination_as_interrupt() as termination:
         try:
-            return _prepare_and_run(spec, name, callbacks, termination)
+            spec, show = _pinned(spec, name), partial(_show, callbacks)
+            with ThreadPool(1) as pool:  # of a daemon: an interrupt does not wait for it
+                preparation = pool.apply_async(_prepared, (spec,))
+                # what is wrong with study, tracking, and usually the input, is found before Ray
+                check_study(spec, name, print_to_stderr)
+                check_tracking(spec)
+                if cluster_address(spec) is None:
+                    compile_operators(spec, show, print_to_stderr)
+                with contextlib.suppress(NotReady):
+                    preparation.get(_SOON_SECONDS)
+                return _connect_and_run(spec, name, callbacks, termination, preparation)
         except KeyboardInterrupt:
             raise SweepStopped(termination.signum) from None
-
-
-def _prepare_and_run(
-    spec: SweepSpec,
-    name: str,
-    callbacks: Sequence[AbstractCallback],
-    termination: Termination,
-) -> SweepState:
-    spec, show = _pinned(spec, name), partial(_show, callbacks)
-    with ThreadPool(1) as pool:  # of a daemon: an interrupt does not wait for it
-        preparation = pool.apply_async(_prepared, (spec,))
-        _check(spec, name, preparation, show)
-        return _connect_and_run(spec, name, callbacks, termination, preparation)
-
-
-def _check(
-    spec: SweepSpec,
-    name: str,
-    preparation: AsyncResult[Preparation],
-    show: Callable[[Activity], None],
-) -> None:
-    """Finds what is wrong with study, tracking, and usually the input, before Ray starts."""
-    check_study(spec, name, print_to_stderr)
-    check_tracking(spec)
-    if cluster_address(spec) is None:
-        compile_operators(spec, show, print_to_stderr)
-    with contextlib.suppress(NotReady):
-        preparation.get(_SOON_SECONDS)
 
 
 def _connect_and_run(
@@ -181,9 +163,15 @@ def _pinned(spec: SweepSpec, name: str) -> SweepSpec:
 
 
 def _prepared(spec: SweepSpec) -> Preparation:
-    """Returns model, data and planned space of a specification."""
+    """Returns model and data of a specification, and its space on the cluster that it names.
+
+    There is no space if the cluster decides. Without a legal plan no cluster needs to start.
+    """
     model, data = prepare_driver(spec)
-    return model, data, _planned_space(spec, model)
+    if spec.cluster.workers == "auto":
+        return model, data, {}
+    facts = planned_cluster(spec, spec.cluster.workers)
+    return model, data, {facts: sweep_space(spec, model, facts)}
 
 
 def _tracking(spec: SweepSpec, provenances: Sequence[Provenance]) -> Iterator[AbstractCallback]:
@@ -210,17 +198,6 @@ def _driver_started(
     folder = None if study_storage(spec) else Path(spec.study.folder).absolute()
     notes = (*started.notes, *start_notes(folder, groups, room, set(up), set(nodes.all_up())))
     return replace(started, notes=notes)
-
-
-def _planned_space(spec: SweepSpec, model: ModelFacts) -> dict[ClusterFacts, Space]:
-    """Returns the space on a cluster as the specification names it; empty if the cluster decides.
-
-    Without a legal plan no cluster needs to start.
-    """
-    if spec.cluster.workers == "auto":
-        return {}
-    facts = planned_cluster(spec, spec.cluster.workers)
-    return {facts: sweep_space(spec, model, facts)}
 
 
 def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Space:
