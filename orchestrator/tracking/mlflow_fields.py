@@ -55,7 +55,7 @@ def trial_params(record: Record, state: SweepState) -> dict[str, str]:
     """
     plan, fixed, spec = record.plan, labels.fixed_knobs(state.space), state.spec
     knobs = {
-        _RENAMED.get(name, name): _readable(value)
+        _RENAMED.get(name, name): f"{value:.4g}" if isinstance(value, float) else str(value)
         for name, value in plan.as_dict().items()
         if name in SHOWN_PARAMS or name not in fixed or value != DEFAULTS.get(name)
     }
@@ -112,11 +112,6 @@ def final_metrics(state: SweepState) -> dict[int, dict[str, float]]:
         number: {"rank": at, "pooled_samples_per_second": rounded(throughput(record))}
         for at, (number, record) in enumerate(plans.items(), start=1)
     }
-
-
-def trial_status(record: Record) -> str:
-    """Returns MLflow's status for the trial's outcome."""
-    return {"measured": "FINISHED", "cancelled": "KILLED"}.get(record.outcome.kind, "FAILED")
 
 
 def trial_metrics(record: Record, objective: Objective) -> dict[str, float]:
@@ -234,10 +229,6 @@ def _costs(costs: Costs | None) -> Mapping[str, float | None]:
     values = asdict(costs)
     total, size = values.pop("total_seconds"), values.pop("residual_bytes")
     return {**values, "worker_seconds": total, "residual_gib": _gib(size)}
-
-
-def _readable(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _gib(size_bytes: int | None) -> float | None:
@@ -368,12 +359,17 @@ def dataset_input(data: DataProfile) -> DatasetInput:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     source_type, source = _source(data)
+    profile = {
+        "num_rows": data.samples,
+        "num_elements": data.tokens,
+        "tokens_per_row": {_label(bin_): bin_.samples for bin_ in data.histogram},
+    } | ({"tokenizer": data.tokenizer} if data.tokenizer else {})
     dataset = Dataset(
         name=data.name,
         digest=data.digest,
         source_type=source_type,
         source=json.dumps(source),
-        profile=json.dumps(_profile(data)),
+        profile=json.dumps(profile),
     )
     return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
 
@@ -383,15 +379,6 @@ def _source(data: DataProfile) -> tuple[str, dict[str, Any]]:
     if not data.files:
         return "code", {"tags": _SOURCE}
     return "local", {"uri": data.files[0], "files": data.files[:_MOST_FILES]}
-
-
-def _profile(data: DataProfile) -> dict[str, Any]:
-    profile = {
-        "num_rows": data.samples,
-        "num_elements": data.tokens,
-        "tokens_per_row": {_label(bin_): bin_.samples for bin_ in data.histogram},
-    }
-    return profile | ({"tokenizer": data.tokenizer} if data.tokenizer else {})
 
 
 def _label(bin_: LengthBin) -> str:

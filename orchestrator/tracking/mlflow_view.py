@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,21 @@ def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
             "compareRunSections": [
                 {**section, "isReordered": False, "deleted": False, "isGenerated": False}
             ],
-            "compareRunCharts": [_knobs_to_speed(params), _memory_to_speed()],
+            "compareRunCharts": [
+                _chart(
+                    "PARALLEL",
+                    "Knobs, memory and speed",
+                    selectedParams=[name for name in params if name != "accumulation"],  # derived
+                    selectedMetrics=["memory_share", "samples_per_second"],
+                    showAllRuns=True,
+                ),
+                _chart(
+                    "SCATTER",
+                    "Speed over memory",
+                    xaxis={"key": "memory_share", "type": "METRIC"},
+                    yaxis={"key": "samples_per_second", "type": "METRIC"},
+                ),
+            ],
         }
     )
 
@@ -94,25 +108,6 @@ def _chart(kind: str, title: str, **settings: Any) -> dict[str, Any]:
         "isGenerated": False,
         **settings,
     }
-
-
-def _knobs_to_speed(params: Iterable[str]) -> dict[str, Any]:
-    return _chart(
-        "PARALLEL",
-        "Knobs, memory and speed",
-        selectedParams=[name for name in params if name != "accumulation"],  # a derived value
-        selectedMetrics=["memory_share", "samples_per_second"],
-        showAllRuns=True,
-    )
-
-
-def _memory_to_speed() -> dict[str, Any]:
-    return _chart(
-        "SCATTER",
-        "Speed over memory",
-        xaxis={"key": "memory_share", "type": "METRIC"},
-        yaxis={"key": "samples_per_second", "type": "METRIC"},
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,9 +221,9 @@ class StudyWriter:
             self._client.log_inputs(run_id, [dataset_input(source.data)])
         params = [Param(*param) for param in mlflow_fields.trial_params(record, state).items()]
         self._client.log_batch(run_id, metrics=list(_metrics(record, state)), params=params)
-        status, end = mlflow_fields.trial_status(record), _ms(record.ended_at)
+        status = {"measured": "FINISHED", "cancelled": "KILLED"}.get(record.outcome.kind, "FAILED")
         # last, because an ended run counts as complete
-        self._client.set_terminated(run_id, status, end_time=end)
+        self._client.set_terminated(run_id, status, end_time=_ms(record.ended_at))
 
     def _run_of(self, record: Record, state: SweepState, source: Provenance | None) -> str:
         if existing := self._runs_by_trial.get(_identity(record)):
