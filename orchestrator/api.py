@@ -120,7 +120,8 @@ def _study_in_database(url: str, name: str, *, label: str) -> NamedStudy:
             f" one, or {label}#NAME"
         )
     name = name or next(iter(subjects))
-    spec = _with_storage(_spec_of_subject(subjects[name]), url)
+    sections = {section: dict(keys) for section, keys in subjects[name].items()}
+    spec = _with_storage(SweepSpec.model_validate(sections), url)
     return NamedStudy(spec=spec, name=name, note=NO_SPEC_NOTE)
 
 
@@ -128,11 +129,6 @@ def _subjects(url: str) -> Mapping[str, Mapping[str, Any]]:
     from orchestrator.study.reader import stored_studies
 
     return stored_studies(url)
-
-
-def _spec_of_subject(subject: Mapping[str, Any]) -> SweepSpec:
-    """Makes a specification from the settings that a study records; all others are defaults."""
-    return SweepSpec.model_validate({section: dict(keys) for section, keys in subject.items()})
 
 
 def _with_storage(spec: SweepSpec, url: str) -> SweepSpec:

@@ -11,7 +11,6 @@ import typer
 from orchestrator.api import find_study
 from orchestrator.cli.console import print_error
 from orchestrator.workspace import NamedStudy
-from search_spaces.specification.load import FLAG
 
 TRUST_FLAG = "--trust-module"
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Specification, a YAML file.")]
@@ -69,14 +68,9 @@ Debug = Annotated[
 ]
 
 
-def trust_arguments(modules: Sequence[str] | None) -> list[str]:
-    """Returns the trusted modules as words of a command line."""
-    return [word for name in modules or () for word in (TRUST_FLAG, name)]
-
-
-def set_arguments(overrides: Sequence[str] | None) -> list[str]:
-    """Returns the overrides as words of a command line."""
-    return [word for text in overrides or () for word in (FLAG, text)]
+def repeated(flag: str, values: Sequence[str] | None) -> list[str]:
+    """Returns the values of a flag that is given once for each, as words of a command line."""
+    return [word for value in values or () for word in (flag, value)]
 
 
 def named_study(study: str | None) -> NamedStudy:

@@ -23,7 +23,7 @@ from orchestrator.cli.console import (
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.result import Result, reserved_stdout
 from search_spaces.errors import UserError, require
-from search_spaces.specification.load import load_spec, study_name, with_budget
+from search_spaces.specification.load import FLAG, load_spec, study_name, with_budget
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind
 from workers.models.trust import trust_modules
@@ -78,9 +78,8 @@ def tune(
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
             state = _swept(spec, name, stdout if events else None, plain)
     except KeyboardInterrupt as stopped:
-        again = command_line(
-            "tune", spec_path, *options.set_arguments(overrides), *options.trust_arguments(trusted)
-        )
+        words = options.repeated(FLAG, overrides) + options.repeated(options.TRUST_FLAG, trusted)
+        again = command_line("tune", spec_path, *words)
         print_error(f"Stopped. To resume: {again}")
         raise typer.Exit(exit_code_after(stopped)) from None
     assert state.ended is not None

@@ -52,15 +52,12 @@ def _members(leaders: Mapping[int, float], before: float) -> Iterator[int]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
             began = leaders.get(os.getpgid(process.pid))
-            if began is None or _is_gone(process):
+            if began is None:
                 continue
+            if process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1:
+                continue  # its last thread has ended, and released its GPU's memory
             if began - _CLOCK_SECONDS <= process.create_time() < before:
                 yield process.pid
-
-
-def _is_gone(process: psutil.Process) -> bool:
-    """Returns True for a zombie whose last thread has ended, and released its GPU's memory."""
-    return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
 
 
 @contextlib.contextmanager
@@ -69,15 +66,11 @@ def adopting_orphans() -> Iterator[None]:
 
     So they are found and ended with the others. Linux alone can do so.
     """
-    _adopt(True)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
     finally:
-        _adopt(False)
-
-
-def _adopt(wanted: bool) -> None:
-    _prctl(_PR_SET_CHILD_SUBREAPER, int(wanted))
+        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
 def end_with_raylet() -> None:

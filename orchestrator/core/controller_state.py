@@ -57,11 +57,6 @@ class Group:
         """Nodes of its workers; None without workers."""
         return self.processes.placement if self.processes else None
 
-    @property
-    def is_idle(self) -> bool:
-        """True if it can take a trial."""
-        return self.trial is None and not self.dismissed
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerState:
@@ -145,7 +140,11 @@ class ControllerState:
 
     def idle_groups(self) -> Iterator[tuple[str, Group]]:
         """Yields the groups that can take a trial, by name."""
-        return ((name, group) for name, group in self.groups.items() if group.is_idle)
+        return (
+            (name, group)
+            for name, group in self.groups.items()
+            if group.trial is None and not group.dismissed
+        )
 
     def usable_nodes(self, now: float) -> tuple[Node, ...]:
         """Returns the nodes that are up, without those just lost, which may still be listed."""

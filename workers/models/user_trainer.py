@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 from search_spaces.errors import ModelError
-from search_spaces.specification.load import set_key
 from search_spaces.specification.trainer_configs.conversion import settings_of
-from search_spaces.specification.trainer_configs.document import flattened
+from search_spaces.specification.trainer_configs.document import flattened, tree_of
 from search_spaces.specification.trainer_configs.tables import trainers
 
 Callback = TrainerCallback
@@ -33,7 +32,7 @@ def specification(trainer: Trainer) -> dict[str, Any]:
     The Trainer is one of a single process, before `train()`. Its settings become the baseline, and
     weights are drawn anew. Raises PlimsollError if it does what no trial does.
     """
-    problems, tree = [*_refusals(trainer)], dict[str, Any]()
+    problems = [*_refusals(trainer)]
     if not problems:
         loader = trainer.get_train_dataloader()
         values, problems = _settings(trainer, loader)
@@ -42,13 +41,11 @@ def specification(trainer: Trainer) -> dict[str, Any]:
             f"this {type(trainer).__name__} cannot be tuned: {'; '.join(problems)}; a module whose"
             " forward returns your loss can, by plimsoll.tune"
         )
-    for key, value in values.items():
-        set_key(tree, key.split("."), value)
     collate: Any = loader.collate_fn
     if columns := getattr(collate, "signature_columns", None):
         collate.signature_columns = sorted(columns)  # a set orders them anew in each process
     data = DataLoader(loader.dataset, collate_fn=collate)
-    return tree | {"model": {"name": _builder(trainer)}, "data": data}
+    return tree_of(values) | {"model": {"name": _builder(trainer)}, "data": data}
 
 
 def _refusals(trainer: Trainer) -> Iterator[str]:
