@@ -57,9 +57,7 @@ from workers.worker import Worker
 
 # By how much a precision rounds at most, relative to the value: 2 to minus its significant bits
 ROUNDOFFS: Mapping[Precision, float] = {"fp32": 2**-24, "bf16": 2**-8, "fp16": 2**-11}
-WORST_STEPS_BEFORE_EVALUATION = (
-    2  # steps on the longest samples before the evaluation; one more follows the checkpoint
-)
+WORST_STEPS_BEFORE_EVALUATION = 2  # on the longest samples; one more follows the checkpoint
 _WATCH_SECONDS = 1.0
 VALIDATION_INTERVAL_RATIO = 0.5  # a validation's confidence interval relative to a trial's
 # A validation measures for this many seconds, or for this share of its maximum if that is less.

@@ -21,9 +21,7 @@ from search_spaces.trial import Measured
 # First steps whose losses are compared: few enough that rounding errors, which grow from step to
 # step, stay small, and enough for a wrong gradient to show.
 COMPARED_STEPS = 10
-MIN_REFERENCE_STEPS = (
-    5  # of a reference, if possible: the first loss alone says nothing of training
-)
+MIN_REFERENCE_STEPS = 5  # if possible: the first loss alone says nothing of training
 # Largest difference of losses, relative to the largest loss, between two plans that train the same.
 # In fp32 the project's engines and layouts differed by up to 2e-5 over 9 steps and 1e-4 over 11; a
 # plan that does not train at all differed by 1e-3 or more (tests/workers/test_same_training, fuzz).
@@ -33,9 +31,7 @@ TOLERANCE_FP32 = 1e-3
 # (docs/internals/decisions/0015)
 ROUNDING_FACTOR = 10
 TOLERANCE_HALF = 0.02  # and at most this, which holds without a repeat too
-TOLERANCE_LOSSY = (
-    0.05  # 8-bit states, compressed gradients, other precisions, different dropout masks
-)
+TOLERANCE_LOSSY = 0.05  # 8-bit states, compressed gradients, other precisions, dropout masks
 
 # fp32, repeat: rounding alone explains the tolerance; lossy, draws: the plans may differ by more;
 # usual: no repeat measured rounding

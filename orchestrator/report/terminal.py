@@ -20,10 +20,9 @@ from rich.text import Text
 
 from orchestrator.report.sections import Block, Code, Document, Table
 
-_TEXT = "\t\n"  # controls that belong to texts
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of reading
 _SEPARATORS = "\u2028\u2029"
-_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_SEPARATORS}]")
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_SEPARATORS}]")  # not \t and \n
 _COLOR = re.compile(r"(\x1b\[[0-9;]*m|\r\n?)")  # and the line ends of progress bars
 _PICTURES = 0x2400  # U+241B is a picture of ESC, and so on
 _DELETE, _DELETE_PICTURE = 0x7F, "\u2421"

@@ -15,9 +15,7 @@ from orchestrator.search.gaussian import Numbers, Observations
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TimedOut
 
-MAX_OBSERVATIONS = (
-    400  # observations that are used; more cost more time than they improve the search
-)
+MAX_OBSERVATIONS = 400  # that are used; more cost more time than they improve the search
 _PEAK_NOISE = 0.003  # standard deviation of the logarithm of a repeated peak
 _BOUND_NOISE = 0.01  # of "ran out" and "fitted", in logarithms
 _FAILURE_NOISE = 0.1  # of "failed", for a latent of standard deviation 1

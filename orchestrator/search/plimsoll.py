@@ -39,9 +39,7 @@ _SETUP_SECONDS = 3.0  # of a trial on a running worker group, before any has bee
 _EXTRA_STEPS = 3  # beyond the measured ones: warm-up and the step of the longest samples
 # Fixed when a worker group starts: see `render_environment`
 _GROUP_KNOBS = ("data", "tensor", "pipeline", "allocator")
-MAX_CANDIDATES = (
-    200_000  # candidates; of a larger space, the most promising plans and a random sample
-)
+MAX_CANDIDATES = 200_000  # of a larger space, the most promising plans and a random sample
 _OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
 _MEMORY_STD = 0.7  # prior of the effect of a knob's whole range on memory, and of the offset
 Rows = NDArray[np.intp]

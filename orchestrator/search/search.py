@@ -39,9 +39,7 @@ _FAILURE_KERNEL = KernelParams(
 _TAIL_DEGREES = 4  # degrees of freedom of Student's t: prediction errors of peaks have heavy tails
 _FANTASY_NOISE = 1e-3
 _LEADER_DOUBT = 3.0  # standard deviations by which a plan may trail the leader and still be best
-_LEADER_LUCK = (
-    0.22  # and in logarithms: as far as one trial may be off, which few trials cannot tell
-)
+_LEADER_LUCK = 0.22  # and in logarithms: as far as one trial may be off, which few do not tell
 _SAMPLE = 500  # candidates of each kind that are scored in a very large pool
 _OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
 _REGRET_RISK = 0.05  # chance that a candidate exceeds the regret bound
