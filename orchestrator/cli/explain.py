@@ -10,7 +10,7 @@ import typer
 from orchestrator import api
 from orchestrator.cli.console import print_error, print_line, table_console, write_text
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import Json, JsonFile, TrialNumber, named_study
+from orchestrator.cli.options import STUDY, Json, JsonFile, TrialNumber, named_study
 from orchestrator.cli.result import Result, result_to_json
 from orchestrator.cli.trial import plan_in_file
 from search_spaces.errors import UserError
@@ -18,14 +18,7 @@ from search_spaces.safety.files import is_file
 
 
 def explain(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[STUDY]",
-            help="Study: its specification, folder, name, or database (a SQLite file or a URL;"
-            " DATABASE#NAME if it holds several). Default: the latest sweep here.",
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, STUDY] = None,
     trial: TrialNumber = None,
     plan: Annotated[
         list[str] | None,

@@ -14,14 +14,12 @@ from orchestrator.workspace import NamedStudy
 
 TRUST_FLAG = "--trust-module"
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Specification, a YAML file.")]
-StudyName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[STUDY]",
-        help="Study: its specification, folder, name, or database (a SQLite file or a URL;"
-        " DATABASE#NAME if it holds several). Default: the latest sweep here.",
-    ),
-]
+STUDY = typer.Argument(
+    metavar="[STUDY]",
+    help="Study: its specification, folder, name, or database (a SQLite file or a URL;"
+    " DATABASE#NAME if it holds several). Default: the latest sweep here.",
+)
+StudyName = Annotated[str | None, STUDY]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print only the result to stdout, as one JSON document."),
