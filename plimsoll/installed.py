@@ -31,7 +31,7 @@ def collisions(path: list[str] | None = None) -> str:
     for distribution in metadata.distributions(**_searched(path)):
         # parsing a distribution's metadata takes a millisecond, and there are hundreds
         if shared := set(PACKAGES) & _top_level(distribution):
-            name = _normal(distribution.metadata["Name"] or DISTRIBUTION)
+            name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or DISTRIBUTION).lower()
             if name != DISTRIBUTION:
                 others.setdefault(name, set()).update(shared)
     if not others:
@@ -97,7 +97,3 @@ def _top_level(distribution: metadata.Distribution) -> set[str]:
         return set(names.split())
     files = distribution.read_text("RECORD") or ""
     return {line.partition("/")[0] for line in files.splitlines() if "/" in line}
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

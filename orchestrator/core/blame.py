@@ -42,8 +42,10 @@ def conclude_trial(
         _blame_machine(step, trial, outcome)
         return
     if is_machine_failure(outcome):
-        _count_machine_failure(step)
-        if step.state.machine_failures >= MAX_MACHINE_FAILURES:
+        failures = step.state.machine_failures + 1
+        until = step.now + failures * _PAUSE_SECONDS
+        step.state = replace(step.state, machine_failures=failures, paused_until=until)
+        if failures >= MAX_MACHINE_FAILURES:
             _blame_machine(step, trial, outcome)
             return
     else:
@@ -82,13 +84,6 @@ def _blame_suspects(step: Step) -> None:
 def _last_measured(step: Step) -> Record | None:
     records = reversed(step.state.sweep.records)
     return next((record for record in records if isinstance(record.outcome, Measured)), None)
-
-
-def _count_machine_failure(step: Step) -> None:
-    failures = step.state.machine_failures + 1
-    step.state = replace(
-        step.state, machine_failures=failures, paused_until=step.now + failures * _PAUSE_SECONDS
-    )
 
 
 def _blame_machine(step: Step, trial: TrialStarted, outcome: Crashed) -> None:

@@ -156,11 +156,7 @@ def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
     if bundle.caveats:
         lines += ["", "This format leaves to you:", ""]
         lines += [f"- {sentence}" for sentence in bundle.caveats]
-    return "\n".join(map(_on_one_line, lines)) + "\n"
-
-
-def _on_one_line(text: str) -> str:
-    return without_controls(" ".join(text.splitlines()))
+    return "".join(f"{without_controls(' '.join(line.splitlines()))}\n" for line in lines)
 
 
 def _name(text: str) -> str:

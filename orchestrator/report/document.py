@@ -84,18 +84,14 @@ def _json(value: Any, spec: SweepSpec | None) -> Any:
     if isinstance(value, Plan):
         return value.as_dict()
     if isinstance(value, ForecastRow):
-        return _forecast_row(value)
+        values = _fields(value, None)
+        forecast = values.pop("forecast")
+        return values | {name: forecast[name] for name in FORECAST}
     if isinstance(value, get_args(Outcome)):
         return {"kind": value.kind, "detail": outcome_words(value)}
     if isinstance(value, tuple | list):
         return [_json(one, spec) for one in value]
     return _fields(value, spec) if is_dataclass(value) else value
-
-
-def _forecast_row(row: ForecastRow) -> dict[str, Any]:
-    values = _fields(row, None)
-    forecast = values.pop("forecast")
-    return values | {name: forecast[name] for name in FORECAST}
 
 
 def report_document(state: SweepState) -> dict[str, Any]:

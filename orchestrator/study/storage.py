@@ -135,20 +135,15 @@ def open_engine(url: str) -> Engine:
 
 def is_unavailable(error: BaseException | None) -> bool:
     """Returns True if the database is unavailable, rather than a query wrong."""
-    if isinstance(error, DBAPIError) and error.connection_invalidated:
-        return True
-    if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == _READ_ONLY:
-        return True
-    if isinstance(error, DBAPIError) and _sqlite_code(error) == sqlite3.SQLITE_ERROR:
-        return False  # such as a missing table
+    if isinstance(error, DBAPIError):
+        is_read_only = getattr(error.orig, "sqlstate", None) == _READ_ONLY
+        if error.connection_invalidated or is_read_only:
+            return True
+        if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+            return False  # such as a missing table
     if isinstance(error, PendingRollbackError) and error.code == _LOST_IN_TRANSACTION:
         return True
     return isinstance(error, OperationalError | InterfaceError)
-
-
-def _sqlite_code(error: DBAPIError) -> int | None:
-    code: int | None = getattr(error.orig, "sqlite_errorcode", None)
-    return code
 
 
 # libpq's and PostgreSQL's own words, and SQLite's about its disk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, final
+from typing import Annotated, TypeVar, final
 from uuid import uuid4
 
 import optuna
@@ -366,13 +366,11 @@ class Study:
         return trial.state.is_finished() and RECORD in trial.user_attrs
 
     def _constrain(self, trial_id: int, constraints: Mapping[str, float]) -> None:
-        attributes: dict[str, Any] = {
-            constraint_key(name): constraints[name] for name in constraints
-        }
+        for name, value in constraints.items():
+            self._storage.set_trial_system_attr(trial_id, constraint_key(name), value)
         if constraints:
-            attributes[CONSTRAINTS_LIST] = list(constraints.values())
-        for key, value in attributes.items():
-            self._storage.set_trial_system_attr(trial_id, key, value)
+            values = list(constraints.values())
+            self._storage.set_trial_system_attr(trial_id, CONSTRAINTS_LIST, values)
 
 
 def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: DriverLock) -> None:
