@@ -21,7 +21,7 @@ from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.cluster.processes import adopting_orphans
 from orchestrator.cluster.ray_private import on_loopback
-from orchestrator.host import end_children, kill_all
+from orchestrator.host import kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
 from search_spaces.specification.schema import SweepSpec
@@ -230,7 +230,7 @@ def _disconnect(ray: Any) -> None:
     ending.join(_SHUTDOWN_SECONDS)
     if not has_shut_down.is_set():
         ray_private.forget_shutdown()
-        end_children()
+        kill_all(_own_processes(ray))  # others are of a user's program
 
 
 def _end_own_processes(ray: Any, patience_seconds: float = 0.0) -> None:

@@ -11,8 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scipy.special import stdtrit
-
 from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import measures_again
 from orchestrator.core.records import Record
@@ -98,7 +96,11 @@ class Speeds:
     @property
     def quantile(self) -> float:
         """Standard deviations from a mean to the end of its 95 % interval."""
-        return float(stdtrit(_PRIOR_WEIGHT + self.degrees, 0.975)) if self.degrees else _INTERVAL
+        if not self.degrees:
+            return _INTERVAL
+        from scipy.special import stdtrit  # commands that need none start sooner
+
+        return float(stdtrit(_PRIOR_WEIGHT + self.degrees, 0.975))
 
     def half_width(self, plan: Plan) -> float:
         """Returns half of the 95 % interval of a plan's mean, in logarithms.

@@ -401,6 +401,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "compression bf16 needs NCCL, but the ranks run on CPUs",
     ),
+    "training_step_runs": (
+        ddp_plan(),
+        around(model=a_model(step=StepFindings(not_probed="forward: ValueError", fails=True))),
+        "each trial would end with forward: ValueError",
+    ),
     "recomputation_keeps_the_gradient": (
         ddp_plan(checkpoint_ratio=1.0),
         around(model=a_model(step=StepFindings(recomputation=Recomputation.FAILS))),

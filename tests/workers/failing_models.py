@@ -29,6 +29,15 @@ class Unready(Net):
         return missing
 
 
+class Odd(Net):
+    """A model that takes no even number of samples."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) % 2 == 0:
+            raise ValueError("an even batch")
+        return super().forward(x)
+
+
 def batch(numbers: tuple[int, ...]) -> dict[str, torch.Tensor]:
     """Returns the samples of these numbers."""
     return {"x": torch.stack([torch.full((WIDTH,), float(number)) for number in numbers])}
@@ -61,6 +70,8 @@ def make(kind: str) -> tuple[nn.Module, Any]:
             return Net(WIDTH - 1), batch
         case "unready":
             return Unready(), batch
+        case "odd":
+            return Odd(), batch
         case "wrapped":
             return nn.DataParallel(Net()), batch
         case "compiled":

@@ -58,7 +58,7 @@ def with_function_findings(facts: ModelFacts, spec: ModelSpec, train: TrainSpec)
 def _findings(
     spec: ModelSpec, train: TrainSpec, task: Task | None, *, is_large: bool
 ) -> tuple[float, StepFindings]:
-    data = 0.0
+    data, makes_one = 0.0, False
     try:
         with user_code_errors(spec.name), importable_from_cwd(), seeded(train.seed):
             if task is not None:
@@ -72,6 +72,7 @@ def _findings(
                 return data, _of_twin(module, source, step)
             _, batches = call_function(spec)
             _require(batches, (batches.samples or MOST_STEPS * train.global_batch) - 1)
+            makes_one = True
             other_rank = FunctionSource(batch_maker=batches)
             built = build_function(spec, train)
             assert built.batch_maker is not None
@@ -86,7 +87,8 @@ def _findings(
             return data, _of_twin(built.module, source, step) if is_slow else step
     except UserCodeError as error:
         is_elsewhere = isinstance(error.__cause__, OSError | ImportError)  # may be on the nodes
-        return data, StepFindings(not_probed=str(error), fails=not is_elsewhere)
+        fails = not (is_elsewhere or makes_one)  # micro-batches of one may work
+        return data, StepFindings(not_probed=str(error), fails=fails)
 
 
 def _require(batches: NumberedBatches, number: int) -> None:

@@ -21,7 +21,6 @@ from workers.data.user_batches import (
     takes_targets,
     target_weight,
 )
-from workers.models.built import PROBE_SAMPLES
 from workers.models.stack import find_blocks
 from workers.models.step_passes import ROUNDING, Inputs, StepPasses, TooSlowError, distance
 from workers.models.user_code import UserCodeError, user_code_errors
@@ -36,6 +35,7 @@ _SALTS, _SALT_SECONDS = 24, 3.0  # passes with other draws, which show what is u
 _PASSES = 32  # of a sample, about, in a probe with four samples
 # Parts of four samples or two, by their places; samples of a part change their order too
 _SPLITS = {4: (((3,), (1, 0, 2)), ((2, 0), (1, 3)), ((0,), (3,), (1,), (2,))), 2: (((0,), (1,)),)}
+_SIZES = (1, 2, 4, 8)  # of micro-batches, of which one may work
 _ALIKE = 0.02  # of a weight: a token that is 0 among many, say
 _DRAWS = 300  # of samples, of which those are taken whose weights differ most
 
@@ -71,13 +71,12 @@ def probe_step(
 
 
 def _fails(module: nn.Module, inputs: Inputs) -> bool:
-    """Tells if a step fails without the mode of the passes too."""
-    try:
-        with user_code_errors("a step"):
-            loss_of(module(**inputs(PROBE_SAMPLES))).backward()
-    except UserCodeError:
-        return True
-    return False
+    """Tells if a step fails without the mode of the passes too, whatever its micro-batch."""
+    for samples in _SIZES:
+        with contextlib.suppress(UserError), user_code_errors("a step"):
+            loss_of(module(**inputs(tuple(range(samples))))).backward()
+            return False
+    return True
 
 
 def weight_findings(module: nn.Module) -> dict[str, Any]:

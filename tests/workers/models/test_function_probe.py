@@ -110,7 +110,6 @@ def test_what_fails_on_every_machine_is_refused(kind: str, message: str) -> None
     [
         ("narrow", "forward: RuntimeError: mat1 and mat2 shapes"),
         ("unready", "forward: AttributeError: 'Unready' object has no attribute 'missing'"),
-        ("uneven", "RuntimeError: stack expects each tensor to be equal size"),
     ],
 )
 def test_what_fails_on_this_cpu_is_refused_for_cpus_and_said_for_others(
@@ -127,12 +126,18 @@ def test_what_fails_on_this_cpu_is_refused_for_cpus_and_said_for_others(
     assert len(build_space(context, 2).candidates) > 1
 
 
-def test_files_that_this_machine_lacks_may_be_on_the_nodes() -> None:
-    step = facts_of(failing("elsewhere")).step
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("elsewhere", "FileNotFoundError"), ("uneven", "equal size"), ("odd", "an even batch")],
+)
+def test_what_may_work_elsewhere_or_with_other_micro_batches_is_tried(
+    kind: str, reason: str
+) -> None:
+    step = facts_of(failing(kind)).step
 
     assert step is not None
-    assert "FileNotFoundError" in step.not_probed
-    assert len(space_of(failing("elsewhere")).candidates) > 1
+    assert reason in step.not_probed
+    assert len(space_of(failing(kind)).candidates) > 1
 
 
 def test_a_model_that_its_function_converts_is_traced() -> None:
