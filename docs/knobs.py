@@ -43,26 +43,30 @@ _GROUPS = {
     "Communication": COMMUNICATION,
     "Loader and process": PROCESS,
 }
-_COLUMNS = ("knob", "values", "trade-off", "what it does", "when", "rules")
 
 
 def knobs_reference() -> str:
-    """Returns the page: a table for each group of knobs, in the order of the search tree."""
-    return _HEAD + "".join(f"\n## {name}\n\n{_table(knobs)}" for name, knobs in _GROUPS.items())
+    """Returns the page: a heading for each group and knob, in the order of the search tree."""
+    return _HEAD + "".join(
+        f"\n## {name}\n" + "".join(map(_entry, knobs)) for name, knobs in _GROUPS.items()
+    )
 
 
-def _table(knobs: tuple[Knob, ...]) -> str:
-    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *(tuple(_cells(knob)) for knob in knobs)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _entry(knob: Knob) -> str:
+    return f"\n### `{knob.name}`\n\n" + "".join(f"- {line}\n" for line in _lines(knob))
 
 
-def _cells(knob: Knob) -> Iterator[str]:
-    yield f"`{knob.name}`"
-    yield _values(knob.name)
-    yield knob.trades
-    yield knob.does
-    yield "; ".join(_conditions(knob)) or "always"
-    yield ", ".join(f"`{rule}`" for rule in rules_of(knob.name))
+def _lines(knob: Knob) -> Iterator[str]:
+    yield f"values: {_values(knob.name)}"
+    yield f"{_sentence(knob.trades)} {_sentence(knob.does)}"
+    if conditions := "; ".join(_conditions(knob)):
+        yield f"when: {conditions}"
+    if rules := ", ".join(f"`{rule}`" for rule in rules_of(knob.name)):
+        yield f"rules: {rules}"
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _conditions(knob: Knob) -> Iterator[str]:
