@@ -10,8 +10,8 @@ import typer
 from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.options import Json, StudyName, named_study
 from orchestrator.cli.result import Result
+from orchestrator.core.reasons import measures_again
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import is_repeat
 from search_spaces.errors import UserError
 from search_spaces.trial import Crashed, Measured
 
@@ -54,7 +54,7 @@ def retry(
 
 
 def _chosen(records: Sequence[Record], trials: Sequence[int], *, crashed: bool) -> tuple[int, ...]:
-    by_number = {record.number: record for record in records if not is_repeat(record)}
+    by_number = {record.number: record for record in records if not measures_again(record.reason)}
     for number in trials:
         if number not in by_number:
             raise UserError(f"--trial {number}: the study has no such trial with a result")

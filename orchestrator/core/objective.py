@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, TypeGuard, cast
+from typing import Any, Literal, Self, TypeGuard
 
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
@@ -48,7 +48,7 @@ class Objective:
     def of(cls, spec: SweepSpec) -> Self:
         """Returns the objective of a specification."""
         section = spec.objective
-        bounds = cast("dict[Metric, float]", section.at_least.model_dump(exclude_none=True))
+        bounds: Any = section.at_least.model_dump(exclude_none=True)
         return cls(
             metric=section.metric,
             headroom=section.headroom,
