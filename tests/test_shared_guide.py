@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.study.study import Study, check_study
@@ -88,4 +87,3 @@ def _do(command: str, *, password: str) -> None:
 
 def test_what_the_guide_says_in_figures_is_so() -> None:
     assert f"`study.wait_minutes` ({StudySpec().wait_minutes:g})" in GUIDE
-    assert f"exit code {int(ExitCode.TRY_AGAIN)}" in GUIDE
