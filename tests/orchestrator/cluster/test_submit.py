@@ -28,7 +28,7 @@ model: {{name: "awkward_model:make", config: {{pass_seconds: 0.01}}}}
 cluster: {{device: cpu, workers: 2, memory_gib: 0.5}}
 train: {{global_batch: 128, sequence_length: 8, precision: fp32}}
 space: {{zero_stage: [0], checkpoint_ratio: [0.0], micro_batch: [1, 64]}}
-objective: {{max_seconds: 4, interval: 0.0001, max_steps: 100000}}
+objective: {{max_seconds: 12, interval: 0.0001, max_steps: 100000}}
 validation: {{enabled: false}}
 study: {{storage: "sqlite:///{folder}/study.db"}}
 tracking: {{enabled: false}}
