@@ -66,7 +66,9 @@ def _lines(knob: Knob) -> Iterator[str]:
 
 
 def _sentence(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}."
+    """Returns words as a sentence; a value of a knob that begins them stays as it is."""
+    is_value = any(words.split(maxsplit=1)[0] in map(str, values) for values in CHOICES.values())
+    return f"{words if is_value else words[0].upper() + words[1:]}."
 
 
 def _conditions(knob: Knob) -> Iterator[str]:
