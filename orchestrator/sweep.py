@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.cluster.background_trace import BackgroundTrace
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.cluster.nodes import RayNodes
-from orchestrator.cluster.runtime import ConnectedCluster, cluster_address, connected, own_head
+from orchestrator.cluster.runtime import ConnectedCluster, cluster_address, connected
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.controller import Controller
 from orchestrator.core.inputs import DriverStarted, StopRequested
@@ -127,7 +127,10 @@ def _connect_and_run(
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
         forecasts = TracedForecasts(spec, model, facts, shipped_calibration(), tracing.poll)
         try:
-            return _run(started, study, nodes, callbacks, forecasts, journal, termination, show)
+            watchdog = connection.watchdog
+            return _run(
+                started, study, nodes, watchdog, callbacks, forecasts, journal, termination, show
+            )
         finally:
             tracing.stop()
             for callback in (*reversed(callbacks), journal):
@@ -214,6 +217,7 @@ def _run(
     started: DriverStarted,
     study: Study,
     nodes: RayNodes,
+    watchdog: Watchdog,
     callbacks: Sequence[AbstractCallback],
     forecasts: SweepForecasts,
     journal: Journal,
@@ -222,9 +226,6 @@ def _run(
 ) -> SweepState:
     from orchestrator.cluster.tune import TuneCluster, run_groups
 
-    watchdog = Watchdog(
-        os.EX_TEMPFAIL, lambda fault: controller.give_up(Stopped(by=fault)), head=own_head
-    )
     study.when_waiting(watchdog.alive)
     cluster = TuneCluster(nodes, alive=watchdog.alive, show=show)
     secrets = secret_values(os.environ)
@@ -232,6 +233,7 @@ def _run(
     controller = Controller(
         started, study, cluster, callbacks, forecasts, None, journal, secrets, earlier
     )
+    watchdog.last_words = lambda fault: controller.give_up(Stopped(by=fault))
 
     def stop(by: str) -> None:
         study.stop_retrying()

@@ -21,6 +21,7 @@ from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.cluster.processes import adopting_orphans
 from orchestrator.cluster.ray_private import on_loopback
+from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.host import kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
@@ -144,6 +145,7 @@ class ConnectedCluster:
 
     facts: ClusterFacts
     nodes: RayNodes
+    watchdog: Watchdog  # ends this process if the head of a Ray of its own dies
 
 
 def cluster_address(spec: SweepSpec) -> str | None:
@@ -175,7 +177,11 @@ def connected(
     import ray
 
     is_local = address is None
-    with _connection(ray, address) if not ray.is_initialized() else contextlib.nullcontext():
+    watchdog = Watchdog(os.EX_TEMPFAIL, own_head)
+    with contextlib.ExitStack() as stack:
+        stack.callback(watchdog.stop)
+        if not ray.is_initialized():
+            stack.enter_context(_connection(ray, address, watchdog.stop))
         device = _device(ray, spec)
         nodes = RayNodes(
             device,
@@ -188,13 +194,13 @@ def connected(
                 await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
             facts = _facts(device, nodes, spec)
             facts = replace(facts, lacks=_lacks_on_worker(ray, device))
-            yield ConnectedCluster(facts=facts, nodes=nodes)
+            yield ConnectedCluster(facts=facts, nodes=nodes, watchdog=watchdog)
         finally:
             nodes.close()
 
 
 @contextlib.contextmanager
-def _connection(ray: Any, address: str | None) -> Iterator[None]:
+def _connection(ray: Any, address: str | None, before_end: Callable[[], None]) -> Iterator[None]:
     """Holds a connection to Ray. Of a Ray that starts here, no process is left afterwards.
 
     Workers and agents end with their raylet. Left alone, a worker that hangs then would stay, and
@@ -206,12 +212,14 @@ def _connection(ray: Any, address: str | None) -> Iterator[None]:
         try:
             _connect(ray, address)
         except BaseException:
+            before_end()
             _end_own_processes(ray)
             raise
         protect_token()
         try:
             yield
         finally:
+            before_end()
             _disconnect(ray)
             _end_own_processes(ray, _LEFT_SECONDS)
 

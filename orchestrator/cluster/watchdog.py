@@ -28,29 +28,26 @@ _LAST_WORDS_SECONDS = 20.0
 class Watchdog:
     """Thread that ends this process, with its children, if `alive` is not called for too long.
 
-    It counts the seconds in which it ran itself: a process that was stopped by a signal, or a
-    machine that slept, was not silent meanwhile.
+    It counts the seconds in which it ran itself, from the first call of `alive`: a process that was
+    stopped by a signal, or a machine that slept, was not silent meanwhile.
+
+    Attributes:
+        last_words: Called with the fault before that, in a thread of its own and for a bounded
+            time.
     """
 
-    def __init__(
-        self,
-        code: int,
-        last_words: Callable[[str], None] = lambda _: None,
-        head: Callable[[], psutil.Process | None] = lambda: None,
-    ) -> None:
+    def __init__(self, code: int, head: Callable[[], psutil.Process | None]) -> None:
         """Starts the thread.
 
         Args:
             code: Exit code of the process that it ends.
-            last_words: Called with the fault before that, in a thread of its own and for a
-                bounded time.
             head: Returns the process of Ray's head, once it is there, if it is this machine's;
                 nothing goes on without it.
         """
+        self.last_words: Callable[[str], None] = lambda _: None
         self._code = code
         self._find_head = head
-        self._last_words = last_words
-        self._silence = 0.0
+        self._silence: float | None = None
         self._stop = threading.Event()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -67,9 +64,10 @@ class Watchdog:
         head = None
         while not self._stop.wait(_CHECK_SECONDS):
             now = time.monotonic()
-            self._silence += min(now - before, 2 * _CHECK_SECONDS)
+            if self._silence is not None:
+                self._silence += min(now - before, 2 * _CHECK_SECONDS)
             before, head = now, head or self._find_head()
-            if self._silence > SILENT_SECONDS:
+            if self._silence is not None and self._silence > SILENT_SECONDS:
                 self._end(
                     f"Ray or the study's database has not answered for {SILENT_SECONDS:.0f} s"
                 )
@@ -81,7 +79,7 @@ class Watchdog:
             f"plimsoll: {fault}, so this sweep ends; measured trials are safe, the same command"
             " resumes\n"
         )
-        speaking = threading.Thread(target=self._last_words, args=(fault,), daemon=True)
+        speaking = threading.Thread(target=self.last_words, args=(fault,), daemon=True)
         speaking.start()
         speaking.join(_LAST_WORDS_SECONDS)
         end_now(self._code)

@@ -196,6 +196,35 @@ def test_a_signal_while_ray_starts_leaves_none_of_its_processes(
     assert not psutil.wait_procs(seen, timeout=300)[1]
 
 
+@pytest.mark.parametrize("seconds", [0.0, 2.0, 4.0])
+def test_a_head_that_dies_while_ray_starts_ends_the_driver_to_be_tried_again(
+    seconds: float, folder: Path
+) -> None:
+    process = subprocess.Popen(
+        [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
+        cwd=folder,
+        env=environment(folder, OMP_NUM_THREADS="1"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    seen: set[psutil.Process] = set()
+    begun, is_killed = None, False
+    while process.poll() is None:
+        seen.update(there := offspring(process.pid))
+        (*_, head) = (None, *(one for one in there if "gcs_server" in words_of(one)[0]))
+        begun = begun or (head and time.monotonic())
+        if head is not None and begun and not is_killed and time.monotonic() >= begun + seconds:
+            head.kill()
+            is_killed = True
+        time.sleep(0.01)
+    _, said_to_user = process.communicate()
+
+    assert process.returncode == os.EX_TEMPFAIL, said_to_user
+    assert "Ray's head on this machine has died, so this sweep ends" in said_to_user
+    assert "Traceback" not in said_to_user
+    assert not psutil.wait_procs(seen, timeout=300)[1]
+
+
 @pytest.mark.parametrize(("signals", "code"), [(0, os.EX_TEMPFAIL), (2, 128 + signal.SIGTERM)])
 def test_a_driver_whose_head_hangs_ends_by_itself_or_by_the_second_signal(
     folder: Path, signals: int, code: int
