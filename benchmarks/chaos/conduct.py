@@ -35,7 +35,6 @@ _BORNE = frozenset(
 )
 # A sweep goes on without MLflow, but none begins: these end a driver that meets them as it starts
 _MLFLOW_AWAY = frozenset({"mlflow_restarted", "mlflow_hangs", "mlflow_fails", "mlflow_is_late"})
-_MLFLOW_LOG_IN = frozenset({"mlflow_asks_to_log_in"})  # this one is for its user to mend
 
 
 def wrong_exits(codes: Sequence[int], faults: Sequence[tuple[int, str]]) -> Iterator[str]:
@@ -58,11 +57,9 @@ def wrong_exits(codes: Sequence[int], faults: Sequence[tuple[int, str]]) -> Iter
                 right = bool((met | earlier) - _BORNE) or "few_descriptors" in earlier
                 right |= bool(starting & _MLFLOW_AWAY)
             case ExitCode.USER_ERROR:
-                right = bool(starting & _MLFLOW_LOG_IN)
+                right = "mlflow_asks_to_log_in" in starting  # for its user to mend
             case _:
                 right = code == -signal.SIGKILL and bool(met & _KILLS)
-                # before Python listens; to a shell it is 143 as well
-                right |= code == -signal.SIGTERM and {"driver_ended", STARTING} <= met
         if not right:
             yield f"driver {number + 1} ended with {code}, through {sorted(met) or 'no fault'}"
 

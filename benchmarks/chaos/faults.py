@@ -56,8 +56,9 @@ def _kill_driver(rig: Rig, _: random.Random) -> bool:
 
 
 def _end_driver(rig: Rig, draw: random.Random) -> bool:
-    rig.driver.send_signal(draw.choice((signal.SIGINT, signal.SIGTERM)))
-    return True
+    if listens := rig.listens():
+        rig.driver.send_signal(draw.choice((signal.SIGINT, signal.SIGTERM)))
+    return listens
 
 
 def _stop_driver(rig: Rig, draw: random.Random) -> bool:
@@ -111,9 +112,7 @@ def _stop_for_a_while(name: str) -> Inject:
 
 def _order(name: str) -> Inject:
     def order(rig: Rig, draw: random.Random) -> bool:
-        orders = rig.folder / "orders"
-        orders.mkdir(exist_ok=True)
-        (orders / f"{name}-{draw.getrandbits(32):08x}.order").touch()
+        (rig.folder / "orders" / f"{name}-{draw.getrandbits(32):08x}.order").touch()
         return True
 
     return order

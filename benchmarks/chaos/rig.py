@@ -166,6 +166,12 @@ class Rig:
         """Returns whether the driver of the moment has the study, and its sweep has begun."""
         return self._count("sweep_started") > self._begun_before
 
+    def listens(self) -> bool:
+        """Returns whether the driver of the moment handles SIGTERM: its Python is up."""
+        status = Path(f"/proc/{self.driver.pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
+
     def _count(self, kind: str) -> int:
         return sum(event["event"] == kind for event in self.events)
 

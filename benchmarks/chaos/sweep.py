@@ -258,7 +258,8 @@ class _Sweep:
         send(left, signal.SIGKILL)
         kept = sorted(name for name in self._shared if (SHARED / name).exists())
         report.leaked += [f"shared memory {name}" for name in kept]
-        report.leaked += [f"folder {path.name}" for path in self._folder.glob("tmp/plimsoll-*")]
+        filled = self._folder.glob("tmp/plimsoll-*/*")  # a process that is killed leaves empty ones
+        report.leaked += [f"folder {path.parent.name}" for path in filled]
         report.missed = [fault.kind for fault in self._faults]
         records = load_records(load_spec(self._folder / "sweep.yaml"), "sweep")
         faults = [struck(rig.events, *fault) for fault in self._injected]

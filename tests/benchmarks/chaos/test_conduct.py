@@ -19,7 +19,6 @@ from tests.rigs.judge import Line
         ([0], [(0, "rank_killed")]),
         ([-9, 0], [(0, "driver_killed")]),
         ([143, 0], [(0, "driver_ended")]),
-        ([-15, 0], [(0, "driver_ended"), (0, "driver_starting")]),
         ([75, 0], [(0, "head_killed")]),
         ([-9, 75, 0], [(0, "few_descriptors")]),
         ([75, 0], [(0, "postgres_hangs"), (0, "rank_slowed")]),
