@@ -176,13 +176,15 @@ def full_folder(folders: Collection[Path], least_bytes: int) -> str | None:
 class Termination:
     """The signal that stops the sweep; `came` once it was received.
 
-    It interrupts the main thread, unless `deliver` is set: then that is called there.
+    It interrupts the main thread, unless `deliver` is set: then that is called there. Neither
+    happens where a library's handler took it, or Python dropped the interrupt, as in a finalizer.
     """
 
     signum: signal.Signals = signal.SIGINT
     came: bool = False
     deliver: Callable[[], None] | None = None
     _handled: tuple[signal.Signals, ...] = ()
+    _interrupted: bool = False
 
     def handle(self, signums: Collection[signal.Signals] | None = None) -> None:
         """Installs the handler; again, where a library has put its own in its place."""
@@ -191,8 +193,8 @@ class Termination:
             signal.signal(signum, self._stop)
 
     def _stop(self, signum: int, _: FrameType | None) -> None:
-        if not self.came:  # the next one ends the process
-            self.came, self.signum = True, signal.Signals(signum)
+        if not self._interrupted:  # the next one ends the process
+            self._interrupted, self.came, self.signum = True, True, signal.Signals(signum)
             if self.deliver is None:
                 raise KeyboardInterrupt
             self.deliver()
@@ -245,8 +247,7 @@ def _count_signals(
         for signum in received:
             count += signum in handled
             if count == 1 and signum in handled:
-                # a library's handler may have taken it, as Ray's does while Ray starts
-                termination.signum = signal.Signals(signum)
+                termination.came, termination.signum = True, signal.Signals(signum)
                 sys.stderr.write(
                     "Stopping. Measurements are kept. Interrupt again to stop at once.\n"
                 )

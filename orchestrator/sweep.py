@@ -240,6 +240,8 @@ def _run(
         controller.put(StopRequested(cause=Stopped(by=by), at=0.0))
 
     termination.deliver = lambda: stop(str(termination))
+    if termination.came:  # and nothing was interrupted
+        termination.deliver()
     try:
         run_groups(controller, cluster, started.sweep.groups)
     except OSError as error:  # this machine's, such as a full disk: no plan is to blame

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,7 @@ class _Sweep:
             History(events=events, journal=journal, records=records, injected=[*faults, *orders])
         )
         report.verdict = {name: list(told) for name, told in asdict(verdict).items()}
-        report.outcomes = [_outcome_word(record) for record in records]
+        report.outcomes = [f"{record.number} {record.outcome.kind}" for record in records]
         report.troubles += self._troubles(rig, records, events, journal)
         if not report.clean:
             report.history = [*map(_event_words, rig.events), *map(str, (*faults, *orders))]
@@ -283,8 +284,10 @@ class _Sweep:
     ) -> Iterator[str]:
         """Yields what else is wrong with a sweep that is over."""
         yield from rig.troubles
-        messages = [*rig.said, *(self._folder / MESSAGES).read_text().splitlines()]
-        yield from (line for line in messages if "Traceback" in line)
+        messages = ["", *rig.said, *(self._folder / MESSAGES).read_text().splitlines()]
+        for before, line in pairwise(messages):  # Python's words for a signal in a finalizer
+            if "Traceback" in line and not before.startswith("Exception ignored in"):
+                yield line
         yield from conduct.wrong_exits(self._report.exits, self._met)
         yield from conduct.beyond_budget(records)
         if "clock_jumps" not in self._report.faults:  # the times of events jump with it
@@ -345,10 +348,6 @@ def _journal(folder: Path) -> list[Line]:
     file = folder / JOURNAL
     lines = file.read_text().splitlines() if file.exists() else []
     return [Line(**json.loads(line)) for line in lines]
-
-
-def _outcome_word(record: Record) -> str:
-    return f"{record.number} {record.outcome.kind}"
 
 
 def _event_words(event: Mapping[str, Any]) -> str:

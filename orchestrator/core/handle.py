@@ -175,7 +175,9 @@ def _consequences(trial: TrialStarted, outcome: Outcome) -> FailureDecision:
     failed_through_machine = isinstance(cause, Stopped | NoRoom) or (
         isinstance(cause, WorkersFailed) and is_machine_failure(cause.outcome)
     )
-    second = is_machine_failure(outcome) or not failed_through_machine
+    second = not failed_through_machine
+    if is_machine_failure(outcome):  # a driver that died before says nothing about the plan
+        second = isinstance(cause, WorkersFailed)
     return failure_decision(outcome, second=second)
 
 

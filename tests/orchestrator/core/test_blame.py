@@ -131,6 +131,20 @@ def test_a_plan_that_failed_twice_is_blamed_once_a_measured_plan_runs(failure: C
     assert not driven.state.ended
 
 
+def test_a_group_that_does_not_start_after_a_driver_died_fails_for_the_first_time() -> None:
+    measured = measured_then_failed()[0].state.sweep.records
+    driven = one_group(records=measured, interrupted=(left(0, None),))
+    (trial,) = driven.state.sweep.running
+    assert trial.plan == PAIRS[0]
+    assert isinstance(trial.reason, Retry)
+
+    assert isinstance(fail(driven, NOT_STARTED)[-1], Open)
+    driven.open()
+    assert driven.state.suspects == ()
+    fail(driven, NOT_STARTED)
+    assert [suspect.record.plan for suspect in driven.state.suspects] == [PAIRS[0]]
+
+
 @pytest.mark.parametrize("failure", [DIED, NOT_STARTED, FULL])
 def test_a_measured_plan_that_fails_as_well_shows_that_it_is_the_machine(failure: Crashed) -> None:
     driven, _ = measured_then_failed(DIED, failure)
