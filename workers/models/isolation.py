@@ -178,17 +178,18 @@ def serve() -> None:
     os.dup2(_STDERR, _STDOUT)
     for module in modules:
         importlib.import_module(module)
+    folder = None
     while select.select([_STDIN], [], [], float(idle_seconds))[0]:
         order = sys.stdin.readline()
         if not order:
+            if folder:  # a driver that was killed could not remove it
+                shutil.rmtree(folder, ignore_errors=True)
             return
         asked = json.loads(order)
+        folder = asked["folder"]
         status = _status_of(asked, statuses)
-        try:
+        with contextlib.suppress(BrokenPipeError):
             os.write(statuses, f"{status}\n".encode())
-        except BrokenPipeError:  # the driver was killed, and left the order's folder
-            shutil.rmtree(asked["folder"], ignore_errors=True)
-            return
 
 
 def _status_of(order: dict[str, Any], statuses: int) -> str:

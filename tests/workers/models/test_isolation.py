@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -128,6 +129,25 @@ def test_it_ends_with_who_asked(here: Path) -> None:
     assert not child.is_running()
     assert not list((here / "tmp").glob("plimsoll-*"))
     assert "Traceback" not in said
+
+
+def test_a_driver_killed_with_the_answer_before_it_leaves_no_folder(here: Path) -> None:
+    code = (
+        "import os; from pathlib import Path; from workers.models import isolation;"
+        " from tests.workers.models.test_isolation import _described;"
+        " isolation._answer = lambda *_: os.kill(os.getpid(), 9);"
+        f" _described(Path({str(here / 'mark')!r}))"
+    )
+    (here / "tmp").mkdir()
+    asking = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(here / "tmp")},
+        stderr=subprocess.PIPE,  # ends once its forks have ended too
+    )
+
+    assert asking.returncode == -signal.SIGKILL
+    assert not list((here / "tmp").glob("plimsoll-*"))
 
 
 @pytest.mark.thorough
