@@ -413,8 +413,6 @@ class PlanForecast:
         fits: Probability that the peak stays below the limit, 0 to 1.
         limited_by: Largest term of the step time.
         calibration_trials: Measured trials of the sweep's study that correct the calibration.
-        uncalibrated_samples_per_second: Expected speed without that correction.
-        uncalibrated_peak_bytes: Expected peak without that correction.
         filled: Mean work of a step over that of a step with only the longest samples, 0 to 1.
         host_bytes: Expected host memory of a node for offload.
     """
@@ -425,8 +423,6 @@ class PlanForecast:
     fits: float
     limited_by: str
     calibration_trials: int
-    uncalibrated_samples_per_second: float
-    uncalibrated_peak_bytes: float
     filled: float = 1.0
     host_bytes: float = 0.0
 

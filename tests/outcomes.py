@@ -160,6 +160,4 @@ def make_expectation(
         fits=0.93,
         limited_by="matmul",
         calibration_trials=5,
-        uncalibrated_samples_per_second=2 * 16 / seconds,
-        uncalibrated_peak_bytes=1.5 * share * LIMIT_BYTES,
     )

@@ -73,8 +73,6 @@ class ForecastErrors:
 
     speed: float
     memory: float | None  # None if the measured peak is 0
-    uncalibrated_speed: float
-    uncalibrated_memory: float | None
 
 
 def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> ForecastErrors | None:
@@ -87,6 +85,4 @@ def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> Forecast
     return ForecastErrors(
         speed=expected.samples_per_second.value / rate - 1,
         memory=expected.peak_bytes.value / peak - 1 if peak else None,
-        uncalibrated_speed=expected.uncalibrated_samples_per_second / rate - 1,
-        uncalibrated_memory=expected.uncalibrated_peak_bytes / peak - 1 if peak else None,
     )
