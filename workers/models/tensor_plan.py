@@ -151,7 +151,7 @@ def projection_sizes(projection: nn.Module) -> tuple[int, int] | None:
 
 def _patterns(module: nn.Module, given: Mapping[str, str]) -> Mapping[str, str]:
     attribute = getattr(module, "tensor_plan", None)
-    patterns = given or (attribute if isinstance(attribute, Mapping) else _NONE)
+    patterns: Mapping[str, str] = given or (attribute if isinstance(attribute, Mapping) else _NONE)
     if patterns:
         return patterns
     if any(expert_layers(module)):
