@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
-import yaml
+from pydantic import TypeAdapter
 
 from orchestrator.core.events import Event, TrialEnded, TrialStarted
 from orchestrator.core.objective import record_of, score, throughput
 from orchestrator.core.state import SweepState, ValidationState, validation_state
+from search_spaces.safety.files import packaged_table
 from search_spaces.trial import OutOfMemory
 
 LABELS = ("study", "experiment")  # of every metric
@@ -46,17 +46,8 @@ class Reading:
 @cache
 def metrics() -> tuple[Metric, ...]:
     """Returns all metrics."""
-    table = yaml.safe_load((files(__package__) / "metrics.yaml").read_text("utf-8"))
-    return tuple(
-        Metric(
-            name=name,
-            kind=entry["kind"],
-            help=entry["help"],
-            labels=tuple(entry.get("labels", ())),
-            buckets=tuple(entry.get("buckets", ())),
-        )
-        for name, entry in table.items()
-    )
+    table = packaged_table(__package__, "metrics.yaml")
+    return TypeAdapter(tuple[Metric, ...]).validate_python(table)
 
 
 def event_readings(event: Event) -> Iterator[Reading]:

@@ -8,16 +8,13 @@ import sys
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
-
-import yaml
 
 from orchestrator.tracking.mlflow_reachability import brief_requests
 from orchestrator.tracking.mlflow_store import artifact_uri, is_server, sqlite_file, store_uri
 from orchestrator.workspace import experiment_name, with_driver
 from search_spaces.errors import require
+from search_spaces.safety.files import packaged_table
 from search_spaces.safety.redaction import without_password
 from search_spaces.specification.schema import SweepSpec
 
@@ -31,12 +28,8 @@ VIEW_QUERY = f"viewStateShareKey={VIEW_KEY}&{KIND_QUERY}"
 KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
 
 
-@cache
-def _view() -> Mapping[str, Any]:
-    view: Mapping[str, Any] = yaml.safe_load(
-        (files(__package__) / "mlflow_view.yaml").read_text("utf-8")
-    )
-    return view
+def _view() -> Any:
+    return packaged_table(__package__, "mlflow_view.yaml")
 
 
 def shown_params() -> Collection[str]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
-
-import yaml
 
 from search_spaces.hardware.device import Device
+from search_spaces.safety.files import packaged_table
 
 _GIB = 2**30
 _SLICES = 8  # of a board's memory; an instance has whole slices, with their share of the bandwidth
@@ -24,14 +21,6 @@ _BY_SLICES = (
 )
 
 
-@cache
-def _profiles() -> Mapping[str, Mapping[str, tuple[int, float]]]:
-    """Returns SMs and GiB of memory of each profile, by the board's name."""
-    text = (files("search_spaces") / "devices" / "mig.yaml").read_text("utf-8")
-    profiles: Mapping[str, Mapping[str, tuple[int, float]]] = yaml.safe_load(text)
-    return profiles
-
-
 def instances_of(board: Device) -> Iterator[Device]:
     """Yields the instances that MIG divides a board into; none if it cannot be divided.
 
@@ -42,7 +31,8 @@ def instances_of(board: Device) -> Iterator[Device]:
     Source:
         NVIDIA, Multi-Instance GPU user guide: partitioning, supported profiles.
     """
-    for profile, (sms, gib) in _profiles().get(board.name, {}).items():
+    profiles = packaged_table("search_spaces", "devices/mig.yaml")
+    for profile, (sms, gib) in profiles.get(board.name, {}).items():
         slices = round(_SLICES * gib * _GIB / board.memory_bytes) / _SLICES
         values = {name: getattr(board, name) * sms / board.multiprocessors for name in _BY_SMS}
         values |= {name: getattr(board, name) * slices for name in _BY_SLICES}

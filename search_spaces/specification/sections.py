@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -21,7 +18,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from search_spaces.plan import Precision
-from search_spaces.safety.files import expanded
+from search_spaces.safety.files import expanded, packaged_table
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 MOST_GIB = 1_000_000.0  # more than any machine has
@@ -41,12 +38,6 @@ Base = Literal["fp32", "bf16", "int8", "nf4"]
 QUANTIZED: tuple[Base, ...] = ("int8", "nf4")  # by bitsandbytes
 
 
-@cache
-def _descriptions() -> dict[str, dict[str, str]]:
-    text = (files(__package__) / "descriptions.yaml").read_text("utf-8")
-    return dict(yaml.safe_load(text))
-
-
 class SpecSection(BaseModel):
     """A section of the specification: frozen, and without unknown keys.
 
@@ -63,7 +54,8 @@ class SpecSection(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for key, description in _descriptions().get(cls.__name__, {}).items():
+        table = packaged_table(__package__, "descriptions.yaml")
+        for key, description in table.get(cls.__name__, {}).items():
             cls.model_fields[key].description = description
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import Task
 from workers.data.collate import IGNORED, PAD_TOKEN_ID
 from workers.models.built import seeded
@@ -49,8 +47,9 @@ def small_fields(fields: dict[str, Any], config_class: Any) -> dict[str, Any]:
     """Returns a configuration with a few narrow layers of each kind, and else unchanged."""
     names: dict[str, str] = config_class.attribute_map
     aliases = {real: alias for alias, real in names.items()}
+    small = packaged_table(__package__, "small_fields.yaml")
     shrunk = {
-        name: _small_values().get(aliases.get(name, name), value)
+        name: small.get(aliases.get(name, name), value)
         for name, value in fields.items()
         if not name.startswith("_") and name not in ("name_or_path", "architectures")
     }
@@ -62,12 +61,6 @@ def small_fields(fields: dict[str, Any], config_class: Any) -> dict[str, Any]:
         if isinstance(shrunk.get(name), dict):
             shrunk[name] = small_fields(shrunk[name], _class_of(part, shrunk[name]))
     return shrunk
-
-
-@cache
-def _small_values() -> dict[str, Any]:
-    text = (files(__package__) / "small_fields.yaml").read_text("utf-8")
-    return dict(yaml.safe_load(text))
 
 
 def _shrink_heads(fields: dict[str, Any], names: dict[str, str]) -> None:

@@ -6,15 +6,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Literal, TypeGuard, get_args
 
-import yaml
 from torch import nn
 
 from search_spaces.facts import TensorFacts
+from search_spaces.safety.files import packaged_table
 from workers.models.experts import expert_layers
 from workers.models.stack import MakeInputs, find_blocks, shared_in_blocks, stack_facts
 
@@ -41,12 +39,8 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 _HEADS = (("attention heads", "num_attention_heads"), ("key-value heads", "num_key_value_heads"))
 
 
-@cache
-def _tables() -> Mapping[str, Any]:
-    tables: Mapping[str, Any] = yaml.safe_load(
-        (files(__package__) / "tensor_plans.yaml").read_text("utf-8")
-    )
-    return tables
+def _tables() -> Any:
+    return packaged_table(__package__, "tensor_plans.yaml")
 
 
 def local_counts(kind: type[nn.Module]) -> tuple[str, ...]:
