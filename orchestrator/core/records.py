@@ -55,7 +55,6 @@ def learned_noise(records: Sequence[Record], fingerprint: Fingerprint) -> Noise:
         (outcome.step_seconds.value * outcome.measured_steps, outcome.stall_seconds)
         for one in reversed(records)
         if isinstance(outcome := one.outcome, Measured)
-        and outcome.stall_seconds is not None
         and one.fingerprint is not None
         and one.fingerprint.device_name == fingerprint.device_name
     )
