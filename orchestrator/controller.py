@@ -119,7 +119,7 @@ class Controller:
         started = replace(started, notes=redact_texts(started.notes, secrets))
         self.state, instructions = start(started)
         self._journal.record(started, instructions, sweep.study)
-        study.say_through(lambda text: self.note(Message(text=text)))
+        study.retries.say = lambda text: self.note(Message(text=text))
         for instruction in instructions:
             self._carry_out(instruction)
         self._journal.write()

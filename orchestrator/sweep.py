@@ -226,7 +226,7 @@ def _run(
 ) -> SweepState:
     from orchestrator.cluster.tune import TuneCluster, run_groups
 
-    study.when_waiting(watchdog.alive)
+    study.retries.waiting = watchdog.alive
     cluster = TuneCluster(nodes, alive=watchdog.alive, show=show)
     secrets = secret_values(os.environ)
     earlier = earlier_studies(started.sweep.spec, started.sweep.study)
@@ -236,7 +236,7 @@ def _run(
     watchdog.last_words = lambda fault: controller.give_up(Stopped(by=fault))
 
     def stop(by: str) -> None:
-        study.stop_retrying()
+        study.retries.stop_retrying()
         controller.put(StopRequested(cause=Stopped(by=by), at=0.0))
 
     termination.deliver = lambda: stop(str(termination))

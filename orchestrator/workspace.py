@@ -72,8 +72,7 @@ def latest_spec() -> Path:
         UserError: If no sweep has run here.
     """
     folder = Path(StudySpec().folder)
-    # an empty one is what a power loss has left of a file of an earlier version
-    specs = [file for file in folder.glob(f"*/{SPEC_FILE}") if file.stat().st_size]
+    specs = [*folder.glob(f"*/{SPEC_FILE}")]
     if not specs:
         raise UserError(f"no sweep has run in {folder} yet; name a specification or a study")
     return max(specs, key=lambda file: file.stat().st_mtime)

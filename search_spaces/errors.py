@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 DISTRIBUTION = "plimsoll-tune"  # the name on PyPI; the command is `plimsoll`
@@ -135,36 +137,9 @@ class OptionalPackage:
     serves: str
 
 
-OPTIONAL_PACKAGES = (
-    OptionalPackage(module="ray", title="Ray", extra="ray", serves="tune, record, submit"),
-    OptionalPackage(
-        module="optuna", title="Optuna", extra="ray", serves="every command on a study"
-    ),
-    OptionalPackage(
-        module="sqlalchemy", title="SQLAlchemy", extra="ray", serves="the study's storage"
-    ),
-    OptionalPackage(module="mlflow", title="MLflow", extra="mlflow", serves="tracking, ui, sync"),
-    OptionalPackage(module="mcp", title="MCP", extra="mcp", serves="plimsoll mcp"),
-    OptionalPackage(
-        module="psycopg", title="psycopg", extra="postgres", serves="PostgreSQL databases"
-    ),
-    OptionalPackage(
-        module="deepspeed", title="DeepSpeed", extra="deepspeed", serves="engine deepspeed"
-    ),
-    OptionalPackage(module="peft", title="PEFT", extra="lora", serves="train.method lora"),
-    OptionalPackage(
-        module="bitsandbytes", title="bitsandbytes", extra="8bit", serves="adamw_8bit, int8, nf4"
-    ),
-    OptionalPackage(
-        module="accelerate",
-        title="Accelerate",
-        extra="accelerate",
-        serves="export --format accelerate",
-    ),
-    OptionalPackage(
-        module="pyarrow", title="pyarrow", extra="data", serves="parquet, Arrow and zst data"
-    ),
-    OptionalPackage(module="boto3", title="boto3", extra="s3", serves="MLflow's artifacts in S3"),
+OPTIONAL_PACKAGES = tuple(
+    OptionalPackage(**entry)
+    for entry in json.loads((files(__package__) / "optional_packages.json").read_text("utf-8"))
 )
 _BY_MODULE = {package.module: package for package in OPTIONAL_PACKAGES}
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
+from typing import Any, Literal, Self, get_args, get_type_hints
 
 from search_spaces.errors import PlanError
 
@@ -34,118 +34,59 @@ _KEY_DIGITS = 12  # 48 bits: a collision among a million plans has a chance of 1
 class Plan:
     """One value for every knob; a `Plan` that exists has valid values.
 
-    What is said of a field describes its key in the section `space` of a specification, which is a
-    list of its type. `search_spaces.knobs` declares all else that is known of it. Constraints of
-    engines, models and clusters are in `search_spaces.rules`.
+    `specification/descriptions.yaml` says what each field means, and `search_spaces.knobs` declares
+    all else that is known of it. Constraints of engines, models and clusters are in
+    `search_spaces.rules`.
 
     Raises:
         PlanError: On construction, naming every broken rule at once.
     """
 
     # parallelism
-    engine: Annotated[Engine, "engines: torch, deepspeed"] = "torch"
-    tensor: Annotated[int, "ranks that split each block (tensor parallelism)"] = 1
-    sequence_parallel: Annotated[
-        bool, "with tensor above 1: also split the sequence between matmuls"
-    ] = False
-    pipeline: Annotated[int, "ranks that split the stack of blocks (pipeline parallelism)"] = 1
-    pipeline_schedule: Annotated[
-        Schedule,
-        "order of the micro-batches in a pipeline: gpipe, 1f1b, interleaved,"
-        " interleaved_zero_bubble, zbv, dualpipev",
-    ] = "1f1b"
-    data: Annotated[
-        int, "data-parallel ranks; if unset, all of cluster.workers that tensor and pipeline leave"
-    ]
-    zero_stage: Annotated[
-        ZeroStage,
-        "torch: 0 is DDP, 2 is FSDP2 that gathers weights once a step, 3 is FSDP2 that gathers them"
-        " in each pass; deepspeed: the ZeRO stage",
-    ]
-    replicas: Annotated[
-        int, "FSDP2 hybrid sharding: groups of data ranks that each hold a whole model"
-    ] = 1
+    engine: Engine = "torch"
+    tensor: int = 1
+    sequence_parallel: bool = False
+    pipeline: int = 1
+    pipeline_schedule: Schedule = "1f1b"
+    data: int
+    zero_stage: ZeroStage
+    replicas: int = 1
     # batches
-    micro_batch: Annotated[int, "samples per data rank and forward pass"]
+    micro_batch: int
     accumulation: int  # forward passes per optimizer step
-    batching: Annotated[Batching, "how samples are arranged in batches: padded, grouped, packed"]
-    pad_multiple: Annotated[
-        PadMultiple,
-        "tokens to a multiple of which padded and grouped rows are padded: 1, 8, 64, 128",
-    ] = 1
+    batching: Batching
+    pad_multiple: PadMultiple = 1
     # recomputation and offload
-    checkpoint_ratio: Annotated[float, "share of the blocks to recompute in backward"]
-    checkpoint_mode: Annotated[
-        CheckpointMode,
-        "what to recompute in a block: full (all of it), or selective (all but matmul and"
-        " attention outputs)",
-    ] = "full"
-    checkpoint_offload: Annotated[
-        bool, "keep the saved tensors of recomputed blocks in host memory"
-    ] = False
-    offload_optimizer: Annotated[
-        Offload, "where optimizer states are kept: none (the device), cpu, nvme (deepspeed)"
-    ] = "none"
-    offload_parameters: Annotated[
-        Offload,
-        "where weights are kept while not in use: none (the device), cpu, nvme (deepspeed ZeRO-3)",
-    ] = "none"
-    pin_memory: Annotated[bool, "keep offloaded state in page-locked memory"] = False
-    aio_block_kib: Annotated[int, "KiB per NVMe request"] = 1024
-    aio_queue_depth: Annotated[int, "NVMe requests in flight per thread"] = 8
-    aio_threads: Annotated[int, "threads per rank for NVMe requests"] = 1
+    checkpoint_ratio: float
+    checkpoint_mode: CheckpointMode = "full"
+    checkpoint_offload: bool = False
+    offload_optimizer: Offload = "none"
+    offload_parameters: Offload = "none"
+    pin_memory: bool = False
+    aio_block_kib: int = 1024
+    aio_queue_depth: int = 8
+    aio_threads: int = 1
     # computation
-    attention: Annotated[
-        Attention, "attention implementations: sdpa, eager, flash_attention_2, flash_attention_3"
-    ]
-    precision: Annotated[
-        Precision, "precisions to compute in; lossy, so if unset only train.precision is used"
-    ]
-    compile: Annotated[bool, "compile each block with torch.compile"] = False
-    compile_mode: Annotated[
-        CompileMode, "mode of torch.compile: default, max-autotune-no-cudagraphs"
-    ] = "default"
-    optimizer: Annotated[
-        Optimizer,
-        "implementations of train.optimizer; of adamw: adamw_fused, adamw_foreach, and lossy:"
-        " adamw_8bit, adafactor",
-    ] = "adamw_fused"
+    attention: Attention
+    precision: Precision
+    compile: bool = False
+    compile_mode: CompileMode = "default"
+    optimizer: Optimizer = "adamw_fused"
     # communication
-    bucket_mib: Annotated[int, "MiB of gradients to reduce together"] = 25
-    gradient_as_bucket_view: Annotated[
-        bool, "DDP: make gradients views of the buckets, instead of copies"
-    ] = True
-    ddp_static_graph: Annotated[bool, "DDP: tell torch that the graph is the same in each step"] = (
-        False
-    )
-    compression: Annotated[
-        Compression,
-        "DDP: compression of gradients for the all-reduce: none; lossy: fp16, bf16, powersgd",
-    ] = "none"
-    overlap: Annotated[bool, "deepspeed: reduce gradients during backward"] = True
-    contiguous_gradients: Annotated[bool, "deepspeed: copy gradients into one buffer"] = True
-    prefetch_mib: Annotated[int, "deepspeed ZeRO-3: MiB of weights to prefetch"] = 50
-    prefetch_blocks: Annotated[
-        int, "FSDP2: blocks whose weights to gather ahead; 0: one, when torch comes to it"
-    ] = 0
-    reshard_ranks: Annotated[
-        int,
-        "FSDP2, zero_stage 3: ranks that keep a block's weights between them until backward; 0:"
-        " all data ranks",
-    ] = 0
-    gathered_between_passes: Annotated[
-        bool,
-        "FSDP2, zero_stage 3: keep weights gathered from a backward pass to the next forward pass"
-        " of the same step",
-    ] = False
+    bucket_mib: int = 25
+    gradient_as_bucket_view: bool = True
+    ddp_static_graph: bool = False
+    compression: Compression = "none"
+    overlap: bool = True
+    contiguous_gradients: bool = True
+    prefetch_mib: int = 50
+    prefetch_blocks: int = 0
+    reshard_ranks: int = 0
+    gathered_between_passes: bool = False
     # process
-    loader_workers: Annotated[
-        int, "processes per rank that prepare batches; 0: the rank itself does"
-    ] = 0
-    loader_pin_memory: Annotated[bool, "CUDA: put batches in page-locked memory"] = False
-    allocator: Annotated[
-        Allocator, "memory allocators: default; CUDA: expandable_segments, max_split; CPU: mmap"
-    ] = "default"
+    loader_workers: int = 0
+    loader_pin_memory: bool = False
+    allocator: Allocator = "default"
 
     def __post_init__(self) -> None:
         names = (*COUNTS, "checkpoint_ratio", *CHOICES)

@@ -80,7 +80,7 @@ class MemoryReading:
     outside the allocator; on CPU, the resident peak above the idle worker.
 
     `allocator_retries` counts, over all ranks and the measured steps, how often CUDA's allocator
-    found no memory, gave its cache back and tried again. It is 0 in old records.
+    found no memory, gave its cache back and tried again.
     """
 
     rank: int
@@ -174,17 +174,16 @@ class Measured:
     """The plan trains at this speed: wall-clock time of whole optimizer steps, over all ranks.
 
     `samples_per_second` and `step_seconds` are by the mean of the steps after warm-up, with its
-    interval; in old records, by the median. `median_step_seconds` is then None.
+    interval.
 
     `beaten` is True if the trial ended early because it was clearly slower than the incumbent; its
     interval is then wider. `seconds_by_step` is the wall-clock time of each step in `losses`; steps
-    that were timed together have their mean. It is empty in old records. `perturbed` is that of the
-    request: the initial weights were rounded otherwise. `stall_seconds` is what stalled windows
-    took beyond the others, summed over the measured steps; None in old records.
+    that were timed together have their mean. `perturbed` is that of the request: the initial
+    weights were rounded otherwise. `stall_seconds` is what stalled windows took beyond the others,
+    summed over the measured steps.
 
     `attention_backends` are those that torch's scaled_dot_product_attention chose for the longest
-    samples on rank 0, such as `cudnn_attention`. It is empty without any, for a compiled plan, and
-    in old records.
+    samples on rank 0, such as `cudnn_attention`. It is empty without any, and for a compiled plan.
     """
 
     kind: Literal["measured"] = "measured"
@@ -203,10 +202,9 @@ class Measured:
     validation: ValidationRun | None = None  # None in an ordinary trial
     beaten: bool = False
     seconds_by_step: tuple[float, ...] = ()
-    median_step_seconds: float | None = None
     perturbed: bool = False
     attention_backends: tuple[str, ...] = ()
-    stall_seconds: float | None = None
+    stall_seconds: float = 0.0
     ceiling: Ceiling | None = None  # of a rank
     paper_mfu: float | None = None  # of the data sheet, by 6 N + 12 L d T, for comparisons
 
@@ -413,8 +411,6 @@ class PlanForecast:
         fits: Probability that the peak stays below the limit, 0 to 1.
         limited_by: Largest term of the step time.
         calibration_trials: Measured trials of the sweep's study that correct the calibration.
-        uncalibrated_samples_per_second: Expected speed without that correction.
-        uncalibrated_peak_bytes: Expected peak without that correction.
         filled: Mean work of a step over that of a step with only the longest samples, 0 to 1.
         host_bytes: Expected host memory of a node for offload.
     """
@@ -425,8 +421,6 @@ class PlanForecast:
     fits: float
     limited_by: str
     calibration_trials: int
-    uncalibrated_samples_per_second: float
-    uncalibrated_peak_bytes: float
     filled: float = 1.0
     host_bytes: float = 0.0
 
@@ -436,8 +430,8 @@ class Fingerprint:
     """Hardware and software of a measurement.
 
     `environment` has what else decides the speed of a step: driver, CUDA, cuDNN and its folder,
-    power limit, clocks, variables of allocators. A name that is missing is unknown, as all are in
-    old records; `properties` are None then, or on a CPU.
+    power limit, clocks, variables of allocators. A name that is missing is unknown. `properties`
+    are None on a CPU.
     """
 
     device: str  # "cpu" or "cuda"

@@ -98,7 +98,6 @@ def make_measured(rate: float = 40.0, share: float = 0.6, **changes: Any) -> Mea
         "measured_steps": 12,
         "losses": tuple(6.9 - 0.05 * index for index in range(14)),
         "seconds_by_step": (4 * step, *[step] * 13),
-        "median_step_seconds": step,
         "costs": make_costs(),
     }
     return Measured(**{**base, **changes})
@@ -160,6 +159,4 @@ def make_expectation(
         fits=0.93,
         limited_by="matmul",
         calibration_trials=5,
-        uncalibrated_samples_per_second=2 * 16 / seconds,
-        uncalibrated_peak_bytes=1.5 * share * LIMIT_BYTES,
     )

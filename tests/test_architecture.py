@@ -22,6 +22,7 @@ ROOMS = {"orchestrator": (10, 6), "workers": (10, 9), "search_spaces": (8, 6)}
 SHORT = {
     "orchestrator/cli/schema.py": "one command a file",
     "orchestrator/export/torchrun.py": "one format a file",
+    "orchestrator/study/optuna_private.py": "private parts of a library in one file",
     "plimsoll/__main__.py": "what `python -m plimsoll` runs",
     "search_spaces/knobs/registry.py": "the knobs of five files, in one order",
     "search_spaces/knobs/process.py": "the knobs of one subject a file",

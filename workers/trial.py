@@ -328,7 +328,6 @@ def _measured(
         samples_per_second=step.rate_of(plan.global_batch),
         tokens_per_second=tokens_per_second,
         step_seconds=step,
-        median_step_seconds=series.median_step_seconds,
         phases=series.phases,
         mfu=used.mfu,
         flops_per_step=None if work is None else work.flops_per_token * series.tokens,

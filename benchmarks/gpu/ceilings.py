@@ -7,7 +7,6 @@ as a device file, `device.yaml`, from which all other steps forecast.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -83,7 +82,7 @@ def _probe(run: Run) -> None:
     effort = effort_for(tiny=run.tiny)
     with TemporaryDirectory(dir=run.out) as drive:
         result = probe_ranks(effort, drive=Path(drive))
-    device = describe(result, effort, when=time.strftime("%Y-%m-%d"))
+    device = describe(result, effort)
     (run.out / FILE).write_text(device_to_yaml(device), "utf-8")
     run.write("device", dataclasses.asdict(result))
 

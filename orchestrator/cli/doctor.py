@@ -117,9 +117,7 @@ def _probe(out: Path | None, drive: Path) -> Result:
     print_line(
         f"measuring with {config.ranks} ranks on {config.device_type}; takes one or two minutes"
     )
-    device = describe(
-        probe_ranks(config, drive=drive), config, when=datetime.date.today().isoformat()
-    )
+    device = describe(probe_ranks(config, drive=drive), config)
     table = Table(box=None, pad_edge=False)
     for heading in (device.name, "measured", "at"):
         table.add_column(heading)
@@ -127,7 +125,8 @@ def _probe(out: Path | None, drive: Path) -> Result:
         table.add_row(*row)
     table_console().print(table)
     path = out or user_folder() / f"{device.name.replace('/', '-').replace(' ', '-')}.yaml"
-    write_text(path, device_to_yaml(device))
+    head = f"# By plimsoll doctor --probe on {datetime.date.today()}; the rest is the catalogue's\n"
+    write_text(path, head + device_to_yaml(device))
     print_line(f"written: {path}")
     if out is None:
         print_line("forecasts for this device now use these rates; delete the file to undo that")

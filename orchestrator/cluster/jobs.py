@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -29,26 +30,9 @@ if TYPE_CHECKING:
 
 Status = Literal["pending", "running", "stopped", "succeeded", "failed"]
 STUDY = "plimsoll_study"  # in a job's metadata
-# Files that no sweep needs, in .gitignore's syntax: results, checkpoints, caches of tools, and keys
-DEFAULT_EXCLUDES = (
-    ".git",
-    ".venv",
-    "venv",
-    "__pycache__",
-    ".*_cache",
-    "node_modules",
-    "plimsoll-runs",
-    "mlruns",
-    "mlflow.db",
-    "checkpoints",
-    "wandb",
-    "*.ckpt",
-    "*.pt",
-    "*.pth",
-    "*.safetensors",
-    *(".env", ".env.*", ".envrc", ".netrc", "_netrc", ".pgpass", ".pypirc", ".npmrc"),  # secrets
-    *(".git-credentials", ".aws", ".azure", ".gcloud", ".gnupg", ".kube", ".ssh", ".docker"),
-    *("*.pem", "*.key", "*.p12", "*.pfx", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"),
+# Files that no sweep needs, in .gitignore's syntax
+DEFAULT_EXCLUDES = tuple(
+    (files(__package__) / "not_uploaded.gitignore").read_text("utf-8").splitlines()
 )
 # Time for a stopped sweep to close its trial and its MLflow runs; Ray's default is 3 s
 STOP_SECONDS = 30

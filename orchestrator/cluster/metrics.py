@@ -7,18 +7,18 @@ uses Ray's metrics.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import Any, final
+from collections.abc import Callable, Iterable
+from typing import final
 
 from orchestrator.core.events import Event, SweepStarted
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.tracking.metrics import (
     LABELS,
-    METRICS,
     Metric,
     Reading,
     event_readings,
     live_readings,
+    metrics,
     study_readings,
 )
 
@@ -42,14 +42,14 @@ class RayMetrics(AbstractCallback):
         self._refresh_seconds = refresh_seconds
         self._latest: SweepState | None = None
         self._groups = 1  # trials that can run at the same time
-        self._instruments: dict[str, Any] = {}
+        self._writers: dict[str, Callable[[float, dict[str, str]], None]] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="plimsoll-metrics", daemon=True)
 
     def on_event(self, event: Event, state: SweepState) -> None:
         """Updates counters and histograms; gauges follow within a second."""
         if self._latest is None:
-            self._instruments = {metric.name: _instrument(metric, state) for metric in METRICS}
+            self._writers = {metric.name: _writer(metric, state) for metric in metrics()}
         self._latest = state
         self._write(event_readings(event))
         if isinstance(event, SweepStarted):
@@ -74,25 +74,23 @@ class RayMetrics(AbstractCallback):
 
     def _write(self, readings: Iterable[Reading]) -> None:
         for reading in readings:
-            instrument = self._instruments[reading.metric.name]
-            labels = dict(reading.labels)
-            match reading.metric.kind:
-                case "counter":
-                    instrument.inc(reading.value, labels)
-                case "gauge":
-                    instrument.set(reading.value, labels)
-                case "histogram":
-                    instrument.observe(reading.value, labels)
+            self._writers[reading.metric](reading.value, dict(reading.labels))
 
 
-def _instrument(metric: Metric, state: SweepState) -> Any:
+def _writer(metric: Metric, state: SweepState) -> Callable[[float, dict[str, str]], None]:
+    """Returns the function of a new instrument that takes a value with its labels."""
     from ray.util.metrics import Counter, Gauge, Histogram
 
     labels = (*LABELS, *metric.labels)
-    if metric.kind == "histogram":
-        instrument = Histogram(metric.name, metric.help, list(metric.buckets), labels)
-    else:
-        kind = {"counter": Counter, "gauge": Gauge}[metric.kind]
-        instrument = kind(metric.name, metric.help, labels)
     experiment = state.spec.tracking.experiment or state.study
-    return instrument.set_default_tags({"study": state.study, "experiment": experiment})
+    tags = {"study": state.study, "experiment": experiment}
+    writer: Callable[[float, dict[str, str]], None]
+    match metric.kind:
+        case "counter":
+            writer = Counter(metric.name, metric.help, labels).set_default_tags(tags).inc
+        case "gauge":
+            writer = Gauge(metric.name, metric.help, labels).set_default_tags(tags).set
+        case "histogram":
+            histogram = Histogram(metric.name, metric.help, list(metric.buckets), labels)
+            writer = histogram.set_default_tags(tags).observe
+    return writer

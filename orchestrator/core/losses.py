@@ -36,7 +36,6 @@ TOLERANCE_LOSSY = 0.05  # 8-bit states, compressed gradients, other precisions, 
 # fp32, repeat: rounding alone explains the tolerance; lossy, draws: the plans may differ by more;
 # usual: no repeat measured rounding
 ToleranceBasis = Literal["fp32", "repeat", "usual", "lossy", "draws"]
-Cause = Literal["probe", "repeat", "plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +86,6 @@ class LossCheck:
     def holds(self) -> bool:
         """True if both plans train the same."""
         return self.difference <= self.tolerance.share
-
-    @property
-    def cause(self) -> Cause | None:
-        """Cause of the difference; None if it is within the tolerance.
-
-        A finding of the model's probe comes first, then a plan that differs between its own runs,
-        then the plan.
-        """
-        if self.holds:
-            return None
-        if self.probed is not None:
-            return "probe"
-        return "repeat" if self.unstable is not None else "plan"
 
 
 def loss_check(

@@ -55,7 +55,6 @@ def learned_noise(records: Sequence[Record], fingerprint: Fingerprint) -> Noise:
         (outcome.step_seconds.value * outcome.measured_steps, outcome.stall_seconds)
         for one in reversed(records)
         if isinstance(outcome := one.outcome, Measured)
-        and outcome.stall_seconds is not None
         and one.fingerprint is not None
         and one.fingerprint.device_name == fingerprint.device_name
     )
@@ -73,8 +72,6 @@ class ForecastErrors:
 
     speed: float
     memory: float | None  # None if the measured peak is 0
-    uncalibrated_speed: float
-    uncalibrated_memory: float | None
 
 
 def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> ForecastErrors | None:
@@ -87,6 +84,4 @@ def forecast_errors(expected: PlanForecast | None, outcome: Outcome) -> Forecast
     return ForecastErrors(
         speed=expected.samples_per_second.value / rate - 1,
         memory=expected.peak_bytes.value / peak - 1 if peak else None,
-        uncalibrated_speed=expected.uncalibrated_samples_per_second / rate - 1,
-        uncalibrated_memory=expected.uncalibrated_peak_bytes / peak - 1 if peak else None,
     )

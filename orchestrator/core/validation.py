@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from orchestrator.core.losses import LossCheck, loss_check
 from orchestrator.core.objective import Objective, Violation
@@ -20,14 +19,11 @@ from search_spaces.trial import Cancelled, Measured, Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationFailure:
-    """Reason why a validation failed.
+    """Reason why a validation failed: a constraint, losses unlike the reference's, or its outcome.
 
-    `outcome`: it was not measured. `constraint`: it violates one. `losses`: they differ from those
-    of the reference. Being slower than its trial is not a failure: the validation counts as one
-    more measurement of the plan.
+    Being slower than its trial is not a failure: the validation counts as one more measurement.
     """
 
-    cause: Literal["outcome", "constraint", "losses"]
     outcome: Outcome
     violation: Violation | None = None
     check: LossCheck | None = None
@@ -43,12 +39,12 @@ def failure(
     """Returns the reason why a validation failed, None if it passed; see `loss_check`."""
     outcome = validation.outcome
     if not isinstance(outcome, Measured):
-        return ValidationFailure(cause="outcome", outcome=outcome)
+        return ValidationFailure(outcome=outcome)
     if violation := next(Objective.of(spec).violations(validation), None):
-        return ValidationFailure(cause="constraint", outcome=outcome, violation=violation)
+        return ValidationFailure(outcome=outcome, violation=violation)
     check = loss_check(validation, records, baseline, spec, failed)
     if check is not None and not check.holds:
-        return ValidationFailure(cause="losses", outcome=outcome, check=check)
+        return ValidationFailure(outcome=outcome, check=check)
     return None
 
 

@@ -84,10 +84,8 @@ class Forecaster:
         limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
         executions = plan_features(table, self._model, self._footprint)
         work = workload_of(self._footprint, self._device, executions)
-        uncalibrated = forecast(work, self._calibration, limit)
-        latest = forecast(work, calibration, limit) if measured else uncalibrated
         try:
-            return plan_forecast(work, 0, latest, uncalibrated, len(measured))
+            return plan_forecast(work, 0, forecast(work, calibration, limit), len(measured))
         except FloatingPointError:
             return None
 

@@ -17,6 +17,7 @@ from search_spaces.facts import LossDependence, share_words
 from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.plan import DEFAULTS, Plan
+from search_spaces.safety.files import packaged_table
 from search_spaces.space import Space
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import Metric
@@ -37,21 +38,13 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
 }
 
 
-_ACTIVITY_WORDS: Mapping[ActivityKind, str] = {  # the others are named in words already
-    ActivityKind.READING_MODEL: "reading the model",
-    ActivityKind.COMPILING_OPERATORS: "compiling DeepSpeed's operators, once: a minute or a few",
-    ActivityKind.STARTING_RAY: "starting Ray",
-    ActivityKind.JOINING_RAY: "connecting to the Ray cluster",
-    ActivityKind.STARTING_WORKERS: "starting",
-    ActivityKind.LOADING_WORKERS: "loading libraries, model and data in",
-    ActivityKind.EVALUATING: "evaluating the longest samples, then saving a checkpoint",
-}
+_ACTIVITIES: Mapping[str, str] = packaged_table(__package__, "words.yaml")["activities"]
 
 
 def activity_words(activity: Activity) -> str:
     """Describes what a sweep does: "trial 3: measuring, step 7 of at most 50, 31.2 ± 0.9 ..."."""
     kind, count, most = activity.kind, activity.count, activity.most
-    words = _ACTIVITY_WORDS.get(kind, kind.value.replace("_", " "))
+    words = _ACTIVITIES.get(kind.value, kind.value.replace("_", " "))
     if activity.trial is None:
         if count is None or most is None:
             return words

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
-from types import MappingProxyType
 from typing import Any, TextIO, final
 
 from rich.console import Console, Group, RenderableType
@@ -41,20 +40,11 @@ from orchestrator.report.reasons import note_words, reason_words, stop_words
 from orchestrator.report.sweep_tables import baseline_record, progress, shortcoming
 from orchestrator.report.terminal import SafeConsole, labelled_rows, without_controls
 from orchestrator.report.understood import understood_rows
+from search_spaces.safety.files import packaged_table
 from search_spaces.trial import Activity, Measured
 
 _LONGEST_BAR = 60  # characters; a longer bar shows no more
-COLOURS: Mapping[str, str] = MappingProxyType(
-    {
-        "measured": "green",
-        "out_of_memory": "yellow",
-        "timed_out": "magenta",
-        "crashed": "red",
-        "refused": "bright_black",
-        "diverged": "magenta",
-        "cancelled": "bright_black",
-    }
-)
+_STYLES = packaged_table(__package__, "words.yaml")["outcome_styles"]
 _WIDE = 120  # columns; from here on outcomes have their peak too
 _OTHER_ROWS = 17
 _MOST_OUTCOMES = 12
@@ -140,7 +130,7 @@ def _rows(
     yield "time", bar(used.seconds / used.seconds_of, width, time)
     counts = outcome_counts(state.records)
     kinds = [kind for kind in KIND_WORDS if counts.get(kind)]
-    parts = [Text(f"{counts[kind]} {KIND_WORDS[kind]}", COLOURS[kind]) for kind in kinds]
+    parts = [Text(f"{counts[kind]} {KIND_WORDS[kind]}", _STYLES[kind][2]) for kind in kinds]
     line = Text(" · ").join(parts) if parts else Text("none yet", "bright_black")
     line.no_wrap = False  # many kinds do not fit on one line of 80 columns
     yield "outcomes", line
@@ -231,7 +221,7 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
 
 def _outcome(record: Record, state: SweepState, wide: bool) -> Text:
     outcome = record.outcome
-    text = Text(record_words(record), COLOURS[outcome.kind])
+    text = Text(record_words(record), _STYLES[outcome.kind][2])
     if not isinstance(outcome, Measured):
         return text
     memory, forecast = outcome.memory, ""

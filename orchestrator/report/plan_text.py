@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.forecast import planning_notes as notes
@@ -15,29 +14,12 @@ from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
+from search_spaces.safety.files import packaged_table
 from search_spaces.space import Space
 from search_spaces.trial import Estimate, PlanForecast
 
-TERM_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "matmul": "matmuls",
-        "operators": "memory traffic",
-        "launches": "kernel launches",
-        "tensor_collectives": "tensor-parallel communication",
-        "data_collectives": "data-parallel communication",
-        "pipeline_hops": "pipeline communication",
-        "optimizer": "optimizer step",
-        "offload": "offload traffic",
-    }
-)
-CATEGORY_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "optimizer": "optimizer states",
-        "gathered": "gathered weights",
-        "buffers": "communication buffers",
-        "outside": "context and libraries",
-    }
-)
+TERM_WORDS: Mapping[str, str] = packaged_table(__package__, "words.yaml")["terms"]
+CATEGORY_WORDS: Mapping[str, str] = packaged_table(__package__, "words.yaml")["categories"]
 
 
 def term_words(name: str) -> str:

@@ -10,6 +10,7 @@ from orchestrator.core.fingerprints import Difference
 from orchestrator.core.placement import GROUP_BYTES, CapacityRequest, Node, capacities
 from orchestrator.report.format import plural, relative_spread
 from search_spaces.errors import Fault
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.sections import Metric
 from search_spaces.trial import (
     Cancelled,
@@ -41,15 +42,9 @@ _COMPARATIVES = (
     ("faster than", "slower than"),
     ("more samples per price than", "fewer samples per price than"),
 )
-_MACHINE_FAILURES: Mapping[CrashKind, str] = MappingProxyType(
-    {
-        "start_failed": "workers fail to start with any plan",
-        "disk_full": "a disk is full, which fails any plan",
-        "worker_died": "workers die even with a plan that ran before",
-        "collective": "collectives fail even with a plan that ran before",
-        "device_error": "a device fails even with a plan that ran before",
-    }
-)
+_MACHINE_FAILURES: Mapping[CrashKind, str] = packaged_table(__package__, "words.yaml")[
+    "machine_failures"
+]
 _NAMED_KNOBS = 2  # of those that a proposal changes
 
 

@@ -24,18 +24,11 @@ from orchestrator.report.charts import (
 )
 from orchestrator.report.labels import KIND_WORDS, plan_words, record_words
 from orchestrator.report.sweep_tables import anatomy_rows, baseline_record
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import GIB
 from search_spaces.trial import Measured, OutOfMemory
 
-_STYLES = {  # colour and symbol of each outcome
-    "measured": ("#0072b2", "circle"),
-    "out_of_memory": ("#d55e00", "x"),
-    "timed_out": ("#cc79a7", "triangle-up"),
-    "crashed": ("#8c6d31", "square-x"),
-    "refused": ("#999999", "diamond"),
-    "diverged": ("#c9b400", "triangle-down"),
-    "cancelled": ("#999999", "circle-open"),
-}
+_STYLES = packaged_table(__package__, "words.yaml")["outcome_styles"]
 _UNTRIED_COLOUR = "#9aa5b1"
 _MOST_PLANS = 4  # in the charts of memory and step time
 _PHASES = ("data", "forward", "backward", "optimizer")
@@ -61,7 +54,7 @@ def _by_outcome(places: Sequence[tuple[Record, Place]]) -> Iterator[Trace]:
     for kind, words in KIND_WORDS.items():
         ended = [(record, place) for record, place in places if record.outcome.kind == kind]
         if ended:
-            colour, symbol = _STYLES[kind]
+            colour, symbol, _ = _STYLES[kind]
             texts = [_hover(record) for record, _ in ended]
             yield points(words, [place for _, place in ended], colour, texts, symbol=symbol, size=9)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from orchestrator.core.budget import completed_trials, rank_hours
 from orchestrator.core.objective import memory_of, ranked, record_of, thrashes, within_headroom
@@ -26,6 +25,7 @@ from orchestrator.report.format import (
 )
 from orchestrator.report.reasons import reason_words
 from orchestrator.report.sections import Table
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.sections import Metric
 from search_spaces.trial import Measured, MemoryReading, OutOfMemory
 
@@ -49,15 +49,7 @@ class Progress:
     left_seconds: float | None
 
 
-ANATOMY_WORDS = MappingProxyType(
-    {
-        "weights": "weights",
-        "gradients": "gradients",
-        "optimizer_states": "optimizer states",
-        "activations": "activations and temporaries",
-        "fragmentation": "fragmentation",
-    }
-)
+_ANATOMY: Mapping[str, str] = packaged_table(__package__, "words.yaml")["anatomy"]
 
 
 def progress(state: SweepState, now: float, ready_at: float | None = None) -> Progress:
@@ -237,7 +229,7 @@ def anatomy_rows(memory: MemoryReading) -> Iterator[tuple[str, int]]:
 
     On CPU, bytes outside the allocator are the idle worker, and the limit counts from there.
     """
-    for name, words in ANATOMY_WORDS.items():
+    for name, words in _ANATOMY.items():
         size_bytes = getattr(memory.anatomy, name)
         if size_bytes is not None:
             yield words, size_bytes

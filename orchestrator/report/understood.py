@@ -18,35 +18,17 @@ from search_spaces.facts import (
     TargetRule,
     Understanding,
 )
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import Task
 from search_spaces.specification.sections import QUANTIZED
 
 _MOST_NAMES = 3
 _ASSUMED = "mean over targets of the batch, else labels that are not -100, else samples"
-_COUNTS: Mapping[Count, str] = MappingProxyType(
-    {
-        Count.VALUE: "mean over what the batch says under {key}",
-        Count.LABELS: "mean over {key} that are not -100",
-        Count.SHIFTED_LABELS: "mean over {key} that are not -100, shifted by one",
-        Count.SAMPLES: "mean over samples",
-        Count.SUM: "mean over the sum of {key}",
-        Count.SHIFTED_SUM: "mean over the sum of {key} without the first of each row",
-        Count.NONZERO: "mean over {key} that are not 0",
-        Count.SHIFTED_NONZERO: "mean over {key} that are not 0, shifted by one",
-        Count.ONE: "sum",
-    }
-)
+_COUNTS: Mapping[Count, str] = packaged_table(__package__, "words.yaml")["target_counts"]
 _PLACES = {LossForm.MAPPING: ', under "loss" of a mapping', LossForm.TUPLE: ", of a tuple"}
 Rows = Iterator[tuple[str, str]]  # label and words; a further row of the same part has no label
 _CHATS = MappingProxyType({"template": ", by the tokenizer's chat template", "joined": ", joined"})
-_LOSSES: Mapping[Task | None, str] = MappingProxyType(
-    {
-        "causal-lm": "mean over labels that count, shifted by one",
-        "masked-lm": "mean over masked tokens",
-        "sequence-classification": "mean over samples",
-        "seq2seq": "mean over labels that count",
-    }
-)
+_LOSSES: Mapping[Task | None, str] = packaged_table(__package__, "words.yaml")["task_losses"]
 
 
 def understood_rows(understanding: Understanding) -> tuple[tuple[str, str], ...]:

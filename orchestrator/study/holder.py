@@ -53,7 +53,7 @@ class Holder:
 
     @classmethod
     def from_json(cls, content: str | None) -> Holder | None:
-        """Returns the holder in a row; None if there is none, or of an earlier version's."""
+        """Returns the holder in a row; None if there is none that can be read."""
         if content is None:
             return None
         try:

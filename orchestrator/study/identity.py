@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from pydantic import TypeAdapter
 
 from search_spaces.errors import StudyError
 from search_spaces.specification.schema import SweepSpec
@@ -18,27 +17,11 @@ _SUBJECT = "subject"
 
 # jobs that agree in these sections can learn from each other's measurements
 _TRANSFERABLE = ("model", "data", "train")
-_ADAPTER = TypeAdapter(dict[str, Any])
 
 
 def job_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the job in the attributes of a study, by section; empty without one."""
     return dict(attributes.get(_SUBJECT, {}))
-
-
-def _stored(
-    attributes: Mapping[str, Any], spec: SweepSpec, job: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Returns the job of a study; keys of `job` that are newer than it have their defaults."""
-    stored: dict[str, dict[str, Any]] = dict(attributes.get(_SUBJECT, {}))
-    for section in stored.keys() & job.keys():
-        fields = type(getattr(spec, section)).model_fields
-        newer = [
-            name for name in job[section].keys() & fields.keys() if name not in stored[section]
-        ]
-        defaults = {name: fields[name].get_default(call_default_factory=True) for name in newer}
-        stored[section] = _ADAPTER.dump_python(defaults, mode="json") | stored[section]
-    return stored
 
 
 def _job(spec: SweepSpec, *more: str) -> dict[str, Any]:
@@ -51,7 +34,7 @@ def _job(spec: SweepSpec, *more: str) -> dict[str, Any]:
 def is_same_job(attributes: Mapping[str, Any], spec: SweepSpec) -> bool:
     """Returns True if the study with these attributes measures the spec's job, on any cluster."""
     job = _job(spec)
-    stored = _stored(attributes, spec, job)
+    stored = job_of(attributes)
     return all(stored.get(section) == job[section] for section in _TRANSFERABLE)
 
 
@@ -69,7 +52,7 @@ def check_same_job(study: optuna.Study, spec: SweepSpec, name: str, *, measured:
     if _SUBJECT not in study.user_attrs or not measured:
         study.set_user_attr(_SUBJECT, job)
         return
-    stored = _stored(study.user_attrs, spec, job)
+    stored = job_of(study.user_attrs)
     pickle = spec.model.pickle
     changed = [
         f"code or data of {spec.model.title}" if key == "name" and pickle else f"{section}.{key}"

@@ -32,7 +32,8 @@ class Clock:
 class RetryPolicy:
     """Retries calls until a time limit, counted from the first of the failures in a row.
 
-    Past the limit, each call gets one attempt, until one succeeds.
+    Past the limit, each call gets one attempt, until one succeeds. `say` receives messages for the
+    user, and `waiting` is called now and then while the server is unavailable.
     """
 
     def __init__(self, what: str, seconds: float, clock: Clock | None = None) -> None:

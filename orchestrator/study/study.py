@@ -99,7 +99,7 @@ class Study:
     """Trials of one sweep. One driver writes it at a time: see `exclusive_driver`.
 
     Each call is retried while the database is unavailable, and takes effect once: if an answer was
-    lost, the next attempt finds what the one before has written.
+    lost, the next attempt finds what the one before has written. `retries` says so to the user.
 
     Raises:
         StudyLost: From any method, if the database stays away past the time limit.
@@ -135,7 +135,7 @@ class Study:
         self._objective = Objective.of(spec)
         self._notices: list[str] = []  # on what it holds, such as a damaged record
         self._lock = lock
-        self._retry = RetryPolicy("the study's storage", 60 * spec.study.wait_minutes, clock)
+        self.retries = RetryPolicy("the study's storage", 60 * spec.study.wait_minutes, clock)
         with storage_errors(self._url):
             self._storage = storage or open_storage(self._url)
             if lock is not None and isinstance(self._storage, StudyStorage):
@@ -144,22 +144,10 @@ class Study:
             self._id = self._storage.get_study_id_from_name(name)
             records_of(self._study, self._notices.append)  # says which of them are damaged
 
-    def say_through(self, say: Callable[[str], None]) -> None:
-        """Sets the function that receives messages about the storage."""
-        self._retry.say = say
-
-    def when_waiting(self, call: Callable[[], None]) -> None:
-        """Sets the function that is called now and then while the storage is unavailable."""
-        self._retry.waiting = call
-
     def release(self) -> None:
         """Lets other drivers have the study."""
         if self._lock is not None:
             self._lock.release()
-
-    def stop_retrying(self) -> None:
-        """Stops retrying while the storage is unavailable, so that the sweep can end."""
-        self._retry.stop_retrying()
 
     def records(self) -> tuple[Record, ...]:
         """Returns the records of all trials that ended with one, by number."""
@@ -347,7 +335,7 @@ class Study:
                 raise StudyError(f"the study cannot be written: {fault}") from error
 
         try:
-            return self._retry.call(attempted)
+            return self.retries.call(attempted)
         except Unavailable as error:
             raise StudyLost(
                 f"study.storage {safe_url(self._url)} has been unavailable for longer than"

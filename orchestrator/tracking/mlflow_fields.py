@@ -23,7 +23,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.report import labels
 from orchestrator.report.reasons import reason_words
 from orchestrator.report.sweep_text import best_sentence
-from orchestrator.tracking.mlflow_view import SHOWN_PARAMS
+from orchestrator.tracking.mlflow_view import shown_params
 from search_spaces.facts import CodeVersion, DataProfile, LengthBin, Provenance
 from search_spaces.plan import DEFAULTS
 from search_spaces.specification.schema import GIB, SweepSpec
@@ -57,7 +57,7 @@ def trial_params(record: Record, state: SweepState) -> dict[str, str]:
     knobs = {
         _RENAMED.get(name, name): f"{value:.4g}" if isinstance(value, float) else str(value)
         for name, value in plan.as_dict().items()
-        if name in SHOWN_PARAMS or name not in fixed or value != DEFAULTS.get(name)
+        if name in shown_params() or name not in fixed or value != DEFAULTS.get(name)
     }
     return {
         "strategy": labels.strategy(plan),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestrator.tracking.mlflow_reachability import brief_requests
 from orchestrator.tracking.mlflow_store import artifact_uri, is_server, sqlite_file, store_uri
 from orchestrator.workspace import experiment_name, with_driver
 from search_spaces.errors import require
+from search_spaces.safety.files import packaged_table
 from search_spaces.safety.redaction import without_password
 from search_spaces.specification.schema import SweepSpec
 
@@ -25,31 +27,15 @@ VIEW_QUERY = f"viewStateShareKey={VIEW_KEY}&{KIND_QUERY}"
 # without this tag the page asks if the experiment is about GenAI before it shows a run
 KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
 
-_METRICS = {  # name: width in pixels that shows the whole name
-    "rank": 50,
-    "pooled_samples_per_second": 195,
-    "samples_per_second": 150,
-    "forecast_samples_per_second": 215,
-    "memory_share": 115,
-    "peak_memory_gib": 140,
-    "step_seconds": 110,
-    "mfu": 85,
-}
-_PARAMS = {
-    "strategy": 140,
-    "tensor": 65,
-    "pipeline": 75,
-    "micro_batch": 100,
-    "accumulation": 105,
-    "checkpoint_ratio": 125,
-    "attention": 85,
-    "batching": 85,
-    "precision": 85,
-}
-SHOWN_PARAMS = frozenset(_PARAMS)
-_TAGS = {"kind": 65, "outcome": 120, "feasible": 80, "lossy": 70, "detail": 330}
-_DATASET = {"attributes.`Dataset`": 230}  # the last column: the same in most sweeps
-_SECTION = "plimsoll-charts"
+
+def _view() -> Any:
+    return packaged_table(__package__, "mlflow_view.yaml")
+
+
+def shown_params() -> Collection[str]:
+    """Returns the knobs that have a column."""
+    columns: Mapping[str, int] = _view()["columns"]["params"]
+    return columns.keys()
 
 
 def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
@@ -59,55 +45,27 @@ def view_state(fixed: Collection[str] = (), *, lossy: bool = False) -> str:
         fixed: Knobs with one value in the whole study, which are not shown.
         lossy: True if plans may change the numerics.
     """
-    params = {name: width for name, width in _PARAMS.items() if name not in fixed}
+    hidden = {*fixed} if lossy else {*fixed, "lossy"}
     widths = {
-        **{f"metrics.`{name}`": width for name, width in _METRICS.items()},
-        **{f"params.`{name}`": width for name, width in params.items()},
-        **{f"tags.`{name}`": width for name, width in _TAGS.items() if lossy or name != "lossy"},
-        **_DATASET,
+        f"{kind}.`{name}`": width
+        for kind, columns in _view()["columns"].items()
+        for name, width in columns.items()
+        if name not in hidden
     }
-    section = {"uuid": _SECTION, "name": "Plans", "display": True, "columns": 1, "cardHeight": 400}
+    state = deepcopy(_view()["state"])
+    state["compareRunCharts"][0]["selectedParams"] = [
+        name
+        for name in shown_params()
+        if name not in {*hidden, "accumulation"}  # derived
+    ]
     return json.dumps(
-        {
-            "orderByKey": "metrics.`rank`",
-            "orderByAsc": True,
+        state
+        | {
             "selectedColumns": list(widths),
             "columnOrder": ["attributes.`Run Name`", *widths],
             "columnWidths": {"attributes.`Run Name`": 330, **widths},
-            "runsHiddenMode": "SHOWALL",
-            "compareRunSections": [
-                {**section, "isReordered": False, "deleted": False, "isGenerated": False}
-            ],
-            "compareRunCharts": [
-                _chart(
-                    "PARALLEL",
-                    "Knobs, memory and speed",
-                    selectedParams=[name for name in params if name != "accumulation"],  # derived
-                    selectedMetrics=["memory_share", "samples_per_second"],
-                    showAllRuns=True,
-                ),
-                _chart(
-                    "SCATTER",
-                    "Speed over memory",
-                    xaxis={"key": "memory_share", "type": "METRIC"},
-                    yaxis={"key": "samples_per_second", "type": "METRIC"},
-                ),
-            ],
         }
     )
-
-
-def _chart(kind: str, title: str, **settings: Any) -> dict[str, Any]:
-    return {
-        "uuid": f"plimsoll-{kind.lower()}",
-        "type": kind,
-        "displayName": title,
-        "metricSectionId": _SECTION,
-        "runsCountToCompare": 100,
-        "deleted": False,
-        "isGenerated": False,
-        **settings,
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from search_spaces.errors import StudyError
 from search_spaces.facts import CodeVersion, DataProfile, Provenance
@@ -114,10 +114,4 @@ def _public(url: str) -> str:
 
     Each of them may be a token. `git@host:path` has none.
     """
-    if "://" not in url:
-        return url
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # git accepts addresses that urlsplit cannot parse
-        return ""
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return re.sub(r"://(?:[^/?#]*@)?([^?#]*).*", r"://\1", url)

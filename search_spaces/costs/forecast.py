@@ -133,11 +133,7 @@ def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> F
 
 
 def plan_forecast(
-    work: Workload,
-    row: int,
-    forecasts: Forecasts,
-    uncalibrated: Forecasts | None = None,
-    calibration_trials: int = 0,
+    work: Workload, row: int, forecasts: Forecasts, calibration_trials: int = 0
 ) -> PlanForecast:
     """Returns the forecast of the plan in a row.
 
@@ -145,16 +141,11 @@ def plan_forecast(
         work: The plans.
         row: Row of the plan.
         forecasts: Forecasts of these plans.
-        uncalibrated: The same without the trials of a sweep; None if none corrects them.
-        calibration_trials: Number of these trials.
+        calibration_trials: Number of the sweep's trials that correct them.
 
     Raises:
         FloatingPointError: If a value is not finite, since records cannot store it.
     """
-    before = forecasts if uncalibrated is None else uncalibrated
-    rate_before, peak_before = float(before.samples_per_second[row]), float(before.peak_bytes[row])
-    if not np.isfinite(rate_before + peak_before):
-        raise FloatingPointError(f"{rate_before} samples/s or {peak_before} B is not finite")
     step_deviation, peak_deviation = forecasts.step_deviation[row], forecasts.peak_deviation[row]
     return PlanForecast(
         samples_per_second=estimate(forecasts.samples_per_second[row], step_deviation),
@@ -163,8 +154,6 @@ def plan_forecast(
         fits=float(forecasts.fits[row]),
         limited_by=forecasts.limited_by(row),
         calibration_trials=calibration_trials,
-        uncalibrated_samples_per_second=rate_before,
-        uncalibrated_peak_bytes=peak_before,
         filled=float(work.executions.filled[row]),
         host_bytes=float(forecasts.host_bytes[row]),
     )

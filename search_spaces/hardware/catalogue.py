@@ -14,7 +14,7 @@ from search_spaces.hardware.names import DeviceError, unknown_device, words_of
 from search_spaces.specification.yaml_reader import yaml_text
 
 # in this order: a device may be based on one in an earlier file
-_FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
+DEVICE_FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
 
 
 def find_device(name: str, *, folder: Path | None = None) -> Device:
@@ -69,7 +69,7 @@ def catalogue() -> tuple[Device, ...]:
         raise DeviceError(f"{name!r} is not in an earlier file")
 
     folder = files("search_spaces") / "devices"
-    for file in _FILES:
+    for file in DEVICE_FILES:
         text = (folder / file).read_text(encoding="utf-8")
         devices += read_devices(text, source=file, lookup=lookup)
     return (*devices, *(instance for board in devices for instance in instances_of(board)))

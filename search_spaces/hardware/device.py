@@ -29,10 +29,6 @@ MatmulPoint = tuple[MatmulPrecision, Whole, Whole, Whole, Quantity]
 """precision, rows, columns, inner dimension, FLOP/s."""
 CollectivePoint = tuple[Collective, Whole, Whole, Quantity]
 """collective, ranks, bytes of the whole tensor, seconds."""
-Source = tuple[Text, tuple[Text, ...]]
-"""source of numbers, and the names of the fields with them."""
-
-
 _CHECKED = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -118,7 +114,6 @@ class Device:
     measured: Annotated[bool, Field(strict=True)] = False
     estimated: Annotated[bool, Field(strict=True)] = False
     """True if peaks and bandwidth follow from the properties of an unknown GPU."""
-    sources: tuple[Source, ...] = ()
 
     @property
     def node_host_bytes(self) -> int:

@@ -50,12 +50,13 @@ def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...
     faults = list(syntax_faults)
     devices: dict[str, Device] = {}
     for path, entry in _entries(tree or {}, faults):
+        faults += _source_faults(entry.pop("sources", None), f"{path}sources")
         whole, complete = _merged(entry, path, devices, lookup, faults)
         reported = {fault.path for fault in faults}
         entry_faults = _entry_faults(whole, path, complete=complete)
         faults += [fault for fault in entry_faults if fault.path not in reported]
         if not faults:
-            device = _validator().validate_python(_with_tuples(whole))
+            device = _validator().validate_python(whole)
             devices[device.name] = device
     if faults:
         raise SpecError(source, tuple(faults))
@@ -69,12 +70,11 @@ def device_to_yaml(device: Device) -> str:
         value = getattr(device, field.name)
         if field.name in REQUIRED or value not in (None, (), False):
             tree[field.name] = value
-    tree["sources"] = {source: list(fields) for source, fields in device.sources}
     for name in ("aliases", "matmul_points", "matmul_throttles", "collective_points"):
         if name in tree:
             tree[name] = [list(row) if isinstance(row, tuple) else row for row in tree[name]]
     return yaml.dump(
-        {name: value for name, value in tree.items() if value != {}},
+        tree,
         Dumper=_DeviceDumper,
         sort_keys=False,
         allow_unicode=False,
@@ -125,6 +125,17 @@ def _fault(path: str, value: Any, advice: str) -> Fault:
     return Fault(path=path, value=format_value(value), advice=advice)
 
 
+def _source_faults(sources: Any, path: str) -> Iterator[Fault]:
+    """Yields the faults of the sources of a device's numbers, which are for readers of the file."""
+    if not isinstance(sources, dict | None):
+        yield _fault(path, sources, "must be a section of texts, each with the keys it covers")
+        return
+    for source, fields in (sources or {}).items():
+        for field in fields if isinstance(fields, list) else [fields]:
+            if field not in FIELDS:
+                yield _fault(f"{path}.{source}", field, "is not a field of a device")
+
+
 def _merged(
     entry: Entry, path: str, earlier: Mapping[str, Device], lookup: Lookup, faults: list[Fault]
 ) -> tuple[Entry, bool]:
@@ -149,37 +160,15 @@ def _merged(
             faults.append(_fault(f"{path}based_on", base_name, str(error)))
         return own, False
     whole = {name: getattr(base, name) for name in FIELDS if getattr(base, name) is not None}
-    del whole["sources"]
     if own.setdefault("name", base.name) != base.name:
         whole["aliases"] = ()
-    return {**whole, **own, "sources": _merged_sources(own, base)}, True
-
-
-def _merged_sources(own: Entry, base: Device) -> Any:
-    """Keeps the base's sources of values that the entry neither replaces nor gives a source."""
-    sources = own.get("sources", {})
-    if not isinstance(sources, dict):
-        return sources
-    merged = {
-        source: fields if isinstance(fields, list) else [fields]
-        for source, fields in sources.items()
-    }
-    replaced = {*own, *(str(field) for fields in merged.values() for field in fields)}
-    for source, fields in base.sources:
-        if inherited := [field for field in fields if field not in replaced]:
-            merged[source] = [*inherited, *merged.get(source, [])]
-    return merged
+    return {**whole, **own}, True
 
 
 def _entry_faults(whole: Entry, path: str, *, complete: bool) -> Iterator[Fault]:
     """Yields the faults of a device; it may lack keys unless it is `complete`."""
-    sources = whole.get("sources")
-    for source, fields in sources.items() if isinstance(sources, dict) else ():
-        for field in fields if isinstance(fields, list) else ():
-            if field not in FIELDS:
-                yield _fault(f"{path}sources.{source}", field, "is not a field of a device")
     try:
-        _validator().validate_python(_with_tuples(whole))
+        _validator().validate_python(whole)
     except ValidationError as error:
         kinds = {str(detail["loc"][0]): detail["type"] for detail in error.errors()}
         for fault in schema_faults(error):
@@ -192,10 +181,3 @@ def _entry_faults(whole: Entry, path: str, *, complete: bool) -> Iterator[Fault]
                 advice = f"no such key; {hint}"
             if complete or kind != "missing":
                 yield dataclasses.replace(fault, path=f"{path}{fault.path}", advice=advice)
-
-
-def _with_tuples(value: Entry) -> Entry:
-    sources = value.get("sources")
-    if not isinstance(sources, dict):
-        return value
-    return {**value, "sources": tuple(sources.items())}

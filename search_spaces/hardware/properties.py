@@ -85,5 +85,4 @@ def find_or_estimate_device(
         ),
         power_watts=base.power_watts * properties.multiprocessors / base.multiprocessors,
         estimated=True,
-        sources=(),
     )

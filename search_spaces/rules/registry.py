@@ -1,5 +1,7 @@
 """Registry of all rules, in the order in which they apply: those that forbid most come first.
 
+Each function of the modules of rules with a rule's signature is one.
+
 Rules take microseconds and run before anything else, so an illegal plan never reaches a worker.
 """
 
@@ -23,6 +25,8 @@ from search_spaces.rules.base import Rule, RuleContext
 from search_spaces.rules.trainer import trainer_rules
 from search_spaces.trial import Refused
 
+_MODULES = (layout, adapters, tensor, sharding, offload, compute)
+_SIGNATURE = ["Plan", "RuleContext", "str | None"]  # annotations of a rule, as written
 # For plans that a user types: the search never produces an inactive knob off its default.
 _CONDITIONAL = tuple(
     (knob.name, DEFAULTS[knob.name], knob.is_active, knob.depends_on)
@@ -44,77 +48,14 @@ def knob_at_default(plan: Plan, _: RuleContext) -> str | None:
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        rule.__name__: rule
-        for rule in (
-            layout.global_batch_is_kept,
-            layout.packing_is_kept_apart,
-            layout.packing_is_read_by_stages,
-            layout.micro_batch_keeps_the_loss,
-            layout.padding_keeps_the_loss,
-            layout.batching_needs_lengths,
-            layout.pad_multiple_divides,
-            layout.cluster_has_room,
-            layout.pipeline_needs_torch,
-            layout.pipeline_can_cut,
-            layout.pipeline_has_blocks,
-            layout.pipeline_is_filled,
-            layout.interleaving_has_whole_rounds,
-            layout.split_backward_is_plain,
-            adapters.tensor_trains_all_weights,
-            adapters.quantized_weights_fit,
-            adapters.frozen_weights_have_their_precision,
-            tensor.tensor_has_a_plan,
-            tensor.tensor_stays_inside_a_node,
-            tensor.tensor_divides,
-            tensor.sequence_can_be_split,
-            tensor.sequence_divides,
-            tensor.sequence_parallel_needs_torch,
-            tensor.autotp_trains,
-            tensor.autotp_recomputes_whole_blocks,
-            sharding.zero_one_needs_deepspeed,
-            sharding.sharding_needs_ranks,
-            sharding.fsdp_gathers_in_hooks,
-            sharding.fsdp_groups_share_no_weights,
-            sharding.ranks_reduce_the_same_weights,
-            sharding.odd_weights_are_whole,
-            sharding.zero_3_differentiates_once,
-            sharding.replicas_divide_data,
-            sharding.replicas_leave_shards,
-            compute.checkpointing_needs_blocks,
-            compute.checkpoint_ratio_is_distinct,
-            compute.training_step_runs,
-            compute.recomputation_keeps_the_gradient,
-            compute.checkpoint_offload_is_not_compiled,
-            compute.zero_3_compiles_no_selective_recomputation,
-            offload.fsdp_offloads_all_or_nothing,
-            offload.nvme_needs_deepspeed,
-            offload.parameter_offload_needs_zero_three,
-            offload.optimizer_nvme_needs_zero_three,
-            offload.nvme_has_a_folder,
-            offload.nvme_can_be_used,
-            offload.cpu_adam_can_be_used,
-            offload.cpu_adam_is_the_optimizer,
-            offload.pinning_needs_cuda,
-            compute.deepspeed_can_be_used,
-            compute.deepspeed_can_use_fp16,
-            compute.attention_is_offered,
-            compute.attention_keeps_the_loss,
-            compute.attention_can_be_used,
-            compute.flash_needs_sixteen_bits,
-            compute.compile_can_be_used,
-            compute.compiled_blocks_are_called,
-            compute.eight_bit_can_be_used,
-            compute.optimizer_is_specified,
-            compute.optimizer_fits_engine,
-            sharding.static_graph_has_one_pass,
-            sharding.prefetch_ends_with_the_blocks,
-            sharding.resharding_splits_the_data_ranks,
-            sharding.gathered_weights_have_a_next_pass,
-            sharding.compression_fits_device,
-            compute.allocator_fits_device,
-            compute.loader_pinning_needs_cuda,
-            knob_at_default,
-        )
+        "global_batch_is_kept": layout.global_batch_is_kept,  # alone it says what is wrong
+        **{
+            name: function
+            for module in _MODULES
+            for name, function in vars(module).items()
+            if [*getattr(function, "__annotations__", {}).values()] == _SIGNATURE
+        },
+        "knob_at_default": knob_at_default,
     }
 )
 _IN_ORDER = tuple(RULES.items())

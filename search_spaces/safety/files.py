@@ -1,4 +1,4 @@
-"""Files of the user's: read with a bound, and written so that a power loss leaves them whole."""
+"""Files: the user's, read with a bound and written to survive a power loss, and our own tables."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ import errno
 import os
 import re
 import stat
+from functools import cache
+from importlib import resources
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
+
+import yaml
 
 MIB = 1 << 20
 DOCUMENT_BYTES, LOG_BYTES = 256 * MIB, 512 * MIB  # far more than any has
 _MOST_FILES = 10_000  # of a folder to look at
+
+
+@cache
+def packaged_table(package: str, name: str) -> Any:
+    """Returns the content of a YAML file in one of our packages, which callers leave as it is."""
+    return yaml.safe_load((resources.files(package) / name).read_text("utf-8"))
 
 
 class FileTooLarge(OSError):

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from search_spaces.plan import DEFAULTS, Engine, Plan
+from search_spaces.safety.files import packaged_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +77,9 @@ class ExpressedKnobs:
 
 def expressed_knobs() -> Mapping[str, tuple[ExpressedKnobs, ...]]:
     """Returns the knobs that each trainer expresses, for each engine that it supports."""
-    text = (files(__package__) / "expressed_knobs.yaml").read_text("utf-8")
     return {
         trainer: tuple(_knobs(engine, lists) for engine, lists in engines.items())
-        for trainer, engines in yaml.safe_load(text).items()
+        for trainer, engines in packaged_table(__package__, "expressed_knobs.yaml").items()
     }
 
 

@@ -1,6 +1,6 @@
 """Schema of a sweep specification.
 
-Each field's description is its documentation: `plimsoll init` and `docs/spec.md` print it.
+descriptions.yaml documents each field: `plimsoll init` and `docs/spec.md` print it.
 """
 
 from __future__ import annotations
@@ -47,37 +47,12 @@ PICKLE = ".pickle"  # suffix of a model that a Python program gave
 class ModelSpec(SpecSection):
     """The model to train. Its weights are initialised, never downloaded."""
 
-    name: UserPath = Field(
-        min_length=1,
-        description="a shipped preset (see `plimsoll models`), a folder with config.json, a Hub id,"
-        " or package.module:function returning (module, batch maker)",
-    )
-    task: Task | None = Field(
-        default=None,
-        description="if unset, what the class in config.json is for. The first four train on"
-        " `data`, the others on random batches of the model's shapes",
-    )
-    config: dict[str, Any] = Field(
-        default_factory=dict,
-        description="fields of the model's config to override, such as num_hidden_layers",
-    )
-    revision: str | None = Field(
-        default=None,
-        pattern=r"^[\w][\w./-]*$",
-        max_length=200,
-        description="branch, tag or commit of a Hub id; a study keeps to the commit of its first"
-        " sweep",
-    )
-    trust_remote_code: bool = Field(
-        default=False,
-        description="run the model code in a folder, or in a Hub repository whose commit is"
-        " model.revision",
-    )
-    tensor_plan: dict[str, str] = Field(
-        default_factory=dict,
-        description="how tensor parallelism splits modules, by name (* stands for one part of it):"
-        " colwise, rowwise, ...; if unset, the architecture's own plan",
-    )
+    name: UserPath = Field(min_length=1)
+    task: Task | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    revision: str | None = Field(default=None, pattern=r"^[\w][\w./-]*$", max_length=200)
+    trust_remote_code: bool = False
+    tensor_plan: dict[str, str] = Field(default_factory=dict)
 
     @property
     def pickle(self) -> str:
@@ -93,32 +68,11 @@ class ModelSpec(SpecSection):
 class DataSpec(SpecSection):
     """The training data. Without files or lengths, each sample fills the sequence length."""
 
-    files: tuple[UserPath, ...] = Field(
-        default=(),
-        description="files or folders, read in this order, recognised by content: JSON lines, a"
-        " JSON array, CSV, parquet or text, also packed (gz, bz2, xz, zst), or a saved `datasets`"
-        " folder",
-    )
-    field: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
-        default=None,
-        description="field of a record with the text, messages or tokens, or a list of fields to"
-        " join; if unset, a usual one (text, content, messages, conversations, input_ids) or a"
-        " usual set, such as prompt and completion",
-    )
-    split: Literal["paragraph", "line", "file"] | None = Field(
-        default=None,
-        description="what is one sample of a text file; if unset, paragraph where blank lines"
-        " separate some, else line",
-    )
-    tokenizer: UserPath | None = Field(
-        default=None,
-        description="a tokenizer.json, or a folder or Hub id that has one; its chat template"
-        " writes messages; if unset, a byte-level BPE is trained on the files",
-    )
-    lengths: dict[Count, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict,
-        description="instead of files: sample lengths in tokens, each with its frequency",
-    )
+    files: tuple[UserPath, ...] = ()
+    field: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    split: Literal["paragraph", "line", "file"] | None = None
+    tokenizer: UserPath | None = None
+    lengths: dict[Count, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
 
     @field_validator("files", mode="before")
     @classmethod
@@ -142,85 +96,34 @@ class DataSpec(SpecSection):
 class BudgetSpec(SpecSection):
     """Limits of the sweep, which stops at the first one that it reaches."""
 
-    trials: Count = Field(default=40, description="number of trials, including failed ones")
-    minutes: float = Field(
-        default=120.0, gt=0, description="wall-clock time of the whole sweep, in minutes"
-    )
-    gpu_hours: float | None = Field(
-        default=None,
-        gt=0,
-        description="GPU-hours of all trials (on CPU: rank-hours); if unset, no limit",
-    )
-    training_hours: float | None = Field(
-        default=None,
-        gt=0,
-        description="length in hours of the training run that is tuned: the sweep ends when its"
-        " best next trial would cost more time than it is expected to save; if unset, no such end",
-    )
-    patience: Count | None = Field(
-        default=None, description="trials in a row without a better plan; if unset, no limit"
-    )
-    trial_seconds: Seconds = Field(
-        default=600.0,
-        description="longest deadline of a trial, after which its workers are replaced. Once a"
-        " trial of the same engine was measured, the forecast sets an earlier one:"
-        " objective.max_seconds, plus a minute, plus four times the expected time to build the"
-        " model and run three of its slowest steps",
-    )
+    trials: Count = 40
+    minutes: float = Field(default=120.0, gt=0)
+    gpu_hours: float | None = Field(default=None, gt=0)
+    training_hours: float | None = Field(default=None, gt=0)
+    patience: Count | None = None
+    trial_seconds: Seconds = 600.0
 
 
 class StudySpec(SpecSection):
     """Storage of the records. A sweep with the same name and storage resumes."""
 
     name: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=128,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="letters, digits, '.', '_' and '-'; if unset, the specification's file name",
+        default=None, min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
-    folder: UserPath = Field(
-        default="plimsoll-runs", description="folder for the studies of this project"
-    )
-    storage: str | None = Field(
-        default=None,
-        description="Optuna storage URL (sqlite:///..., postgresql://...); if unset,"
-        " PLIMSOLL_STUDY_STORAGE of the environment, else SQLite in the study's folder. Saved"
-        " copies of the specification leave its password out",
-    )
-    wait_minutes: float = Field(
-        default=10.0,
-        ge=0,
-        le=1440,
-        description="how long a sweep waits if its storage becomes unavailable",
-    )
-    sampler: Sampler = Field(
-        default="plimsoll",
-        description="proposes the plans: plimsoll, or Optuna's tpe, gp or random",
-    )
-    seed: Seed = Field(default=0, description="random seed of the sampler")
-    warm_start: bool = Field(
-        default=True,
-        description="learn from studies in the same folder or storage that measured the same"
-        " model, data and training on the same device; less if their software differs",
-    )
+    folder: UserPath = "plimsoll-runs"
+    storage: str | None = None
+    wait_minutes: float = Field(default=10.0, ge=0, le=1440)
+    sampler: Sampler = "plimsoll"
+    seed: Seed = 0
+    warm_start: bool = True
 
 
 class TrackingSpec(SpecSection):
     """Logging to MLflow, which is derived from the study."""
 
-    enabled: bool = Field(default=True, description="log the sweep to MLflow")
-    uri: str | None = Field(
-        default=None,
-        description="MLflow tracking URI; if unset, MLFLOW_TRACKING_URI of the environment, else"
-        " SQLite in study.folder",
-    )
-    experiment: str | None = Field(
-        default=None,
-        min_length=1,
-        description="MLflow experiment; if unset, MLFLOW_EXPERIMENT_NAME of the environment, else"
-        " the study's name",
-    )
+    enabled: bool = True
+    uri: str | None = None
+    experiment: str | None = Field(default=None, min_length=1)
 
 
 class SweepSpec(SpecSection):
@@ -231,17 +134,8 @@ class SweepSpec(SpecSection):
     cluster: ClusterSpec = ClusterSpec()
     train: TrainSpec
     space: SpaceSpec = SpaceSpec()
-    baseline: dict[str, Any] = Field(
-        default_factory=dict,
-        description="the setting of today, one value for each key of space that you know: the"
-        " first trial, which speed-ups are relative to. Its values are searched too; if unset, DDP"
-        " with micro-batch 1 and nothing recomputed",
-    )
-    trainer: TrainerName = Field(
-        default="own",
-        description="what will train by the best plan: own (your loop, which takes every plan), or"
-        " a format of `plimsoll export`, whose plans alone are then searched",
-    )
+    baseline: dict[str, Any] = Field(default_factory=dict)
+    trainer: TrainerName = "own"
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: BudgetSpec = BudgetSpec()
     validation: ValidationSpec = ValidationSpec()

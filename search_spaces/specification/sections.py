@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import chain
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from search_spaces.plan import Precision
-from search_spaces.safety.files import expanded
+from search_spaces.safety.files import expanded, packaged_table
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 MOST_GIB = 1_000_000.0  # more than any machine has
@@ -39,11 +39,24 @@ QUANTIZED: tuple[Base, ...] = ("int8", "nf4")  # by bitsandbytes
 
 
 class SpecSection(BaseModel):
-    """A section of the specification: frozen, and without unknown keys."""
+    """A section of the specification: frozen, and without unknown keys.
+
+    descriptions.yaml says what each key means.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,  # until keys have their descriptions
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        table = packaged_table(__package__, "descriptions.yaml")
+        for key, description in table.get(cls.__name__, {}).items():
+            cls.model_fields[key].description = description
 
 
 def section_of(field: FieldInfo | None) -> type[SpecSection] | None:
@@ -55,86 +68,21 @@ def section_of(field: FieldInfo | None) -> type[SpecSection] | None:
 class ClusterSpec(SpecSection):
     """The Ray cluster, how many ranks it runs, and how much memory each rank may use."""
 
-    address: str | None = Field(
-        default=None,
-        description="Ray cluster to join (host:port, or auto); if unset, the one that this job"
-        " runs in, else a new local one",
-    )
-    device: Device = Field(default="auto", description="auto uses CUDA if the cluster has it")
-    workers: Count | Literal["auto"] = Field(
-        default="auto",
-        description="ranks per plan, one per GPU or CPU slot; auto uses all slots",
-    )
-    groups: Count | Literal["auto"] = Field(
-        default="auto",
-        description="trials at the same time, each in its own worker group; auto: one, but if"
-        " workers is a number, as many as get nodes of their own and fit in the head node's memory"
-        " (the sweep waits for one)",
-    )
-    share_nodes: bool = Field(
-        default=False,
-        description="let concurrent trials share nodes and disturb each other's measurements",
-    )
-    wait_minutes: float = Field(
-        default=5.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="how long to wait for nodes of an existing cluster, lost or still to be added"
-        " by an autoscaler",
-    )
-    start_minutes: float = Field(
-        default=5.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="how long workers may take to start and load, once their nodes are up, before"
-        " they are replaced, once per trial; with engine deepspeed 20 more, to compile its"
-        " operators",
-    )
-    gpu: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=100,
-        description="GPU that `plimsoll plan` forecasts for, such as H100 or A100-40; if unset,"
-        " the one in this machine",
-    )
-    gpus_per_node: Count | None = Field(
-        default=None,
-        description="GPUs per node (joined by fast links), for `plimsoll plan`; if unset, as usual"
-        " for the GPU",
-    )
-    price_per_gpu_hour: float | None = Field(
-        default=None,
-        ge=0,
-        description="price per GPU-hour (on CPU: per rank-hour), in any currency,"
-        " for `plimsoll plan` and objective.metric samples_per_price",
-    )
-    accelerator: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=100,
-        description="kind of nodes to use, by Ray's label ray.io/accelerator-type; if unset, the"
-        " kind with room for most ranks",
-    )
-    cpus_per_worker: Count = Field(default=1, description="CPU cores and threads per rank")
-    memory_gib: float | None = Field(
-        default=None,
-        gt=0,
-        le=MOST_GIB,
-        description="memory limit per rank: of the device on CUDA, above the idle worker on CPU;"
-        " never more than the device has; if unset, all of it",
-    )
-    host_memory_gib: float | None = Field(
-        default=None,
-        gt=0,
-        le=MOST_GIB,
-        description="memory of a node's host, which offload uses; if unset, that of the sweep's"
-        " nodes, and for `plimsoll plan` of a usual server with the GPU",
-    )
-    nvme_folder: UserPath | None = Field(
-        default=None,
-        min_length=1,
-        description="folder on each node's NVMe drive, for offloaded state",
-    )
+    address: str | None = None
+    device: Device = "auto"
+    workers: Count | Literal["auto"] = "auto"
+    groups: Count | Literal["auto"] = "auto"
+    share_nodes: bool = False
+    wait_minutes: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    start_minutes: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    gpu: str | None = Field(default=None, min_length=1, max_length=100)
+    gpus_per_node: Count | None = None
+    price_per_gpu_hour: float | None = Field(default=None, ge=0)
+    accelerator: str | None = Field(default=None, min_length=1, max_length=100)
+    cpus_per_worker: Count = 1
+    memory_gib: float | None = Field(default=None, gt=0, le=MOST_GIB)
+    host_memory_gib: float | None = Field(default=None, gt=0, le=MOST_GIB)
+    nvme_folder: UserPath | None = Field(default=None, min_length=1)
 
     def ranks_of(self, slots: int) -> int:
         """Returns the ranks per plan on a cluster with `slots` slots."""
@@ -145,59 +93,22 @@ class ClusterSpec(SpecSection):
 class AtLeastSpec(SpecSection):
     """Minimum requirements for the best plan, in addition to the headroom."""
 
-    samples_per_second: float | None = Field(
-        default=None, gt=0, description="minimum speed of all ranks together; if unset, no minimum"
-    )
-    samples_per_price: float | None = Field(
-        default=None,
-        gt=0,
-        description="minimum samples per unit of currency (see cluster.price_per_gpu_hour);"
-        " if unset, no minimum",
-    )
+    samples_per_second: float | None = Field(default=None, gt=0)
+    samples_per_price: float | None = Field(default=None, gt=0)
 
 
 class ObjectiveSpec(SpecSection):
     """The quantity to optimize, and how precisely to measure it."""
 
-    metric: Metric = Field(
-        default="samples_per_second",
-        description="samples_per_second, samples_per_price (samples per unit of currency, see"
-        " cluster.price_per_gpu_hour) or headroom (as much free memory as possible)",
-    )
-    headroom: float = Field(
-        default=0.05, ge=0, lt=1, description="share of the memory limit to keep free"
-    )
-    prefer: Literal["speed", "headroom"] = Field(
-        default="speed",
-        description="which of equally fast plans is best: the one with the highest lower end of"
-        " its interval, or the one that leaves most memory free",
-    )
-    at_least: AtLeastSpec = Field(
-        default=AtLeastSpec(), description="minimum requirements for the best plan"
-    )
-    interval: float = Field(
-        default=0.02,
-        gt=0,
-        lt=1,
-        description="a trial ends when half of the 95 % confidence interval of its mean step is"
-        " below this share, and both halves of its steps agree within half of it",
-    )
-    min_steps: Annotated[int, Field(ge=6)] = Field(
-        default=12,
-        description="minimum optimizer steps to measure after warm-up, or max_steps if that is"
-        " less; short steps are timed several at once and count as one",
-    )
-    max_steps: Annotated[int, Field(ge=6)] = Field(
-        default=100, description="maximum optimizer steps per trial"
-    )
-    racing: bool = Field(
-        default=True,
-        description="end a trial as soon as it is clearly slower than the incumbent; no effect if"
-        " metric is headroom",
-    )
-    max_seconds: Seconds = Field(
-        default=60.0, description="maximum seconds of optimizer steps per trial"
-    )
+    metric: Metric = "samples_per_second"
+    headroom: float = Field(default=0.05, ge=0, lt=1)
+    prefer: Literal["speed", "headroom"] = "speed"
+    at_least: AtLeastSpec = AtLeastSpec()
+    interval: float = Field(default=0.02, gt=0, lt=1)
+    min_steps: Annotated[int, Field(ge=6)] = 12
+    max_steps: Annotated[int, Field(ge=6)] = 100
+    racing: bool = True
+    max_seconds: Seconds = 60.0
 
     @model_validator(mode="after")
     def _steps_in_order(self) -> Self:
@@ -219,58 +130,21 @@ class ObjectiveSpec(SpecSection):
 class ValidationSpec(SpecSection):
     """A longer rerun of the best plan after the search; not counted in `budget.minutes`."""
 
-    enabled: bool = Field(
-        default=True,
-        description="validate the best plan (`plimsoll tune --no-validation` skips it): longer, in"
-        " fresh workers, the longest samples first, with an evaluation pass, a checkpoint, and"
-        " losses compared with another plan's",
-    )
-    tries: Count = Field(
-        default=3,
-        description="plans to validate at most, one after the other until one passes",
-    )
-    repeats: Annotated[int, Field(ge=0, le=100)] = Field(
-        default=10,
-        description="trials at most that measure the leading plans and the baseline again before"
-        " the validation, until the leader is clear; 0 takes the fastest trial as it is",
-    )
-    longer: Annotated[float, Field(ge=1, le=1000)] = Field(
-        default=3.0,
-        description="limit on steps and seconds of a validation, as a multiple of a trial's; it"
-        " measures to half of objective.interval, for at least 10 seconds of steps or a third of"
-        " its maximum if that is less",
-    )
-    folder: UserPath | None = Field(
-        default=None,
-        min_length=1,
-        description="where each rank writes its part of the checkpoint, and removes it; if unset,"
-        " study.folder if the rank's machine has it, else the system's temporary folder",
-    )
+    enabled: bool = True
+    tries: Count = 3
+    repeats: Annotated[int, Field(ge=0, le=100)] = 10
+    longer: Annotated[float, Field(ge=1, le=1000)] = 3.0
+    folder: UserPath | None = Field(default=None, min_length=1)
 
 
 class LoraSpec(SpecSection):
     """Low-rank adapters, which `train.method: lora` trains instead of the weights."""
 
-    rank: Count = Field(default=8, description="rank of the adapters")
-    alpha: float = Field(
-        default=16.0, gt=0, description="numerator of the adapters' scale, alpha / rank"
-    )
-    target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
-        default="all-linear",
-        description="names of linear layers and embeddings that get an adapter; all-linear: every"
-        " linear layer of the blocks",
-    )
-    modules_to_save: tuple[str, ...] = Field(
-        default=(),
-        description="ends of the names of modules to train in full, in fp32; as in peft, a frozen"
-        " copy of each stays",
-    )
-    base: Base | None = Field(
-        default=None,
-        description="how frozen weights are held; int8 and nf4 by bitsandbytes, in linear layers"
-        " of the blocks, with bf16 elsewhere; if unset, as the folder is quantized, else bf16, but"
-        " fp32 with precision fp32",
-    )
+    rank: Count = 8
+    alpha: float = Field(default=16.0, gt=0)
+    target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+    modules_to_save: tuple[str, ...] = ()
+    base: Base | None = None
 
 
 _RATES = ("learning_rate", "weight_decay", "decay")
@@ -286,73 +160,24 @@ OPTIMIZER_KEYS: Mapping[str, tuple[str, ...]] = {
 class TrainSpec(SpecSection):
     """The training run itself, which a sweep leaves as it is: only lossless knobs are searched."""
 
-    global_batch: Count = Field(description="samples per optimizer step, over all ranks")
-    sequence_length: Count = Field(default=1024, description="longest sample, in tokens")
-    optimizer: str = Field(
-        default="adamw",
-        description="adamw, sgd, adafactor, lion, muon (for matrices in numbered blocks, adamw for"
-        " the rest) or module:function, which takes the module and returns an optimizer with its"
-        " own groups and rates",
-    )
-    momentum: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        description="momentum of sgd or muon; if unset, torch's: 0 and 0.95",
-    )
-    betas: tuple[Beta, Beta] | None = Field(
-        default=None,
-        description="decay rates of the moments of adamw, lion or muon's adamw; if unset, (0.9,"
-        " 0.999), for lion (0.9, 0.99)",
-    )
-    eps: float | None = Field(
-        default=None,
-        gt=0,
-        description="term of adamw's denominator, muon's adamw too; if unset, 1e-8",
-    )
-    micro_batch: Count | None = Field(
-        default=None,
-        description="samples of a forward pass in your own training, if its loss depends on them"
-        " (BatchNorm, contrastive losses, balance losses of experts): other numbers are then"
-        " lossy, searched only where space.micro_batch names them",
-    )
-    learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate")
-    schedule: LearningRate = Field(
-        default="constant",
-        description="learning rate after its warm-up: constant, linear or cosine",
-    )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="optimizer steps over which the learning rate rises from 0"
-    )
-    total_steps: Count = Field(
-        default=1000,
-        description="optimizer steps of the run, over which linear and cosine decay to 0",
-    )
-    grad_clip: float | None = Field(
-        default=None,
-        gt=0,
-        description="maximum norm of the gradient over all weights; if unset, no clipping",
-    )
-    weight_decay: float = Field(
-        default=0.0,
-        ge=0,
-        description="weight decay of the optimizer, on the weights of train.decay",
-    )
-    decay: Decay = Field(
-        default="all",
-        description="weights that decay: all, or stock, which leaves out biases and norms as"
-        " transformers' Trainer does",
-    )
-    precision: Precision = Field(
-        default="bf16",
-        description="bf16 and fp16 compute in 16 bits with fp32 master weights (fp16 with dynamic"
-        " loss scaling), fp32 in full precision",
-    )
-    method: Literal["full", "lora"] = Field(
-        default="full", description="full trains all weights, lora trains adapters on frozen ones"
-    )
-    lora: LoraSpec = Field(default=LoraSpec(), description="adapters for method lora")
-    seed: Seed = Field(default=0, description="random seed for weights and data order")
+    global_batch: Count
+    sequence_length: Count = 1024
+    optimizer: str = "adamw"
+    momentum: float | None = Field(default=None, ge=0, lt=1)
+    betas: tuple[Beta, Beta] | None = None
+    eps: float | None = Field(default=None, gt=0)
+    micro_batch: Count | None = None
+    learning_rate: float = Field(default=1e-4, gt=0)
+    schedule: LearningRate = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    total_steps: Count = 1000
+    grad_clip: float | None = Field(default=None, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    decay: Decay = "all"
+    precision: Precision = "bf16"
+    method: Literal["full", "lora"] = "full"
+    lora: LoraSpec = LoraSpec()
+    seed: Seed = 0
 
     @field_validator("optimizer")
     @classmethod

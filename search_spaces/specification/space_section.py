@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from pydantic import Field, create_model
 
@@ -24,15 +24,14 @@ class KnobValues(SpecSection):
 
 
 def _keys() -> Iterator[tuple[str, Any]]:
-    """Yields each field of a plan that can be searched: a list of its type, with its description.
+    """Yields each field of a plan that can be searched: a list of its type.
 
-    `accumulation` has no description: it follows from other knobs.
+    `accumulation` cannot: it follows from other knobs.
     """
-    for name, hint in get_type_hints(Plan, include_extras=True).items():
-        if annotated := getattr(hint, "__metadata__", ()):
-            values = GenericAlias(tuple, (_value_type(name, get_args(hint)[0]), ...))
-            field = Field(default=None, min_length=1, description=annotated[0])
-            yield name, (values | None, field)
+    for name, hint in get_type_hints(Plan).items():
+        if name != "accumulation":
+            values = GenericAlias(tuple, (_value_type(name, hint), ...))
+            yield name, (values | None, Field(default=None, min_length=1))
 
 
 def _value_type(name: str, hint: Any) -> Any:

@@ -20,8 +20,6 @@ def test_errors_are_forecast_over_measurement_less_1() -> None:
     assert found is not None
     assert found.speed == pytest.approx(-0.25)
     assert found.memory == pytest.approx(0.25)
-    assert found.uncalibrated_speed == pytest.approx(0.5)  # 60 samples/s
-    assert found.uncalibrated_memory == pytest.approx(0.875)  # 0.75 of the limit
 
 
 def test_what_was_not_measured_has_no_error() -> None:
@@ -33,19 +31,10 @@ def test_no_memory_seen_says_nothing_of_memory() -> None:
     found = forecast_errors(make_expectation(30.0), make_measured(30.0, 0.0))
 
     assert found is not None
-    assert (found.speed, found.memory, found.uncalibrated_memory) == (0.0, None, None)
+    assert (found.speed, found.memory) == (0.0, None)
 
 
 def test_a_record_keeps_its_forecast_as_json() -> None:
     record = replace(make_record(3, make_plan(), make_oom()), forecast=make_expectation(30.0))
 
     assert RECORDS.validate_json(RECORDS.dump_json(record)) == record
-
-
-def test_a_record_of_an_earlier_version_has_none() -> None:
-    record = make_record(3, make_plan(), make_measured())
-    old = RECORDS.dump_python(record, mode="json")
-    del old["forecast"]
-
-    assert RECORDS.validate_python(old) == record
-    assert record.forecast is None

@@ -84,11 +84,6 @@ class Series:
         return stall_seconds(*_columns(self.steady), _excess(self.steady))
 
     @property
-    def median_step_seconds(self) -> float:
-        """Median seconds of a step: what most steps take."""
-        return statistics.median(window.seconds for window in self.steady)
-
-    @property
     def allocator_retries(self) -> int:
         """Retries of the allocators of all ranks in the steps that count."""
         return sum(window.allocator_retries for window in self.steady)

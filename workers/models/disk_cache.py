@@ -42,8 +42,9 @@ def save_file(path: Path, content: bytes) -> None:
 @cache
 def code_digest() -> str:
     """Returns the digest of all code that describes, builds and traces models."""
-    files = [file for package in _PACKAGES for file in sorted((_CODE / package).rglob("*.py"))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    files = (file for package in _PACKAGES for file in sorted((_CODE / package).rglob("*.*")))
+    contents = (file.read_bytes() for file in files if file.suffix in (".py", ".yaml"))
+    return hashlib.sha256(b"".join(contents)).hexdigest()
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import Task
 from workers.data.collate import IGNORED, PAD_TOKEN_ID
 from workers.models.built import seeded
@@ -17,34 +18,6 @@ from workers.models.user_code import UserCodeError, user_code_errors
 
 VOCABULARY = 64
 _HEAD_SIZE = 8
-_SMALL_FIELDS = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "moe_intermediate_size": 32,
-    "vocab_size": VOCABULARY,
-    "pad_token_id": None,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "initializer_range": 0.3,  # far from 0, so that attention affects the logits
-    "init_std": 0.3,  # the same in OPT, BART and their kin
-    "rotary_dim": 4,  # of the head's 8, in GPT-J and CodeGen
-    "embedding_size": 32,
-    "pooler_hidden_size": 32,
-    "decoder_vocab_size": VOCABULARY,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "decoder_start_token_id": 0,
-    "depth": 2,
-    "out_hidden_size": 32,
-    "projection_dim": 32,
-    "projection_size": 32,
-    "max_source_positions": 32,
-    "mm_tokens_per_image": 16,
-    "image_token_id": VOCABULARY - 1,
-    "image_token_index": VOCABULARY - 1,
-}
 _HEADS_OF_HALVES = tuple(  # of an encoder and a decoder
     f"{prefix}{half}_attention_heads" for prefix in ("", "num_") for half in ("encoder", "decoder")
 )
@@ -74,8 +47,9 @@ def small_fields(fields: dict[str, Any], config_class: Any) -> dict[str, Any]:
     """Returns a configuration with a few narrow layers of each kind, and else unchanged."""
     names: dict[str, str] = config_class.attribute_map
     aliases = {real: alias for alias, real in names.items()}
+    small = packaged_table(__package__, "small_fields.yaml")
     shrunk = {
-        name: _SMALL_FIELDS.get(aliases.get(name, name), value)
+        name: small.get(aliases.get(name, name), value)
         for name, value in fields.items()
         if not name.startswith("_") and name not in ("name_or_path", "architectures")
     }

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeGuard, get_args
 from torch import nn
 
 from search_spaces.facts import TensorFacts
+from search_spaces.safety.files import packaged_table
 from workers.models.experts import expert_layers
 from workers.models.stack import MakeInputs, find_blocks, shared_in_blocks, stack_facts
 
@@ -34,85 +35,17 @@ PARTS: Mapping[Style, int] = MappingProxyType({"packed_colwise": 2, "qkv_colwise
 COLUMN_STYLES = ("colwise", "packed_colwise", "qkv_colwise", "colwise_gather_output")
 ROW_STYLES = ("rowwise", "rowwise_split_input")
 VOCABULARY_STYLES = ("colwise_gather_output", "embedding_rowwise")  # for modules outside blocks
-
-_BERT: dict[str, str] = {
-    "**.layer.*.attention.self.query": "colwise",
-    "**.layer.*.attention.self.key": "colwise",
-    "**.layer.*.attention.self.value": "colwise",
-    "**.layer.*.attention.output.dense": "rowwise",
-    "**.layer.*.intermediate.dense": "colwise",
-    "**.layer.*.output.dense": "rowwise",
-}
-_T5: dict[str, str] = {
-    f"**.block.*.layer.*.{attention}.{name}": style
-    for attention in ("SelfAttention", "EncDecAttention")
-    for name, style in {
-        "q": "colwise",
-        "k": "colwise",
-        "v": "colwise",
-        "o": "rowwise",
-        "relative_attention_bias": "heads",
-    }.items()
-} | {
-    "**.block.*.layer.*.DenseReluDense.wi": "colwise",
-    "**.block.*.layer.*.DenseReluDense.wi_0": "colwise",
-    "**.block.*.layer.*.DenseReluDense.wi_1": "colwise",
-    "**.block.*.layer.*.DenseReluDense.wo": "rowwise",
-    "lm_head": "colwise_gather_output",
-}
-# by model_type, for architectures without a plan in transformers
-PLIMSOLL_PLANS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "bert": _BERT | {"cls.predictions.decoder": "colwise_gather_output"},
-        "roberta": _BERT | {"lm_head.decoder": "colwise_gather_output"},
-        "gpt2": {
-            "**.h.*.attn.c_attn": "qkv_colwise",
-            "**.h.*.attn.c_proj": "rowwise",
-            "**.h.*.mlp.c_fc": "colwise",
-            "**.h.*.mlp.c_proj": "rowwise",
-            "lm_head": "colwise_gather_output",
-        },
-        "opt": {
-            "**.layers.*.self_attn.q_proj": "colwise",
-            "**.layers.*.self_attn.k_proj": "colwise",
-            "**.layers.*.self_attn.v_proj": "colwise",
-            "**.layers.*.self_attn.out_proj": "rowwise",
-            "**.layers.*.fc1": "colwise",
-            "**.layers.*.fc2": "rowwise",
-            "lm_head": "colwise_gather_output",
-        },
-        "t5": _T5,
-    }
-)
-# numbers of heads, or of their outputs, that a module's forward reads; each rank sets its share
-LOCAL_COUNTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "GPT2Attention": ("num_heads", "split_size"),
-        "OPTAttention": ("num_heads",),
-        "T5Attention": ("n_heads", "inner_dim"),
-    }
-)
-# model types tested to train with the sequence split between the projections of blocks:
-# outside them, a block treats each token by itself
-SEQUENCE_TYPES = frozenset(
-    {"bert", "gpt2", "gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3", "roberta"}
-)
 _NONE: Mapping[str, str] = MappingProxyType({})
 _HEADS = (("attention heads", "num_attention_heads"), ("key-value heads", "num_key_value_heads"))
-# each is trained under AutoTP by tests/workers/engines/test_autotp.py
-_TRAINED = frozenset(
-    {
-        *("BertForMaskedLM", "GPTNeoXForCausalLM", "LlamaForCausalLM", "OPTForCausalLM"),
-        *("Qwen2ForCausalLM", "Qwen3ForCausalLM", "RobertaForMaskedLM"),
-    }
-)
-_REFUSED = {
-    "GPT2LMHeadModel": "DeepSpeed's AutoTP lists GPT-2 as unsupported"
-    " (deepspeed/module_inject/auto_tp.py:AutoTP.supported)",
-    "T5ForConditionalGeneration": "DeepSpeed's AutoTP omits slices of position biases from the"
-    " gradient norm, so that gradient clipping is wrong"
-    " (deepspeed/module_inject/auto_tp.py:AutoTP._slice_embedding)",
-}
+
+
+def _tables() -> Any:
+    return packaged_table(__package__, "tensor_plans.yaml")
+
+
+def local_counts(kind: type[nn.Module]) -> tuple[str, ...]:
+    """Returns the attributes of a class of modules that count what is split over ranks."""
+    return tuple(_tables()["local_counts"].get(kind.__name__, ()))
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -212,7 +145,7 @@ def projection_sizes(projection: nn.Module) -> tuple[int, int] | None:
 
 def _patterns(module: nn.Module, given: Mapping[str, str]) -> Mapping[str, str]:
     attribute = getattr(module, "tensor_plan", None)
-    patterns = given or (attribute if isinstance(attribute, Mapping) else _NONE)
+    patterns: Mapping[str, str] = given or (attribute if isinstance(attribute, Mapping) else _NONE)
     if patterns:
         return patterns
     if any(expert_layers(module)):
@@ -223,7 +156,7 @@ def _patterns(module: nn.Module, given: Mapping[str, str]) -> Mapping[str, str]:
     upstream = getattr(module, "tp_plan", None) or _NONE
     if any(style in STYLES and style != "embedding_rowwise" for style in upstream.values()):
         return upstream
-    patterns = PLIMSOLL_PLANS.get(str(_model_type(module)), _NONE)
+    patterns = _tables()["plans"].get(_model_type(module), _NONE)
     if not patterns:
         raise CannotSplitError(
             f"{_architecture(module)} has no tensor-parallel plan, neither in transformers nor in"
@@ -333,7 +266,7 @@ def _divisors(module: nn.Module, plan: TensorPlan) -> Iterator[tuple[str, int]]:
 
 
 def _sequence_refusal(module: nn.Module, plan: TensorPlan) -> str | None:
-    if _model_type(module) not in SEQUENCE_TYPES:
+    if _model_type(module) not in _tables()["sequence_types"]:
         return f"{_architecture(module)} was not shown to train correctly with its sequence split"
     blocks = {id(block) for block in find_blocks(module)}
     for name, style in plan.splits:
@@ -365,10 +298,9 @@ def autotp_refusal(module: nn.Module) -> str | None:
         DeepSpeed 0.19.8; each reason names the file.
     """
     name = _architecture(module)
-    if name in _TRAINED:
-        return None
     untested = f"{name} was not shown to train correctly under DeepSpeed's AutoTP"
-    return _REFUSED.get(name, untested)
+    refusal: str | None = _tables()["autotp"].get(name, untested)
+    return refusal
 
 
 def parallel_facts(

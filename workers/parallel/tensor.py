@@ -29,10 +29,10 @@ from workers.models.deferred_init import Piece, name_source
 from workers.models.stage_placeholders import TensorSlice
 from workers.models.tensor_plan import (
     COLUMN_STYLES,
-    LOCAL_COUNTS,
     PARTS,
     Style,
     TensorPlan,
+    local_counts,
     projection_sizes,
     tensor_plan,
 )
@@ -112,7 +112,7 @@ def split_blocks(model: BuiltModel, settings: TorchSettings, mesh: Mesh) -> None
     for name in plan.summed:
         sum_gradients(module.get_submodule(name), ranks)
     for part in module.modules():
-        for count in LOCAL_COUNTS.get(type(part).__name__, ()):
+        for count in local_counts(type(part)):
             setattr(part, count, getattr(part, count) // ranks.size)
     _split_modules(module, plan, mesh.devices["tensor"], ranks, tokens=tokens)
 

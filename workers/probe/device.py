@@ -17,7 +17,7 @@ from workers.probe.rates import bus_bandwidth
 _PRECISIONS: tuple[MatmulPrecision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
-def describe(result: ProbeResult, config: ProbeConfig, *, when: str) -> Device:
+def describe(result: ProbeResult, config: ProbeConfig) -> Device:
     """Returns the device with its measured values; the catalogue fills in the rest.
 
     A device in the catalogue keeps the peaks of its data sheet, next to the measured matmuls. For
@@ -27,7 +27,6 @@ def describe(result: ProbeResult, config: ProbeConfig, *, when: str) -> Device:
     Args:
         result: Result of rank 0.
         config: Configuration of the probe.
-        when: Date of the measurement, for the sources.
     """
     base, in_catalogue = _base(result)
     values = _measured_values(result, config)
@@ -36,15 +35,7 @@ def describe(result: ProbeResult, config: ProbeConfig, *, when: str) -> Device:
             f"{name}_flops_per_second": _rounded(result.matmul_peak(name)) for name in _PRECISIONS
         }
         values["fp8_flops_per_second"] = 0.0
-    source = f"plimsoll doctor --probe on {when}"
-    catalogue_sources = tuple(
-        (text, unmeasured)
-        for text, fields in base.sources
-        if (unmeasured := tuple(field for field in fields if field not in values))
-    )
-    measured = tuple(name for name in values if name not in ("name", "aliases", "drive_access"))
-    sources = (*catalogue_sources, (source, measured))
-    return dataclasses.replace(base, **values, measured=True, sources=sources)
+    return dataclasses.replace(base, **values, measured=True)
 
 
 def _base(result: ProbeResult) -> tuple[Device, bool]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import yaml
 
 from search_spaces.presets.catalogue import preset_names
+from search_spaces.safety.files import packaged_table
 
 Taken = Mapping[str, Any] | str  # keys of a specification, or the reason against a key
 AUTO = "auto, so that something else decides"
@@ -75,12 +75,8 @@ def trainers() -> Mapping[str, Trainer]:
     }
 
 
-@cache
-def _tables() -> Mapping[str, Any]:
-    tables: Mapping[str, Any] = yaml.safe_load(
-        (files(__package__) / "trainers.yaml").read_text("utf-8")
-    )
-    return tables
+def _tables() -> Any:
+    return packaged_table(__package__, "trainers.yaml")
 
 
 def take(trainer: Trainer, key: str, value: Any) -> Taken:

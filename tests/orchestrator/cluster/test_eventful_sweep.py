@@ -28,7 +28,7 @@ from orchestrator.core.reasons import ChecksMachine, Validates
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.study.reader import load_records, load_state
-from orchestrator.tracking.metrics import METRICS
+from orchestrator.tracking.metrics import metrics
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.specification.load import load_spec
 from search_spaces.trial import Crashed, Diverged, Measured, OutOfMemory, TimedOut
@@ -316,8 +316,8 @@ def test_what_the_dashboard_asks_for_is_there_and_described(eventful: Eventful) 
     for expression in expressions():
         for name, labels in names_and_labels(expression):
             assert labels <= exported.get(name, set()), f"{name} in {expression}"
-    assert {f"ray_{metric.name}" for metric in METRICS} == set(families)
-    for metric in METRICS:
+    assert {f"ray_{metric.name}" for metric in metrics()} == set(families)
+    for metric in metrics():
         family = families[f"ray_{metric.name}"]
         assert (family.documentation, family.type) == (metric.help, metric.kind)
 

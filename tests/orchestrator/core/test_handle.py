@@ -82,14 +82,14 @@ def test_a_trial_gets_the_noise_that_earlier_ones_tell_of_its_device() -> None:
     """The first trial of a driver that resumes gets the same."""
     driven = searching(spec=budget_of(4))
     driven.report("group-1", 0, make_measured(16.0, stall_seconds=0.5))  # 12 steps of 1 s
-    driven.report("group-2", 1, make_measured(8.0, stall_seconds=None))  # not known
+    driven.report("group-2", 1, make_measured(8.0))  # 12 steps of 2 s
     instructions = driven.begin(PAIRS[1])
     resumed = Driven.by(driver(spec=budget_of(4), records=driven.state.sweep.records))
     resumed.show(*nodes("a", "b"))
 
     for log in (instructions, resumed.begin(PAIRS[1])):
         (noise,) = (one.request.noise for one in log if isinstance(one, Run))
-        assert noise == replace(noise_prior("cpu"), seconds=12.0, stall_seconds=0.5)
+        assert noise == replace(noise_prior("cpu"), seconds=36.0, stall_seconds=0.5)
     records = driven.state.sweep.records
     quiet = replace(records[0], outcome=make_measured(16.0, stall_seconds=0.0))
     last = learned_noise([records[0], *[quiet] * 20], CPU_FINGERPRINT)

@@ -96,7 +96,6 @@ def test_records_correct_the_forecasts_of_other_plans(forecaster: Forecaster, sp
     before, after = expected(forecaster, other), expected(forecaster, other, records)
 
     assert after.calibration_trials == len(records)
-    assert after.uncalibrated_samples_per_second == before.samples_per_second.value
     speed = after.samples_per_second.value / before.samples_per_second.value
     assert speed == pytest.approx(1 / SLOWER, rel=0.15)
     memory = after.peak_bytes.value / before.peak_bytes.value

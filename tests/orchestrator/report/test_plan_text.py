@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import get_args
+
 from orchestrator.forecast.planning_notes import (
     EstimatedDevice,
     UnsupportedPrecision,
     VaryingLengths,
 )
+from orchestrator.report.labels import KIND_WORDS
 from orchestrator.report.plan_text import (
     CATEGORY_WORDS,
     TERM_WORDS,
@@ -16,7 +20,10 @@ from orchestrator.report.plan_text import (
 )
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
-from search_spaces.trial import Estimate
+from search_spaces.facts import Count
+from search_spaces.safety.files import packaged_table
+from search_spaces.specification.schema import Task
+from search_spaces.trial import ActivityKind, Anatomy, CrashKind, Estimate
 
 
 def test_numbers_have_three_digits_and_bounds_of_intervals_two() -> None:
@@ -29,6 +36,17 @@ def test_numbers_have_three_digits_and_bounds_of_intervals_two() -> None:
 def test_words_are_those_of_terms_and_categories() -> None:
     assert set(TERM_WORDS) < set(TERMS)  # the others are their own words
     assert set(CATEGORY_WORDS) < set(CATEGORIES)
+
+
+def test_tables_of_words_have_the_names_that_the_code_knows() -> None:
+    words = packaged_table("orchestrator.report", "words.yaml")
+
+    assert set(words["target_counts"]) == set(Count)
+    assert set(words["task_losses"]) < set(get_args(Task))
+    assert set(words["machine_failures"]) < set(get_args(CrashKind))
+    assert set(words["activities"]) < {kind.value for kind in ActivityKind}
+    assert set(words["anatomy"]) < {field.name for field in fields(Anatomy)}
+    assert set(words["outcome_styles"]) == set(KIND_WORDS)
 
 
 def test_notes_of_a_plan_are_sentences() -> None:

@@ -59,7 +59,7 @@ def test_a_result_waits_for_a_server_that_comes_back(spec: SweepSpec, running: S
     said: list[str] = []
     with exclusive_driver(spec, NAME) as lock:
         study = Study(spec, NAME, make_space(spec), lock=lock)
-        study.say_through(said.append)
+        study.retries.say = said.append
         plan = next_plan(study)
         number = study.ask(plan, PROPOSED)
         running.stop()

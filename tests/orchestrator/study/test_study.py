@@ -161,20 +161,6 @@ def test_another_job_is_refused_by_what_changed(
     assert "choose another study.name" in str(caught.value)
 
 
-def test_a_key_that_is_newer_than_a_study_had_its_default(tmp_path: Path) -> None:
-    spec = study_spec(tmp_path)
-    run(open_study(spec), 1)
-    study = optuna.load_study(study_name=NAME, storage=storage_url(spec, NAME))
-    job = dict(study.user_attrs["subject"])
-    job["train"] = {key: value for key, value in job["train"].items() if key != "decay"}
-    study.set_user_attr("subject", job)
-
-    assert len(open_study(spec).records()) == 1
-    train = spec.train.model_dump() | {"decay": "stock"}
-    with pytest.raises(StudyError, match=r"train\.decay changed"):
-        open_study(study_spec(tmp_path, train=train))
-
-
 def test_the_kind_of_nodes_is_part_of_the_job_and_its_price_is_not(tmp_path: Path) -> None:
     def on(**keys: Any) -> SweepSpec:
         return study_spec(tmp_path, cluster={"workers": 2, "memory_gib": 0.5, **keys})

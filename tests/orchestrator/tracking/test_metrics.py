@@ -11,19 +11,11 @@ from orchestrator.core.events import TrialEnded, TrialStarted
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.state import validation_state
 from orchestrator.tracking.metrics import (
-    ASK_SECONDS,
-    BASELINE_RATE,
-    BEST_OBJECTIVE,
-    BEST_RATE,
     LABELS,
-    METRICS,
-    OUT_OF_MEMORY_SHARE,
-    TRIALS,
-    VALIDATION_STATE,
-    Metric,
     Reading,
     event_readings,
     live_readings,
+    metrics,
     study_readings,
 )
 from tests.orchestrator.records import (
@@ -39,8 +31,8 @@ from tests.outcomes import every_outcome, make_measured, make_oom
 PLANS = some_plans(make_space(make_spec()), 3)
 
 
-def value(readings: list[Reading], of: Metric, **labels: str) -> float | None:
-    found = [r.value for r in readings if r.metric is of and dict(r.labels) == labels]
+def value(readings: list[Reading], of: str, **labels: str) -> float | None:
+    found = [r.value for r in readings if r.metric == f"plimsoll_{of}" and dict(r.labels) == labels]
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -53,7 +45,7 @@ def test_each_outcome_is_counted_once() -> None:
     counted = Counter[str]()
     for end in ends:
         for reading in event_readings(end):
-            assert reading.metric is TRIALS
+            assert reading.metric == "plimsoll_trials"
             counted[dict(reading.labels)["outcome"]] += int(reading.value)
 
     assert counted == Counter(outcome.kind for outcome in every_outcome())
@@ -73,7 +65,7 @@ def test_an_ask_is_told_where_there_was_one(taken: float | None, told: list[floa
     readings = list(event_readings(start))
 
     assert [reading.value for reading in readings] == told
-    assert all(reading.metric is ASK_SECONDS for reading in readings)
+    assert all(reading.metric == "plimsoll_ask_seconds" for reading in readings)
 
 
 def test_what_stands_is_the_best_the_baseline_and_what_ran_out_of_memory() -> None:
@@ -83,16 +75,16 @@ def test_what_stands_is_the_best_the_baseline_and_what_ran_out_of_memory() -> No
     )
     told = list(study_readings(state))
 
-    assert value(told, BEST_RATE) == 50.0  # the faster one leaves too little free
-    assert value(told, BASELINE_RATE) == 20.0
-    assert value(told, OUT_OF_MEMORY_SHARE) == 1 / 4
-    assert value(told, BEST_OBJECTIVE, metric="samples_per_second") == 50.0
+    assert value(told, "best_samples_per_second") == 50.0  # the faster one leaves too little free
+    assert value(told, "baseline_samples_per_second") == 20.0
+    assert value(told, "out_of_memory_share") == 1 / 4
+    assert value(told, "best_objective", metric="samples_per_second") == 50.0
 
 
 def test_what_nobody_knows_is_left_out() -> None:
     told = list(study_readings(make_state([])))
 
-    assert {value(told, each) for each in (BEST_RATE, BASELINE_RATE, OUT_OF_MEMORY_SHARE)} == {None}
+    assert {reading.metric for reading in told} == {"plimsoll_validation_state"}
 
 
 def test_a_validation_is_off_open_validated_or_failed() -> None:
@@ -113,11 +105,11 @@ def test_a_validation_is_off_open_validated_or_failed() -> None:
     assert {name: validation_state(each) for name, each in states.items()} == {n: n for n in states}
     for name, each in states.items():
         told = list(study_readings(each))
-        shown = {s: value(told, VALIDATION_STATE, state=s) for s in states}
+        shown = {s: value(told, "validation_state", state=s) for s in states}
         assert shown == {s: float(s == name) for s in states}
 
 
-def test_readings_have_the_labels_of_their_metric_and_no_name_twice() -> None:
+def test_readings_have_the_labels_of_their_metric() -> None:
     state = make_state(list(every_outcome()))
     ends = [TrialEnded(record=record, at=BEGAN, waited_seconds=1) for record in state.records]
     told = [
@@ -126,7 +118,7 @@ def test_readings_have_the_labels_of_their_metric_and_no_name_twice() -> None:
         *live_readings(1, state),
     ]
 
-    assert all(tuple(name for name, _ in r.labels) == r.metric.labels for r in told)
-    assert {r.metric for r in told} | {ASK_SECONDS} == set(METRICS)
-    assert len({metric.name for metric in METRICS}) == len(METRICS)
-    assert not any(set(metric.labels) & set(LABELS) for metric in METRICS)
+    labels = {metric.name: metric.labels for metric in metrics()}
+    assert all(tuple(name for name, _ in r.labels) == labels[r.metric] for r in told)
+    assert {r.metric for r in told} | {"plimsoll_ask_seconds"} == set(labels)
+    assert not any(set(own) & set(LABELS) for own in labels.values())

@@ -75,7 +75,7 @@ def test_changed_files_are_said_and_files_that_git_does_not_track_are_not(
         (f"https://example.com/model.git?token={SECRET}", "https://example.com/model.git"),
         ("ssh://git@example.com/model.git", "ssh://example.com/model.git"),
         ("git@example.com:team/model.git", "git@example.com:team/model.git"),
-        ("https://[broken/model.git", ""),
+        (f"https://ann:{SECRET}@[broken/model.git", "https://[broken/model.git"),
     ],
 )
 def test_the_address_of_the_repository_holds_no_credentials(
