@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import inf
 from typing import Any, TextIO, final
@@ -270,7 +273,7 @@ class LiveView(AbstractView):
         self._activity = activity
         if self._ready_at is None and activity.trial is not None:
             self._ready_at = activity.at
-        self._live.start()
+        self._live.start(refresh=True)  # the first word, before long imports
 
     def close(self) -> None:
         """Erases the dashboard."""
@@ -335,6 +338,9 @@ def notebook_view() -> PlainView:
     """Makes a view of one line below a notebook's cell, which replaces itself."""
     from IPython.display import display  # runs, since this is a notebook
 
+    # Ray and tqdm would ask there for ipywidgets, with which nothing is drawn
+    logging.getLogger("ray.widgets").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", "IProgress not found")
     handle = display({"text/plain": "starting"}, raw=True, display_id=True)
     return PlainView(lambda line: handle.update({"text/plain": line}, raw=True), 0.0)
 
