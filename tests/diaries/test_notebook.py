@@ -93,10 +93,8 @@ def test_readmes_lines_show_one_line_that_replaced_itself(outputs: dict[str, Any
     assert re.findall(r"^import .*|\.tune\(|\.apply\(|\.step\(", LINES, re.MULTILINE) == [
         *("import plimsoll", ".tune(", ".apply(", ".step(")
     ]
-    (line,) = outputs[LINES]
-
-    assert line["output_type"] == "display_data"
-    assert re.fullmatch(r"\[0:..:..\] sweep ended: .*; best is trial .*", text(line))
+    assert [output["output_type"] for output in outputs[LINES]] == ["display_data"], outputs[LINES]
+    assert re.fullmatch(r"\[0:..:..\] sweep ended: .*; best is trial .*", text(*outputs[LINES]))
     assert float(text(*outputs["loss"])) > 0  # of `training.step`
 
 
