@@ -6,8 +6,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-import warnings
-from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import inf
 from typing import Any, TextIO, final
@@ -338,9 +336,8 @@ def notebook_view() -> PlainView:
     """Makes a view of one line below a notebook's cell, which replaces itself."""
     from IPython.display import display  # runs, since this is a notebook
 
-    # Ray and tqdm would ask there for ipywidgets, with which nothing is drawn
+    # Ray would ask there for ipywidgets, with which nothing is drawn
     logging.getLogger("ray.widgets").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", "IProgress not found")
     handle = display({"text/plain": "starting"}, raw=True, display_id=True)
     return PlainView(lambda line: handle.update({"text/plain": line}, raw=True), 0.0)
 
