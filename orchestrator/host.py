@@ -123,15 +123,15 @@ def _gpus() -> Iterator[dict[str, Any]]:
             yield {"name": f"unreadable: {error}", "memory_gib": None, "driver": None}
             return
         for index in range(count):
-            memory = None
+            memory, answers = None, driver
             try:
                 handle = library.nvmlDeviceGetHandleByIndex(index)
                 name = library.nvmlDeviceGetName(handle)
                 with contextlib.suppress(library.NVMLError):  # memory that is shared with the host
                     memory = round(library.nvmlDeviceGetMemoryInfo(handle).total / GIB, 2)
             except library.NVMLError as error:
-                name = f"unreadable: {error}"
-            yield {"name": name, "memory_gib": memory, "driver": driver}
+                name, answers = f"unreadable: {error}", None
+            yield {"name": name, "memory_gib": memory, "driver": answers}
 
 
 def oom_kills() -> int:

@@ -3,6 +3,7 @@
 Names are imported when they are asked for: the command checks the installed packages first.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -43,4 +44,6 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, own = _HOMES[name]
+    # what tqdm says in a notebook without ipywidgets, with which nothing is drawn
+    warnings.filterwarnings("ignore", "IProgress not found")
     return getattr(import_module(module), own)

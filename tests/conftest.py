@@ -98,7 +98,7 @@ _SWEEPS = "tests/orchestrator/cluster/"  # take longest beside them
 _LONG = (
     *("tests/test_readme.py", "tests/test_shared_guide.py", "tests/test_tutorial.py"),
     *("tests/benchmarks/chaos/test_campaign.py", "tests/plimsoll/test_base_install.py"),
-    "tests/benchmarks/gpu/",
+    *("tests/benchmarks/gpu/", "tests/diaries/"),
     *("tests/k8s/test_running.py", "tests/orchestrator/export/test_ray"),
 )
 # These look at one sweep, and share a head, which each process would start for itself

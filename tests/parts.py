@@ -7,7 +7,7 @@ from collections.abc import Mapping
 # Path prefixes of test files; the longest that fits decides.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "workers": ("tests/workers/", "tests/search_spaces/"),
-    "sweeps": ("tests/orchestrator/", "tests/plimsoll/"),
+    "sweeps": ("tests/orchestrator/", "tests/plimsoll/", "tests/diaries/"),
     "faults": (
         "tests/benchmarks/",
         "tests/simulation/",

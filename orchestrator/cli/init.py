@@ -95,6 +95,7 @@ def _look(file: Path, question: str | None, *, every: bool, force: bool) -> None
     text = commented_template(values) if every else "\n".join([*origin_lines(values), ""])
     commands = tuple(f"plimsoll {command} {quote(str(file))}" for command in ("check", "tune"))
     if question is not None:
+        found = {key: found[key] for key in found if key.startswith(("model.", "data."))}
         text, commands = recipe(question, str(file), found)
     _write_specification(file, text, force=force)
     print_line(f"Wrote {file}, and {_SCHEMA} for your editor.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from workers.models.config_source import raw_config
 
 _MOST_ENTRIES = 500  # of a folder
 _MOST_NAMES = 8
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LENGTH = TrainSpec.model_fields["sequence_length"].default
 _RECORDS = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".feather"})
 _NO_PROSE = ("requirements", "constraints", "licen", "readme", "notice", "cmake", "vocab", "merges")
@@ -105,11 +107,18 @@ def _form(path: Path) -> str:
 
 
 def _ranks() -> tuple[int | None, str]:
-    gpus = Counter(str(gpu["name"]) for gpu in system_facts()["gpus"])
+    found = system_facts()["gpus"]
+    gpus = Counter(str(gpu["name"]) for gpu in found)
     kinds = " and ".join(f"{count} x {name}" for name, count in gpus.items())
-    if len(gpus) > 1:
+    if len(gpus) > 1 or any(gpu["driver"] is None for gpu in found):
         return None, f"GPUs of one kind; this machine has {kinds}"
-    return gpus.total() or 1, f"ranks: {kinds or 'no NVIDIA GPU'} in this machine"
+    visible = os.environ.get(_VISIBLE)
+    if visible is None or not found:
+        return len(found) or 1, f"ranks: {kinds or 'no NVIDIA GPU'} in this machine"
+    # CUDA stops at the first that is none
+    named = takewhile(re.compile(r"\d|GPU-|MIG-").match, map(str.strip, visible.split(",")))
+    count = min(len([*named]), len(found))
+    return count or 1, f"ranks: {_VISIBLE} shows {count} of {kinds} in this machine"
 
 
 def _length(models: list[dict[str, Any]]) -> tuple[int, str]:

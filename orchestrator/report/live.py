@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -270,7 +271,7 @@ class LiveView(AbstractView):
         self._activity = activity
         if self._ready_at is None and activity.trial is not None:
             self._ready_at = activity.at
-        self._live.start()
+        self._live.start(refresh=True)  # the first word, before long imports
 
     def close(self) -> None:
         """Erases the dashboard."""
@@ -335,6 +336,8 @@ def notebook_view() -> PlainView:
     """Makes a view of one line below a notebook's cell, which replaces itself."""
     from IPython.display import display  # runs, since this is a notebook
 
+    # Ray would ask there for ipywidgets, with which nothing is drawn
+    logging.getLogger("ray.widgets").setLevel(logging.WARNING)
     handle = display({"text/plain": "starting"}, raw=True, display_id=True)
     return PlainView(lambda line: handle.update({"text/plain": line}, raw=True), 0.0)
 

@@ -107,7 +107,7 @@ def example_files(name: str) -> dict[str, str]:
 def recipe(name: str, path: str, found: Origins) -> tuple[str, tuple[str, ...]]:
     """Returns a recipe's specification for a file, and the commands that answer its question.
 
-    Model and data of `found` take the place of the recipe's model.
+    `found`, which is of model and data, takes the place of the recipe's model.
 
     Raises:
         UserError: If there is no such recipe.
@@ -117,8 +117,7 @@ def recipe(name: str, path: str, found: Origins) -> tuple[str, tuple[str, ...]]:
     text = (files(_HERE) / "recipes" / f"{name}.yaml").read_text("utf-8")
     head, model, hint, rest = re.split(r"^model: (\S+) +# (.*\n)", text, flags=re.MULTILINE)
     head = head.replace(" FILE", f" {shlex.quote(path)}")
-    own = {key: entry for key, entry in found.items() if key.startswith(("model.", "data."))}
-    lines = [*origin_lines({"model.name": (model, hint), **own}), rest]
+    lines = [*origin_lines({"model.name": (model, hint), **found}), rest]
     return head + "\n".join(lines), tuple(re.findall("^# (plimsoll .*)", head, re.MULTILINE))
 
 

@@ -38,8 +38,10 @@ function look(frame) {
       inside: width > 100 && height > 100 && width <= inner.documentElement.clientWidth,
     };
   }
+  const headline = inner.querySelector("h1");
   return {
     charts,
+    headline: { text: headline.innerText, bottom: headline.getBoundingClientRect().bottom },
     title: inner.title,
     sideways: inner.documentElement.scrollWidth - inner.documentElement.clientWidth,
     taken_over: "pwned" in frame.contentWindow,

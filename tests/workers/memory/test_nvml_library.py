@@ -12,11 +12,13 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 import torch
+import yaml
 
 from orchestrator.forecast.request import device_of
 from orchestrator.host import system_facts
 from search_spaces.hardware.names import DeviceError
 from search_spaces.trial import Conditions
+from tests.orchestrator.cli.commands import command
 from tests.orchestrator.records import make_spec
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.environment import environment_of
@@ -84,6 +86,14 @@ def driver(library: ctypes.CDLL) -> Iterator[Driver]:
     yield loaded
     assert loaded["opened"] == 0
     loaded["loaded"] = 0
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes an empty folder the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
 
 
 @pytest.fixture
@@ -224,3 +234,62 @@ def test_an_unknown_gpu_of_this_machine_is_planned_for_by_its_properties(
     assert device.bf16_flops_per_second == pytest.approx(989e12, rel=0.1)
     with pytest.raises(DeviceError, match="'H99'"):  # a name alone has no properties
         device_of(spec, name="H99", devices_per_node=None)
+
+
+@pytest.mark.parametrize(
+    ("second", "status", "visible", "workers", "words"),
+    [
+        ("NVIDIA H100 80GB HBM3", 0, None, 2, "ranks: 2 x NVIDIA H100 80GB HBM3 in this machine"),
+        ("NVIDIA H100 80GB HBM3", 0, " GPU-1b", 1, "shows 1 of 2 x NVIDIA H100 80GB HBM3 in"),
+        ("NVIDIA H100 80GB HBM3", 0, "1,-1,0", 1, "CUDA_VISIBLE_DEVICES shows 1 of 2 x NVIDIA"),
+        ("NVIDIA H100 80GB HBM3", 0, "", 1, "CUDA_VISIBLE_DEVICES shows 0 of 2 x NVIDIA"),
+        ("Tesla T4", 0, "0,1", None, "has 1 x NVIDIA H100 80GB HBM3 and 1 x Tesla T4"),
+        ("Tesla T4", IS_LOST, None, None, "1 x NVIDIA H100 80GB HBM3 and 1 x unreadable: GPU is"),
+    ],
+)
+@pytest.mark.parametrize("form", [(), ("--all",)])
+def test_init_takes_the_gpus_that_ranks_can_have(
+    driver: Driver,
+    second: str,
+    status: int,
+    visible: str | None,
+    workers: int | None,
+    words: str,
+    form: tuple[str, ...],
+    empty_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    driver.gpus[1].name, driver.gpus[1].status = second.encode(), status
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    code, said = command(capsys, "init", *form)
+
+    text = (empty_folder / "plimsoll.yaml").read_text("utf-8")
+    assert (code, words in text) == (0, True)
+    assert ("Fill in: cluster.workers: GPUs of one kind" in said) == (workers is None)
+    assert ((yaml.safe_load(text)["cluster"] or {}).get("workers")) == workers
+
+
+@pytest.mark.parametrize("lost", ["the GPU", "the driver"])
+def test_init_takes_no_gpu_that_cannot_be_read(
+    driver: Driver, lost: str, empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver["count"], driver["lost"] = 1, IS_LOST if lost == "the driver" else 0
+    driver.gpus[0].status = IS_LOST
+
+    _, said = command(capsys, "init")
+
+    assert "Fill in: cluster.workers: GPUs of one kind; this machine has 1 x unreadable: " in said
+    assert "workers: 1" not in (empty_folder / "plimsoll.yaml").read_text("utf-8")
+
+
+def test_a_recipe_brings_its_own_gpus(
+    driver: Driver, empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, said = command(capsys, "init", "--recipe", "fastest-8xh100")
+
+    assert "Fill in" not in said  # though this machine's two are unequal
+    tree = yaml.safe_load((empty_folder / "plimsoll.yaml").read_text("utf-8"))
+    assert tree["cluster"] == {"device": "cuda", "gpu": "H100", "workers": 8}
