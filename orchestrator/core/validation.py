@@ -19,7 +19,7 @@ from search_spaces.trial import Cancelled, Measured, Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationFailure:
-    """Reason why a validation failed: a constraint, gradient or losses unlike others, or its outcome.
+    """Reason why a validation failed: a constraint, a gradient or losses off, or its outcome.
 
     Being slower than its trial is not a failure: the validation counts as one more measurement.
     """
