@@ -115,8 +115,12 @@ def build_space(context: RuleContext, workers: int) -> Space:
         workers: Ranks per plan, unless `space.data` names others.
 
     Raises:
-        SpecError: If no combination is legal, or there are more than `MAX_CANDIDATES`.
+        SpecError: If none is legal, there are too many, or the objective cannot be measured.
     """
+    lack, metric = context.cluster.lack("energy"), context.spec.objective.metric
+    if lack and metric == "tokens_per_joule":
+        fault = Fault(path="objective.metric", value=metric, advice=lack)
+        raise SpecError("specification", (fault,))
     table = combinations(context, workers)
     domains = {knob.name: table.values[knob.name] for knob in KNOBS}
     ruling = rule_out(table, context)

@@ -184,6 +184,10 @@ class Measured:
 
     `attention_backends` are those that torch's scaled_dot_product_attention chose for the longest
     samples on rank 0, such as `cudnn_attention`. It is empty without any, and for a compiled plan.
+
+    `gradient_norm` is over all trained weights, before clipping, of the first step: on the longest
+    samples, unless its gradient overflowed fp16. `joules_per_token` is of all ranks' devices; None
+    if one does not count it.
     """
 
     kind: Literal["measured"] = "measured"
@@ -207,6 +211,8 @@ class Measured:
     stall_seconds: float = 0.0
     ceiling: Ceiling | None = None  # of a rank
     paper_mfu: float | None = None  # of the data sheet, by 6 N + 12 L d T, for comparisons
+    gradient_norm: float | None = None
+    joules_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +282,15 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoesNotTrain:
+    """The loss was finite, but the first gradient was 0, or not finite (fp16: in all steps)."""
+
+    kind: Literal["does_not_train"] = "does_not_train"
+    norm: str  # of the gradient, over all trained weights: "0", "nan" or "inf"
+    costs: Costs | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """The sweep was stopped, by a signal or Ctrl-C."""
 
@@ -341,7 +356,9 @@ class Cancelled:
     cause: Interruption
 
 
-Outcome = Measured | OutOfMemory | TimedOut | Crashed | Refused | Diverged | Cancelled
+NoTraining = Diverged | DoesNotTrain
+Agreed = Measured | NoTraining  # all ranks come to it: none waits in a collective for another
+Outcome = Agreed | OutOfMemory | TimedOut | Crashed | Refused | Cancelled
 
 _ADAPTER: TypeAdapter[Outcome] = TypeAdapter(Annotated[Outcome, Field(discriminator="kind")])
 

@@ -13,6 +13,7 @@ from search_spaces.trial import (
     Costs,
     Crashed,
     Diverged,
+    DoesNotTrain,
     Estimate,
     Fingerprint,
     Measured,
@@ -136,6 +137,7 @@ def every_outcome() -> tuple[Outcome, ...]:
         Diverged(step=3, loss="nan", costs=make_costs()),
         make_oom(None, where="host", phase="data", rank=None, limit_bytes=None),
         Refused(rule="attention_is_offered", detail="LlamaForCausalLM has no flash attention"),
+        DoesNotTrain(norm="0", costs=make_costs()),
         Cancelled(cause=Stopped(by="Ctrl-C")),
     )
 

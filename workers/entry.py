@@ -26,7 +26,6 @@ from workers.trial import train_and_measure, train_one_step
 from workers.worker import Worker
 
 _DETAIL_CHARACTERS = 300
-_ORDERLY = (trial.Measured, trial.Diverged)  # outcomes that leave no rank waiting in a collective
 
 
 def run_trial(request: trial.TrialRequest, worker: Worker) -> trial.Outcome:
@@ -44,7 +43,7 @@ def run_trial(request: trial.TrialRequest, worker: Worker) -> trial.Outcome:
         ending = _attempt(request, worker)
     if worker.group.was_woken and not isinstance(ending, trial.OutOfMemory):
         ending = _woken(ending, worker.ranks.rank)
-    if not isinstance(ending, _ORDERLY):
+    if not isinstance(ending, trial.Agreed):
         worker.announce(ending)  # an abort may wait for kernels that never end
         worker.group.abort()
     try:
@@ -56,7 +55,7 @@ def run_trial(request: trial.TrialRequest, worker: Worker) -> trial.Outcome:
     ending = _with_costs(ending, time.perf_counter() - started, residual_bytes)
     worker.announce(ending)
     outcome = merge_outcomes(_exchanged(ending, worker))
-    if not isinstance(outcome, _ORDERLY):
+    if not isinstance(outcome, trial.Agreed):
         worker.group.abort()  # a peer has dropped its own
     return outcome
 
@@ -154,7 +153,7 @@ def _with_costs(ending: trial.Outcome, total_seconds: float, residual_bytes: int
         case trial.Measured(costs=costs):
             costs = replace(costs, total_seconds=total_seconds, residual_bytes=residual_bytes)
             return replace(ending, costs=costs)
-        case trial.OutOfMemory() | trial.Diverged() | trial.Crashed():
+        case trial.OutOfMemory() | trial.Diverged() | trial.DoesNotTrain() | trial.Crashed():
             costs = trial.Costs(
                 build_seconds=0.0,
                 steps_seconds=0.0,

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.errors import exception_chain
-from search_spaces.trial import Crashed, CrashKind, Diverged, Measured, Outcome, OutOfMemory
+from search_spaces.trial import Crashed, CrashKind, Measured, NoTraining, Outcome, OutOfMemory
 
 # gloo raises plain RuntimeErrors; only their texts tell them apart
 _COLLECTIVE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
@@ -40,7 +40,7 @@ def merge_outcomes(endings: Sequence[Outcome]) -> Outcome:
     crashes = [ending for ending in endings if isinstance(ending, Crashed)]
     return (
         _out_of_memory(endings)
-        or next((ending for ending in endings if isinstance(ending, Diverged)), None)
+        or next((ending for ending in endings if isinstance(ending, NoTraining)), None)
         or min(crashes, key=lambda ending: ending.cause == "collective", default=None)
         or next((ending for ending in endings if not isinstance(ending, Measured)), None)
         or _measured([ending for ending in endings if isinstance(ending, Measured)])
@@ -71,7 +71,7 @@ def _measured(endings: Sequence[Measured]) -> Measured:
 
 
 def _residual(endings: Sequence[Outcome]) -> int:
-    kinds = (Measured, OutOfMemory, Diverged, Crashed)
+    kinds = (Measured, OutOfMemory, NoTraining, Crashed)
     return max(
         (
             ending.costs.residual_bytes

@@ -24,13 +24,16 @@ from search_spaces.specification.sections import ObjectiveSpec
 from search_spaces.trial import (
     Activity,
     ActivityKind,
+    Agreed,
     Anatomy,
     Conditions,
     Costs,
     Diverged,
+    DoesNotTrain,
     Estimate,
     Measured,
     MemoryReading,
+    NoTraining,
     TrialRequest,
     ValidationRun,
 )
@@ -184,7 +187,7 @@ def _random_states(device: torch.device) -> list[torch.Tensor]:
 
 def train_and_measure(
     request: TrialRequest, worker: Worker, mesh: Mesh | None, watch: Stopwatch
-) -> Measured | Diverged:
+) -> Agreed:
     """Trains the request's plan and returns this rank's measurement.
 
     A validation measures for longer and then runs `validate`.
@@ -213,10 +216,14 @@ def train_and_measure(
         counted = _counted(feed, plan, group, worker.device)
         worker.watch(_activity(request, ActivityKind.WARMING_UP))
         first_step_at = time.perf_counter()
-        attention = _worst_step(training, counted, watch, plan)
+        names, loss = _worst_step(training, counted, watch, plan)
+        (loss,) = sum_over_ranks([loss], group, worker.device)
+        norm = next(iter(training.gradient_norms), 1.0)  # none after a step that fp16 skipped
+        trains = 0 < norm < math.inf or not math.isfinite(loss)
+        fault = None if trains else DoesNotTrain(norm=f"{norm:g}", costs=None)
         worker.meter.check()
         sampler.begin()
-        series = _measure(training, counted, request, worker, group, watch)
+        series = fault or _measure(training, counted, request, worker, group, watch)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         validation = None
@@ -228,8 +235,10 @@ def train_and_measure(
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
         peak, states = worker.meter.peak(), training.state_bytes()
-    if isinstance(series, Diverged):
+    if isinstance(series, NoTraining):
         return series
+    if not (norms := training.gradient_norms):
+        return DoesNotTrain(norm="inf", costs=None)  # fp16 skipped every step
     if isinstance(validation, Diverged):
         return replace(validation, step=len(series.losses) + validation.step)
     costs = Costs(
@@ -240,8 +249,8 @@ def train_and_measure(
         compile_seconds=compiled,
     )
     memory = _reading(worker, peak, states, series.allocator_retries)
-    measured = _measured(request, facts, series, worker.device, memory, conditions, costs)
-    return replace(measured, validation=validation, attention_backends=attention)
+    run = _measured(request, facts, series, worker.device, memory, conditions, costs)
+    return replace(run, validation=validation, attention_backends=names, gradient_norm=norms[0])
 
 
 def _measure(
@@ -339,6 +348,7 @@ def _measured(
         measured_steps=sum(window.steps for window in series.steady),
         losses=series.losses,
         stall_seconds=series.stall_seconds,
+        joules_per_token=series.joules_per_token,
         seconds_by_step=tuple(float(f"{each:.4g}") for each in series.seconds_by_step),
         costs=costs,
         beaten=series.beaten,
@@ -348,8 +358,8 @@ def _measured(
 
 def _worst_step(
     training: AbstractTraining, feed: Feed, watch: Stopwatch, plan: Plan
-) -> tuple[str, ...]:
-    """Trains on the longest samples, and returns the attention backends unless it compiles.
+) -> tuple[tuple[str, ...], float]:
+    """Trains on the longest samples; returns attention backends unless it compiles, and the loss.
 
     A long run will meet the longest samples: the memory peak must include them.
     """
@@ -357,9 +367,9 @@ def _worst_step(
         worst = feed(WORST_STEP)
     backends = AttentionBackends()
     with contextlib.nullcontext() if plan.compile else backends:
-        training.step(worst.batches, worst.targets, watch)
+        loss = training.step(worst.batches, worst.targets, watch)
     watch.synchronize()
-    return backends.names
+    return backends.names, loss.item()
 
 
 def train_one_step(spec: SweepSpec, worker: Worker) -> None:

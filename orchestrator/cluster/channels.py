@@ -150,10 +150,10 @@ class GroupChannel:
 
     async def announce(self, rank: int, outcome: Outcome) -> None:
         """Records the outcome of one rank, before the ranks agree on one."""
-        from search_spaces.trial import Diverged, Measured  # loaded by now, to unpickle it
+        from search_spaces.trial import Agreed  # loaded by now, to unpickle it
 
         self._announced[rank] = outcome
-        if not isinstance(outcome, Measured | Diverged):  # of which all ranks know
+        if not isinstance(outcome, Agreed):  # of which all ranks know
             self._failed.set()
 
     async def announced(self) -> list[Outcome]:

@@ -11,6 +11,7 @@ from orchestrator.core.repeats import Speeds, infeasible_plans, is_repeat
 from orchestrator.core.validation import ValidationFailure
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import SPEED_METRICS
 from search_spaces.trial import Measured
 
 
@@ -32,7 +33,7 @@ def leaders(
     """
     objective = Objective.of(spec)
     eligible = [record for record in records if record.number not in failed]
-    if objective.metric == "headroom":  # peaks of repeats hardly differ
+    if objective.metric not in SPEED_METRICS:  # of which no repeat tells
         out = infeasible_plans(records, objective)
         first = [one for one in eligible if not is_repeat(one) and one.plan not in out]
         return sorted(ties_of_best(first, objective), key=throughput, reverse=True)
@@ -100,7 +101,7 @@ def best_record(
     if len(_validated_last(records, validations)) >= spec.validation.tries:
         return validated[0]
     objective = Objective.of(spec)
-    by_speed = objective.metric != "headroom" and spec.objective.prefer == "speed"
+    by_speed = objective.metric in SPEED_METRICS and spec.objective.prefer == "speed"
     enough = score(ties[0], objective) / (1 + spec.objective.interval) if by_speed else -math.inf
     equal = [record for record in validated if score(record, objective) >= enough]
     return equal[0] if equal else ties[0]

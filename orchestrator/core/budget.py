@@ -19,6 +19,7 @@ from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import SPEED_METRICS
 from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast
 
 _MIN_MEASURED = 3  # plans to measure before the expected savings of the next trial are trusted
@@ -107,7 +108,7 @@ def incumbent(state: SweepState, plan: Plan) -> Estimate | None:
     best, objective = state.best, state.spec.objective
     if best is None or not objective.racing or not isinstance(best.outcome, Measured):
         return None
-    if objective.metric == "headroom":
+    if objective.metric not in SPEED_METRICS:
         return None
     factor, step = 1.0, best.outcome.step_seconds
     if objective.metric == "samples_per_price":

@@ -19,6 +19,7 @@ from search_spaces.trial import (
     Costs,
     Crashed,
     Diverged,
+    DoesNotTrain,
     Measured,
     Outcome,
     OutOfMemory,
@@ -76,7 +77,7 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
     | outcome | retry | group replaced | plan pruned |
     |---|---|---|---|
     | measured | no | if memory was not released | no |
-    | out of memory, diverged, raised, cannot be laid out | no | if memory was not released | yes |
+    | out of memory, diverged, untrained, raised, layout | no | if memory was not released | yes |
     | worker died, collective broke | once | yes | if twice |
     | device error | once | yes | if twice |
     | workers did not come up | once | yes | no |
@@ -106,7 +107,7 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
             return FailureDecision(replace=_unreleased(costs, limit_bytes), prune=True)
         case Crashed(cause="driver_lost") | Cancelled() | Refused():
             return FailureDecision()
-        case Crashed(costs=costs) | Diverged(costs=costs):
+        case Crashed(costs=costs) | Diverged(costs=costs) | DoesNotTrain(costs=costs):
             return FailureDecision(replace=_unreleased(costs, None), prune=True)
 
 
@@ -122,12 +123,11 @@ def reason_to_stop(records: Sequence[Record]) -> SameFailure | None:
     ended = [record.outcome for record in records if not isinstance(record.outcome, Cancelled)]
     if len(ended) < MAX_SAME_FAILURES:
         return None
-    errors = {outcome.detail if _has_crashed_itself(outcome) else "" for outcome in ended}
+    first, errors = ended[0], {_own_error(outcome) for outcome in ended}
     if len(errors) != 1 or "" in errors:
         return None
-    first = ended[0]
-    assert isinstance(first, Crashed)
-    return SameFailure(trials=len(ended), cause=first.cause, error=first.detail)
+    cause = first.cause if isinstance(first, Crashed) else "does_not_train"
+    return SameFailure(trials=len(ended), cause=cause, error=errors.pop())
 
 
 def is_machine_failure(outcome: Outcome) -> TypeGuard[Crashed]:
@@ -141,9 +141,11 @@ def is_loss_of_processes(outcome: Outcome) -> TypeGuard[Crashed]:
     return is_machine_failure(outcome) or (isinstance(outcome, Crashed) and outcome.cause in dead)
 
 
-def _has_crashed_itself(outcome: Outcome) -> TypeGuard[Crashed]:
+def _own_error(outcome: Outcome) -> str:
+    if isinstance(outcome, DoesNotTrain):
+        return outcome.norm
     own = ("exception", "layout", "device_error", "worker_died")
-    return isinstance(outcome, Crashed) and outcome.cause in own
+    return outcome.detail if isinstance(outcome, Crashed) and outcome.cause in own else ""
 
 
 def _unreleased(costs: Costs | None, limit_bytes: int | None) -> MemoryNotReleased | None:
@@ -192,7 +194,7 @@ def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]
 def announced_failure(announced: Sequence[Outcome]) -> Outcome | None:
     """Returns the failure that ranks announced, None if that is only a broken collective."""
     for outcome in announced:
-        if isinstance(outcome, OutOfMemory | Diverged):
+        if isinstance(outcome, OutOfMemory | Diverged | DoesNotTrain):
             return outcome
     crashes = [outcome for outcome in announced if isinstance(outcome, Crashed)]
     return next((crash for crash in crashes if crash.cause != "collective"), None)

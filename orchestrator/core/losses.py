@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
+from orchestrator.core.objective import is_measured
 from orchestrator.core.records import Record
 from search_spaces.facts import LossDependence
 from search_spaces.knobs.registry import computes_exactly
@@ -88,6 +89,34 @@ class LossCheck:
         return self.difference <= self.tolerance.share
 
 
+def gradient_difference(
+    run: Record, records: Sequence[Record], spec: SweepSpec
+) -> tuple[int, float] | None:
+    """Compares the first gradient of a run, before any update, with the first lossless trial's.
+
+    Returns that trial and the difference of norms, as a share, if it is above the tolerance: that
+    of losses; in 16 bits, where norms round more, the largest. None too without a norm.
+    """
+    reference = next((one for one in records if _is_reference(one, run, spec) and _norm(one)), None)
+    if reference is None or not (norm := _norm(run)):
+        return None
+    tolerance = loss_tolerance(run, records, spec, reference.plan)
+    least = 0.0 if tolerance.basis == "fp32" else TOLERANCE_HALF
+    share = abs(norm / (_norm(reference) or norm) - 1)
+    holds = tolerance.basis == "draws" or share <= max(tolerance.share, least)
+    return None if holds else (reference.number, share)
+
+
+def _norm(record: Record) -> float | None:
+    return record.outcome.gradient_norm if isinstance(record.outcome, Measured) else None
+
+
+def _is_reference(record: Record, run: Record, spec: SweepSpec) -> bool:
+    """Returns True for a measured lossless trial with the micro-batch of a run if that matters."""
+    alike = spec.train.micro_batch is None or record.plan.micro_batch == run.plan.micro_batch
+    return alike and is_measured(record) and computes_exactly(record.plan, spec)
+
+
 def loss_check(
     validation: Record,
     records: Sequence[Record],
@@ -145,15 +174,12 @@ def _reference(
 ) -> Record | None:
     """Returns the trial to compare a validation with, None without any; see `loss_check`."""
     failed_plans = {record.plan for record in records if record.number in failed}
-    any_micro_batch = spec.train.micro_batch is None
     references = [
         record
         for record in records
-        if isinstance(record.outcome, Measured)
+        if _is_reference(record, validation, spec)
         and record.plan != validation.plan
         and record.plan not in failed_plans
-        and computes_exactly(record.plan, spec)
-        and (any_micro_batch or record.plan.micro_batch == validation.plan.micro_batch)
     ]
     return min(
         references,

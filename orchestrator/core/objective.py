@@ -59,8 +59,8 @@ class Objective:
     def value(self, record: Record, metric: Metric | None = None) -> Estimate | None:
         """Returns the record's value of a metric; None if it has none.
 
-        More is better: samples per second, samples per unit of price, or the free share of the
-        memory limit, give or take half a percent of the limit.
+        More is better: samples per second or per unit of price, tokens per joule, or the free share
+        of the memory limit, give or take half a percent of the limit.
 
         Args:
             record: The record of a trial.
@@ -75,6 +75,9 @@ class Objective:
             case "samples_per_price":
                 seconds = self.seconds_per_price(record.plan)
                 return None if seconds is None else outcome.samples_per_second.times(seconds)
+            case "tokens_per_joule":
+                joules, rate = outcome.joules_per_token, outcome.samples_per_second
+                return rate.times(1 / (joules * rate.value)) if joules and rate.value else None
             case "headroom":
                 free = 1 - outcome.memory.share
                 return Estimate(

@@ -140,8 +140,8 @@ class SameFailure:
 
     kind: Literal["same_failure"] = "same_failure"
     trials: int
-    cause: CrashKind
-    error: str
+    cause: CrashKind | Literal["does_not_train"]
+    error: str  # the norm of the gradient if the model does not train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from orchestrator.core.records import Record
 from search_spaces.hardware.noise import noise_prior
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import SPEED_METRICS
 from search_spaces.trial import Cancelled, Estimate, Measured
 
 FINALISTS = 3  # plans that are measured again before any of them is for a second time
@@ -28,7 +29,7 @@ _INTERVAL = 1.96  # standard deviations from a value to the end of its 95 % inte
 def repeats_enabled(spec: SweepSpec) -> bool:
     """Returns True if leading plans are measured again; peaks of memory hardly differ."""
     section = spec.validation
-    return section.enabled and section.repeats > 0 and spec.objective.metric != "headroom"
+    return section.enabled and section.repeats > 0 and spec.objective.metric in SPEED_METRICS
 
 
 def is_repeat(record: Record) -> bool:

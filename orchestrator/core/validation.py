@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.losses import LossCheck, loss_check
+from orchestrator.core.losses import LossCheck, gradient_difference, loss_check
 from orchestrator.core.objective import Objective, Violation
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
@@ -19,13 +19,14 @@ from search_spaces.trial import Cancelled, Measured, Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationFailure:
-    """Reason why a validation failed: a constraint, losses unlike the reference's, or its outcome.
+    """Reason why a validation failed: a constraint, a gradient or losses off, or its outcome.
 
     Being slower than its trial is not a failure: the validation counts as one more measurement.
     """
 
     outcome: Outcome
     violation: Violation | None = None
+    gradient: tuple[int, float] | None = None  # see `gradient_difference`
     check: LossCheck | None = None
 
 
@@ -42,6 +43,8 @@ def failure(
         return ValidationFailure(outcome=outcome)
     if violation := next(Objective.of(spec).violations(validation), None):
         return ValidationFailure(outcome=outcome, violation=violation)
+    if gradient := gradient_difference(validation, records, spec):
+        return ValidationFailure(outcome=outcome, gradient=gradient)
     check = loss_check(validation, records, baseline, spec, failed)
     if check is not None and not check.holds:
         return ValidationFailure(outcome=outcome, check=check)

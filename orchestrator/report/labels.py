@@ -26,9 +26,10 @@ from search_spaces.trial import Activity, ActivityKind, Measured, Outcome, OutOf
 METRIC_WORDS: Mapping[Metric, str] = {
     "samples_per_second": "samples/s",
     "samples_per_price": "samples per unit of price",
+    "tokens_per_joule": "tokens per joule",
     "headroom": "share of memory left free",
 }
-_KINDS = "measured out_of_memory timed_out crashed refused diverged cancelled"
+_KINDS = "measured out_of_memory timed_out crashed refused diverged does_not_train cancelled"
 KIND_WORDS: Mapping[str, str] = {kind: kind.replace("_", " ") for kind in _KINDS.split()}
 _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "micro_batch": lambda plan: f"micro-batch {plan.micro_batch}",
@@ -260,6 +261,9 @@ def failure_words(failure: ValidationFailure) -> str:
     """Describes why a validation failed."""
     if failure.violation is not None:
         return violation_words(failure.violation)
+    if failure.gradient is not None:
+        trial, share = failure.gradient
+        return f"the norm of its first gradient is {100 * share:.2g} % off that of trial {trial}"
     if (check := failure.check) is not None:
         return (
             f"its losses differ by up to {100 * check.difference:.2g} % from those of trial"

@@ -17,6 +17,7 @@ from search_spaces.trial import (
     Crashed,
     CrashKind,
     Diverged,
+    DoesNotTrain,
     DriverDied,
     Interruption,
     Measured,
@@ -34,6 +35,7 @@ _BEST: Mapping[Metric, str] = MappingProxyType(
     {
         "samples_per_second": "fastest",
         "samples_per_price": "cheapest",
+        "tokens_per_joule": "fastest for its GPUs",
         "headroom": "smallest",
     }
 )
@@ -165,7 +167,8 @@ def stop_words(reason: reasons.StopReason) -> str:
             return f"all {plans} plans have been tried"
         case reasons.NoImprovement(trials=trials):
             return f"the last {trials} trials found no better plan"
-        case reasons.SameFailure(trials=trials, error=error):
+        case reasons.SameFailure(trials=trials, error=error, cause=cause):
+            error = f"gradient {error}" if cause == "does_not_train" else error
             return f"all {trials} trials so far failed with the same error: {error}"
         case reasons.MachineFailed(cause=cause, error=error):
             return f"{_MACHINE_FAILURES[cause]}: {error}"
@@ -293,5 +296,7 @@ def outcome_sentence(outcome: Outcome) -> str:
             return f"refused ({outcome.rule}): {outcome.detail}"
         case Diverged():
             return f"loss was {outcome.loss} at step {outcome.step}"
+        case DoesNotTrain():
+            return f"does not train: the norm of its gradient was {outcome.norm}"
         case Cancelled(cause=cause):
             return f"cancelled: {interruption_words(cause)}"

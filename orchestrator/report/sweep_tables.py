@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.budget import completed_trials, rank_hours
+from orchestrator.core.losses import gradient_difference
 from orchestrator.core.objective import memory_of, ranked, record_of, thrashes, within_headroom
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
@@ -177,6 +178,9 @@ def _labels(record: Record, state: SweepState) -> Iterator[str]:
     if lossy := labels.lossy_words(record.plan, state.spec):
         yield f"lossy: {lossy}"
     yield shortcoming(record, state)
+    gradient = gradient_difference(record, state.records, state.spec)
+    if gradient and not (state.space.step and state.space.step.draws):
+        yield f"gradient {100 * gradient[1]:.2g} % off trial {gradient[0]}'s"
     if isinstance(record.outcome, Measured) and record.outcome.conditions.throttled:
         yield f"throttled: {', '.join(record.outcome.conditions.throttled)}"
 

@@ -36,7 +36,7 @@ from orchestrator.report.sweep_tables import (
     closest_record,
     memory_excess,
 )
-from search_spaces.specification.sections import Metric
+from search_spaces.specification.sections import SPEED_METRICS, Metric
 from search_spaces.trial import Measured
 
 _MOST_NUMBERS = 12  # trial numbers in a list
@@ -65,6 +65,8 @@ def _metric_words(state: SweepState) -> str:
     match metric:
         case "samples_per_price" if reached is not None:
             return f" by price, at {spread(reached)} {labels.METRIC_WORDS[metric]}"
+        case "tokens_per_joule" if reached is not None:
+            return f" by energy, at {spread(reached)} {labels.METRIC_WORDS[metric]}"
         case "headroom":
             return " by free memory"
         case _:
@@ -201,7 +203,7 @@ def equals_sentence(state: SweepState) -> str:
     first = equal[0]
     if first == max(equal, key=lambda record: score(record, state.objective)):
         return words
-    if state.objective.metric == "headroom":
+    if state.objective.metric not in SPEED_METRICS:
         return f"{words}; trial {first.number} is the fastest, {throughput(first):.4g} samples/s"
     fastest = max(throughput(record) for record in equal)
     cost = f"{100 * (1 - throughput(first) / fastest):.1f} % slower than the fastest of them"

@@ -94,10 +94,10 @@ def search_objective(objective: Objective, table: PlanTable) -> SearchObjective:
 
     All values are logarithms; prices are per second.
     """
-    price = None
-    if objective.price is not None:
+    price, by_energy = None, objective.metric == "tokens_per_joule"
+    if objective.price is not None or by_energy:  # without one, each rank takes the same
         ranks = table.column("tensor") * table.column("pipeline") * table.column("data")
-        price = np.log(objective.price * ranks / 3600)
+        price = np.log((objective.price or 1.0) * ranks / 3600)
     bounds = [
         np.full(len(table), math.log(bound)) + (price if metric == "samples_per_price" else 0.0)
         for metric, bound in objective.lower_bounds
@@ -105,7 +105,7 @@ def search_objective(objective: Objective, table: PlanTable) -> SearchObjective:
     return SearchObjective(
         of="room" if objective.metric == "headroom" else "rate",
         line=math.log1p(-objective.headroom),
-        price=price if objective.metric == "samples_per_price" else None,
+        price=price if by_energy or objective.metric == "samples_per_price" else None,
         lower_bound=np.maximum.reduce(bounds) if bounds else None,
     )
 
@@ -149,6 +149,8 @@ class PlimsollProposer(AbstractProposer):
     def regret_bound(self, sweep: SweepState, prior: SearchPrior | None) -> float | None:
         if not sweep.untried.any():
             return 1.0
+        if self._spec.objective.metric == "tokens_per_joule":  # which no forecast tells
+            return None
         candidates, free = self._current(sweep, prior)
         return candidates.search.regret_bound(candidates.observations, free[candidates.pool])
 

@@ -31,6 +31,7 @@ from search_spaces.trial import (
     Conditions,
     Costs,
     Diverged,
+    DoesNotTrain,
     Estimate,
     Measured,
     MemoryReading,
@@ -43,7 +44,10 @@ if TYPE_CHECKING:
 MAX_TAG = 5000  # characters that every store accepts
 _RENAMED = {"data": "data_ranks"}  # next to a loss and a dataset, `data` would be ambiguous
 _MOST_FILES = 200  # names in a dataset; a store accepts 64 KiB
-_SAME_NAMES = ("tokens_per_second", "mfu", "paper_mfu", "warmup_steps", "measured_steps")
+_SAME_NAMES = (
+    *("tokens_per_second", "joules_per_token", "mfu", "paper_mfu"),
+    *("gradient_norm", "warmup_steps", "measured_steps"),
+)
 _SOURCE = {"mlflow.source.name": "plimsoll"}
 
 
@@ -125,9 +129,6 @@ def trial_metrics(record: Record, objective: Objective) -> dict[str, float]:
     match outcome:
         case Measured():
             metrics |= _measured(outcome)
-            if watts := outcome.conditions.device_power_watts:  # of rank 0, taken for each
-                joules = watts * record.plan.world_size / outcome.tokens_per_second
-                metrics["joules_per_token"] = joules
             if (priced := objective.value(record, "samples_per_price")) is not None:
                 metrics["samples_per_price"] = priced.value
         case OutOfMemory():
@@ -140,7 +141,7 @@ def trial_metrics(record: Record, objective: Objective) -> dict[str, float]:
                 "memory_share": wanted / limit if wanted and limit else None,
                 **_costs(outcome.costs),
             }
-        case Diverged(costs=costs):
+        case Diverged(costs=costs) | DoesNotTrain(costs=costs):
             metrics |= _costs(costs)
         case _:
             pass

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from search_spaces.plan import knob_problem
 from search_spaces.specification.sections import (
+    SPEED_METRICS,
     ClusterSpec,
     Count,
     ObjectiveSpec,
@@ -170,10 +171,10 @@ class SweepSpec(SpecSection):
     @classmethod
     def _training_hours_need_speed(cls, value: BudgetSpec, info: ValidationInfo) -> BudgetSpec:
         objective = info.data.get("objective")
-        if value.training_hours and objective is not None and objective.metric == "headroom":
+        if value.training_hours and objective and objective.metric not in SPEED_METRICS:
             raise ValueError(
-                "training_hours weighs a trial by the time it saves, and objective.metric headroom"
-                " saves none: remove training_hours"
+                "training_hours weighs a trial by the time it saves, and objective.metric"
+                f" {objective.metric} saves none: remove training_hours"
             )
         return value
 

@@ -31,7 +31,8 @@ Device = Literal["auto", "cpu", "cuda"]
 KEYS_OUTSIDE_MEASUREMENT = frozenset(
     {"address", "gpu", "gpus_per_node", "groups", "price_per_gpu_hour"}
 )
-Metric = Literal["samples_per_second", "samples_per_price", "headroom"]
+Metric = Literal["samples_per_second", "samples_per_price", "tokens_per_joule", "headroom"]
+SPEED_METRICS: tuple[Metric, ...] = ("samples_per_second", "samples_per_price")  # those of speed
 LearningRate = Literal["constant", "linear", "cosine"]
 Decay = Literal["all", "stock"]
 Base = Literal["fp32", "bf16", "int8", "nf4"]

@@ -273,6 +273,15 @@ def test_a_space_without_a_legal_plan_says_which_rules_forbid_it() -> None:
     assert caught.value.faults[0].path == "space"
 
 
+def test_energy_is_no_objective_where_nothing_counts_it() -> None:
+    spec, cluster = a_spec(objective={"metric": "tokens_per_joule"}), a_cluster()
+    lacking = a_cluster(lacks=(("energy", "it needs a counter"),))
+
+    assert len(build_space(around(spec=spec, cluster=cluster), 2).table)
+    with pytest.raises(SpecError, match=r"objective\.metric is tokens_per_joule: it needs a count"):
+        build_space(around(spec=spec, cluster=lacking), 2)
+
+
 def test_too_many_combinations_are_refused_before_they_are_made() -> None:
     many = list(range(1, 1001))
     spec = a_spec(space={"micro_batch": many, "data": many})

@@ -12,6 +12,7 @@ from search_spaces.trial import (
     Cancelled,
     Crashed,
     Diverged,
+    DoesNotTrain,
     DriverDied,
     Estimate,
     Interruption,
@@ -47,6 +48,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     Crashed(cause="exception", rank=1, phase="forward", detail="boom", trace="Traceback"),
     Refused(rule="cluster_has_room", detail="too many"),
     Diverged(step=3, loss="nan", costs=COSTS),
+    DoesNotTrain(norm="0", costs=COSTS),
     Cancelled(cause=Stopped(by="Ctrl-C")),
 )
 INTERRUPTIONS: tuple[Interruption, ...] = (

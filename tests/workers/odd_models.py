@@ -112,6 +112,7 @@ ACTS: dict[str, Callable[[Any], Any]] = {
     "peeks": _peek,
     "exits": lambda _: sys.exit("user code called exit"),
     "nan": lambda value: value * float("nan"),
+    "zero": lambda value: value * 0,
     "infinite": lambda value: value + float("inf"),
     "keys": lambda value: {"loss_lm": value, "loss_cls": value},
     "vector": lambda value: value * torch.ones(3),
@@ -133,7 +134,7 @@ def make(
 
     Args:
         fault: One of `ACTS`.
-        where: forward, backward, build, data, evaluation or checkpoint.
+        where: forward, backward, build, data, evaluation, checkpoint or adapter.
         rank: The only rank with the fault; None for all ranks.
         call: Forward pass, or the backward pass after it, or batch with the fault.
         width: Width of the layers.
@@ -156,6 +157,10 @@ def make(
     )
     if uneven:
         net.shift = nn.Parameter(torch.zeros(1))
+    if where == "adapter":  # what is trained takes no part in the loss
+        net.requires_grad_(requires_grad=False)
+        net.adapter = nn.Parameter(torch.ones(1))
+        net.act, net.call = lambda loss: loss + 0 * net.adapter.sum(), 1
     if by_rank:
         for weight in net.parameters():
             weight.data += dist.get_rank() if dist.is_initialized() else 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.tensor import DTensor
 
-from search_spaces.trial import Crashed, Diverged, Outcome, TrialRequest
+from search_spaces.trial import Crashed, Diverged, DoesNotTrain, Outcome, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.odd_models import SAID
 from tests.workers.values import CALL_SECONDS, a_request, a_spec, odd_model
@@ -20,6 +20,7 @@ from workers.trial import _build
 from workers.worker import Worker
 
 thorough = pytest.mark.thorough
+DEEPSPEED = [{"engine": "deepspeed", "zero_stage": stage} for stage in (0, 2, 3)]
 IN_A_SENTENCE = f"LookupError: {SAID}"
 
 
@@ -99,6 +100,28 @@ def test_a_loss_that_is_no_number_has_diverged(peers: Group, fault: str, rank: i
     assert (outcome.step, outcome.loss) == (1, {"nan": "nan", "infinite": "inf"}[fault])
     assert outcome.costs is not None
     assert outcome.costs.total_seconds > 0
+
+
+@pytest.mark.parametrize("plan", [{}, {"zero_stage": 3}, *DEEPSPEED], ids=str)
+@pytest.mark.parametrize(
+    ("fault", "config", "norms"),
+    [
+        ("nan", {"where": "backward", "rank": 1}, ("nan", "inf")),
+        ("zero", {"where": "backward"}, ("0",)),  # as of weights that are detached from the loss
+        ("none", {"where": "adapter"}, ("0",)),
+    ],
+)
+def test_a_gradient_that_is_zero_or_no_number_does_not_train(
+    pair: Group, plan: dict[str, Any], fault: str, config: dict[str, Any], norms: tuple[str, ...]
+) -> None:
+    """The loss is a finite number."""
+    spec = a_spec(model=odd_model(fault, **config))
+    outcome = pair.run(a_request(spec, micro_batch=4, **plan))
+
+    assert isinstance(outcome, DoesNotTrain), outcome
+    assert outcome.norm in norms
+    assert outcome.costs is not None
+    pair.assert_trains(**plan)
 
 
 @pytest.mark.parametrize("zero_stage", [pytest.param(0, marks=thorough), 3])

@@ -13,7 +13,7 @@ from search_spaces.trial import Anatomy, Measured, TrialRequest
 from tests.workers.launch import Group
 from tests.workers.one_step import built
 from tests.workers.test_anatomy import PARAMETERS
-from tests.workers.test_same_training import MORE, WORST_STEP, _accumulate
+from tests.workers.test_same_training import MORE, WORST_STEP, _accumulate, reference_norm
 from tests.workers.values import a_plan, a_request, a_spec
 from workers.models.load import build_whole
 from workers.worker import Worker
@@ -72,6 +72,7 @@ def test_every_plan_trains_the_same(pair: Group, plan: Plan) -> None:
 
     assert isinstance(outcome, Measured)
     assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+    assert outcome.gradient_norm == pytest.approx(reference_norm(SPEC), rel=LOSS_TOLERANCE)
 
 
 @MORE

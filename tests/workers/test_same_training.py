@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from search_spaces.plan import Plan
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Groups
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_spec
@@ -83,6 +84,8 @@ OTHERS = (
     ),
     pytest.param(a_plan(**DEEPSPEED, zero_stage=2, batching="packed"), id="deepspeed 2"),
     pytest.param(a_plan(**DEEPSPEED, zero_stage=3), id="deepspeed 3", marks=MORE),
+    pytest.param(a_plan(**DEEPSPEED), id="deepspeed 0"),
+    pytest.param(a_plan(pipeline=2, data=1, micro_batch=1), id="pipeline", marks=MORE),
 )
 
 
@@ -120,6 +123,13 @@ def losses_with_the_longest(clip: float = 0.0) -> list[float]:
     return losses
 
 
+def reference_norm(spec: SweepSpec = SPEC) -> float:
+    """Returns the norm of the gradient of the step on the longest samples, without clipping."""
+    module = build_whole(spec.model, spec.train, attention="eager").module
+    _accumulate(module, WORST_STEP)
+    return torch.nn.utils.clip_grad_norm_(module.parameters(), torch.inf).item()
+
+
 def _accumulate(module: torch.nn.Module, step: int) -> float:
     """Returns the mean loss over all targets of a step's samples; accumulates its gradient."""
     data = load_dataset(SPEC.data, SPEC.train, 500)
@@ -147,6 +157,7 @@ def test_the_losses_of_a_plan_are_those_of_the_plain_loop(groups: Groups, plan: 
     assert isinstance(outcome, Measured), outcome
     assert len(outcome.losses) == STEPS
     assert outcome.losses == pytest.approx(reference_losses(), rel=LOSS_TOLERANCE)
+    assert outcome.gradient_norm == pytest.approx(reference_norm(), rel=LOSS_TOLERANCE)
 
 
 def test_rounded_rows_train_as_those_of_the_longest_sample(groups: Groups) -> None:

@@ -34,6 +34,7 @@ class AbstractTraining(ABC):
     """A model that is ready to train on this rank, together with the other ranks."""
 
     device: torch.device
+    gradient_norms: list[float]  # of the first step that moves weights, unclipped; empty before
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], targets: float, watch: Stopwatch) -> torch.Tensor:

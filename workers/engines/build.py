@@ -15,7 +15,7 @@ from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import TrainSpec
 from search_spaces.trial import TrialRequest
 from workers.engines.base import AbstractTraining
-from workers.engines.optimizer_step import make_update
+from workers.engines.optimizer_step import make_norm, make_update
 from workers.engines.torch import TorchTraining
 from workers.models.built import BuiltModel
 from workers.models.optimizer import optimizer_of
@@ -70,9 +70,11 @@ def _build_torch(
         return build_pipeline(model, settings, train, mesh, device)
     module = parallelize(model, settings, mesh, device)
     module.train()
+    norm = make_norm(mesh, device)
     return TorchTraining(
         module=module,
-        update=make_update(module, settings.optimizer, train, settings.compute, mesh, device),
+        update=make_update(module, settings.optimizer, train, settings.compute, norm),
+        norm=norm,
         settings=settings,
         device=device,
         data=plan.data,

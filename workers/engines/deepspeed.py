@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from deepspeed.runtime.utils import clip_grad_norm_
 from torch import nn
 
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
@@ -101,6 +103,7 @@ class DeepSpeedTraining(AbstractTraining):
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
     counts: bool  # this rank's loss counts: true for one of the ranks that split a block
+    gradient_norms: list[float] = field(default_factory=list)
 
     @property
     def module(self) -> nn.Module:
@@ -122,8 +125,22 @@ class DeepSpeedTraining(AbstractTraining):
                 self.engine.backward(part * self.data, scale_wrt_gas=False)
             parts.append(part.detach())
         with watch.during("optimizer"):
-            self.engine.step()
+            self._update()
         return torch.stack(parts).sum() * self.counts
+
+    def _update(self) -> None:
+        """Updates the weights, and notes the norm of the first gradient that does."""
+        engine, norms, own = self.engine, self.gradient_norms, None
+        if not norms and not hasattr(engine.optimizer, "_global_grad_norm"):  # ZeRO 0 in fp32
+            weights = [weight for weight in self.module.parameters() if weight.grad is not None]
+            own = clip_grad_norm_(weights, math.inf, mpu=engine.mpu) if weights else 0.0
+        engine.step()
+        if norms or (engine.fp16_enabled() and engine.optimizer.overflow):
+            return
+        norm = float(engine.get_global_grad_norm() if own is None else own)
+        if engine.fp16_enabled() and not engine.zero_optimization():  # it is of the scaled loss
+            norm /= engine.optimizer.loss_scale_config.cur_scale
+        norms.append(norm if norm >= 0 else math.nan)  # -1: not finite
 
     def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor | None:
         self.engine.eval()

@@ -11,7 +11,7 @@ from search_spaces.plan import Optimizer, Precision
 from search_spaces.settings.optimizer import render_schedule
 from search_spaces.specification.sections import TrainSpec
 from workers.models.optimizer import optimizer_of
-from workers.plain_torch.update import Clipping, Update, make_scaler, make_scheduler
+from workers.plain_torch.update import Clipping, GradientNorm, Update, make_scaler, make_scheduler
 from workers.process_groups import Mesh
 
 
@@ -20,10 +20,7 @@ def make_update(
     kind: Optimizer,
     train: TrainSpec,
     compute: Precision,
-    mesh: Mesh | None,
-    device: torch.device,
-    *,
-    counted_elsewhere: tuple[nn.Parameter, ...] = (),
+    norm: GradientNorm,
 ) -> Update:
     """Makes the optimizer and its update with the specification's clipping and schedule.
 
@@ -35,26 +32,30 @@ def make_update(
         kind: The optimizer.
         train: Rates, decay, clipping and learning-rate schedule.
         compute: Precision; fp16 adds loss scaling.
-        mesh: The ranks that train together, None for a single rank.
-        device: Device of the collectives.
-        counted_elsewhere: Tied weights of this rank that another stage counts in the norm of the
-            gradient. Both stages must hold the sum of the gradients.
+        norm: The norm of the gradient over the ranks that train together.
     """
     optimizer = optimizer_of(kind, train, module)
     schedule = render_schedule(train)
-    group = None if mesh is None else mesh.group
-    clipping = None
-    if train.grad_clip is not None:
-        clipping = Clipping(
-            max_norm=train.grad_clip,
-            group=group,
-            holders=1 if mesh is None else mesh.size("replicate", "shard", "tensor"),
-            device=device,
-            counted_elsewhere=counted_elsewhere,
-        )
+    clip = train.grad_clip
     return Update(
         optimizer=optimizer,
         schedule=None if schedule is None else make_scheduler(optimizer, **asdict(schedule)),
-        clipping=clipping,
-        scaler=make_scaler(group, device) if compute == "fp16" else None,
+        clipping=None if clip is None else Clipping(max_norm=clip, norm=norm),
+        scaler=make_scaler(norm.group, norm.device) if compute == "fp16" else None,
+    )
+
+
+def make_norm(
+    mesh: Mesh | None, device: torch.device, counted_elsewhere: tuple[nn.Parameter, ...] = ()
+) -> GradientNorm:
+    """Makes the norm of the gradient over the ranks of a mesh, None for a single rank.
+
+    `counted_elsewhere` are tied weights of this rank that another stage counts. Both stages must
+    hold the sum of the gradients.
+    """
+    return GradientNorm(
+        group=None if mesh is None else mesh.group,
+        holders=1 if mesh is None else mesh.size("replicate", "shard", "tensor"),
+        device=device,
+        counted_elsewhere=counted_elsewhere,
     )

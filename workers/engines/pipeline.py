@@ -35,7 +35,7 @@ from search_spaces.specification.sections import TrainSpec
 from workers.data.collate import MicroBatch, pad_to_common_shape
 from workers.data.user_batches import inputs_of
 from workers.engines.gradient_average import GradientAverage
-from workers.engines.optimizer_step import make_update
+from workers.engines.optimizer_step import make_norm, make_update
 from workers.engines.stage_module import StageModule, TiedWeights
 from workers.engines.stopwatch import Stopwatch
 from workers.engines.torch_base import AbstractTorchTraining
@@ -232,7 +232,7 @@ class PipelineTraining(AbstractTorchTraining):
             if self.tied is not None:
                 self.tied.add_up()
         with watch.during("optimizer"):
-            self.update.step()
+            self.apply_update()
         return self._sum(parts) / self.data
 
     def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor:
@@ -288,7 +288,7 @@ def build_pipeline(
         tied = _tied_weights(stages, stack, pipeline, mesh, device)
     is_first = mesh.place.stage == 0
     module = nn.ModuleList(passes.values()).train()
-    counted_elsewhere = tied.weights if tied is not None and not is_first else ()
+    norm = make_norm(mesh, device, tied.weights if tied is not None and not is_first else ())
     return PipelineTraining(
         module=module,
         runner=PipelineRunner(
@@ -301,15 +301,8 @@ def build_pipeline(
         ),
         average=_average(module, pipeline, mesh),
         tied=tied,
-        update=make_update(
-            module,
-            settings.optimizer,
-            train,
-            settings.compute,
-            mesh,
-            device,
-            counted_elsewhere=counted_elsewhere,
-        ),
+        update=make_update(module, settings.optimizer, train, settings.compute, norm),
+        norm=norm,
         settings=settings,
         device=device,
         data=mesh.size("replicate", "shard"),

@@ -34,7 +34,7 @@ class TorchTraining(AbstractTorchTraining):
                     self.update.scale(part * self.data).backward()
             parts.append(part.detach())
         with watch.during("optimizer"):
-            self.update.step()
+            self.apply_update()
         return torch.stack(parts).sum() * self.counts
 
     def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from search_spaces.settings.render import TorchSettings
 from workers.engines.base import AbstractTraining, StateBytes
 from workers.engines.checkpoint import write_shard
 from workers.plain_torch.blocks import reset_compiler
-from workers.plain_torch.update import Update
+from workers.plain_torch.update import GradientNorm, Update, trained_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +24,23 @@ class AbstractTorchTraining(AbstractTraining):
 
     module: nn.Module  # with a pipeline: all stages of this rank
     update: Update
+    norm: GradientNorm
     settings: TorchSettings
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
     counts: bool  # this rank's loss counts: true for one of the ranks that split a block
     writes: bool = True  # this rank writes checkpoints: true for one of the replicas
+    gradient_norms: list[float] = field(default_factory=list)
+
+    def apply_update(self) -> None:
+        """Updates the weights by complete gradients, and notes the norm of the first ones."""
+        if not self.gradient_norms:
+            scaler = self.update.scaler
+            norm = self.norm.of(trained_weights(self.update.optimizer)).item()
+            # a step whose gradient overflows fp16 is skipped, which is usual at first
+            if scaler is None or math.isfinite(norm):
+                self.gradient_norms.append(norm if scaler is None else norm / scaler.get_scale())
+        self.update.step()
 
     def save(self, folder: Path) -> None:
         if self.writes:

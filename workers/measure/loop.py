@@ -22,6 +22,7 @@ from workers.engines.base import AbstractTraining
 from workers.engines.stopwatch import PHASES, Stopwatch
 from workers.measure.interval import is_precise, mean_estimate, stall_seconds
 from workers.measure.steady import warmup_length
+from workers.memory.nvml import joules_used
 from workers.parallel.compile import compile_seconds
 from workers.process_groups import sum_over_ranks
 
@@ -50,6 +51,7 @@ class Window:
     compile_seconds: float  # sum over its steps and all ranks
     allocator_retries: int = 0
     excess: float = 0.0  # tokens per step beyond those of a mean step
+    joules: float = math.nan  # of all ranks in its steps; NaN if a device does not count them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,13 @@ class Series:
         """Mean tokens of a step, all ranks."""
         steps = [window.steps for window in self.steady]
         return statistics.fmean((window.tokens for window in self.steady), steps)
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Energy of the steps that count over their tokens; None if unknown."""
+        joules = sum(window.joules for window in self.steady)
+        tokens = sum(window.tokens * window.steps for window in self.steady)
+        return joules / tokens if joules > 0 and tokens else None
 
 
 def measure_steps(
@@ -175,6 +184,7 @@ def _timed(
 ) -> tuple[Window, list[float]]:
     """Times `steps` steps from step `first`; also returns this rank's parts of the losses."""
     parts, tokens, excess = [], 0, 0.0
+    joules = joules_used(training.device)  # ahead of the barrier: ranks then start together
     synchronize_ranks(group, watch)
     watch.read()
     compiled, retried = compile_seconds(), allocator_retries()
@@ -188,8 +198,9 @@ def _timed(
     synchronize_ranks(group, watch)
     seconds = (watch.clock() - started) / steps
     spent = watch.read()
-    own = [compile_seconds() - compiled, float(allocator_retries() - retried)]
-    compiling, retries = sum_over_ranks(own, group, training.device)
+    joules = joules_used(training.device) - joules
+    own = [compile_seconds() - compiled, float(allocator_retries() - retried), joules]
+    compiling, retries, joules = sum_over_ranks(own, group, training.device)
     window = Window(
         steps=steps,
         seconds=seconds,
@@ -198,6 +209,7 @@ def _timed(
         compile_seconds=compiling,
         allocator_retries=round(retries),
         excess=excess / steps,
+        joules=joules,
     )
     return window, [part.item() for part in parts]
 

@@ -8,6 +8,7 @@ use it too.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +54,24 @@ def nvml_device(device: torch.device) -> Iterator[NvmlDevice | None]:
         return
     with nvml() as library:
         yield None if library is None else _find(library, device)
+
+
+def joules_used(device: torch.device) -> float:
+    """Returns the joules that a GPU used since its driver was loaded; NaN if nothing counts them.
+
+    Source:
+        NVML API reference, nvmlDeviceGetTotalEnergyConsumption: since Volta, in millijoules.
+    """
+    with nvml_device(device) as gpu, contextlib.suppress(pynvml.NVMLError):
+        if gpu is not None:
+            return float(gpu.library.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)) / 1000
+    return math.nan
+
+
+def missing_for_energy(device: torch.device) -> str | None:
+    """Returns the reason why a device's energy cannot be measured, None if it can."""
+    lack = "it needs the energy counter of an NVIDIA GPU since Volta, whole (MIG has none)"
+    return lack if math.isnan(joules_used(device)) else None
 
 
 def memory_in_use(library: Any, handle: Any) -> int:

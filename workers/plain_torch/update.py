@@ -55,11 +55,10 @@ def rate_factor(step: int, *, shape: str, warmup_steps: int, total_steps: int) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clipping:
-    """Clips gradients by their global norm, as `torch.nn.utils.clip_grad_norm_` in one process.
+class GradientNorm:
+    """Computes the norm of a gradient that ranks hold in parts, as in one process.
 
     Attributes:
-        max_norm: The largest norm that stays.
         group: The ranks that train together, None for a single rank.
         holders: Those of them that hold the same gradient, if it is no DTensor.
         device: Device of the collective; gradients may lie in host memory.
@@ -67,21 +66,13 @@ class Clipping:
             because they are tied (an embedding and the head).
     """
 
-    max_norm: float
     group: dist.ProcessGroup | None
     holders: int
     device: torch.device
     counted_elsewhere: tuple[nn.Parameter, ...] = ()
 
-    def apply(self, weights: Iterable[torch.Tensor]) -> None:
-        """Scales the gradients in place, on all ranks by the same factor."""
-        weights = list(weights)
-        norm = self.norm(weights)
-        # local tensors, since torch does not take shards of several meshes in one call
-        clip_grads_with_norm_(map(local_weight, weights), self.max_norm, norm)
-
     @torch.no_grad()
-    def norm(self, weights: Iterable[torch.Tensor]) -> torch.Tensor:
+    def of(self, weights: Iterable[torch.Tensor]) -> torch.Tensor:
         """Returns the norm of the gradient over all weights of the model, the same on all ranks.
 
         All ranks call it together. Each contributes the square of its gradients, divided by the
@@ -112,6 +103,21 @@ class Clipping:
             if not placement.is_replicate()
         )
         return self.holders // pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipping:
+    """Clips gradients by their norm, at most `max_norm`, as `clip_grad_norm_` in one process."""
+
+    max_norm: float
+    norm: GradientNorm
+
+    def apply(self, weights: Iterable[torch.Tensor]) -> None:
+        """Scales the gradients in place, on all ranks by the same factor."""
+        weights = list(weights)
+        norm = self.norm.of(weights)
+        # local tensors, since torch does not take shards of several meshes in one call
+        clip_grads_with_norm_(map(local_weight, weights), self.max_norm, norm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import torch
 
 from search_spaces.errors import missing_extra
 from search_spaces.specification.schema import GIB
+from workers.memory.nvml import missing_for_energy
 from workers.models.hub import missing_for_flash
 from workers.parallel.compile import missing_for_compile
 from workers.parallel.deepspeed_features import (
@@ -27,6 +28,7 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("cpu_adam", "engine deepspeed with offload_optimizer", lambda _: missing_for_cpu_adam()),
     ("nvme", "offload to nvme", missing_for_nvme),
     ("compile", "compile", missing_for_compile),
+    ("energy", "objective.metric tokens_per_joule", missing_for_energy),
     ("eight_bit", "adamw_8bit, int8 and nf4", lambda _: missing_extra("bitsandbytes")),
     *(
         (name, f"attention {name}", partial(missing_for_flash, generation))

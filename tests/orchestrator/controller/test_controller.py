@@ -79,7 +79,7 @@ def sweep(tmp_path: Path) -> Make:
 
 def test_records_are_what_was_reported(sweep: Make) -> None:
     """Cancelled trials do not count towards the budget."""
-    ours = sweep(trials=10)
+    ours = sweep(trials=11)
     *others, cancelled = every_outcome()
     assert isinstance(cancelled, Cancelled)
     outcomes = (*others[:9], cancelled, *others[9:])
@@ -88,7 +88,7 @@ def test_records_are_what_was_reported(sweep: Make) -> None:
     records = ours.state.records
     assert [record.outcome for record in records] == list(outcomes)
     assert records == load_records(ours.spec, "demo")
-    assert [record.ended_at for record in records] == [BEGAN + 9 + 10 * n for n in range(11)]
+    assert [record.ended_at for record in records] == [BEGAN + 9 + 10 * n for n in range(12)]
     assert {record.fingerprint for record in records} == {CPU_FINGERPRINT}
     assert records[0].reason == IsBaseline()
     assert records[1].reason == Sampled(sampler="random")

@@ -26,6 +26,7 @@ from search_spaces.trial import (
     Crashed,
     CrashKind,
     Diverged,
+    DoesNotTrain,
     Measured,
     Outcome,
     OutOfMemory,
@@ -154,6 +155,10 @@ ODD = crash("exception", "ValueError: other")
         ),
         ([crash("worker_died", f"process {number} died") for number in range(9)], None),
         ([FULL] * 9, None),  # `blame` ends that
+        (
+            [DoesNotTrain(norm="0", costs=None)] * MAX_SAME_FAILURES,
+            SameFailure(trials=4, cause="does_not_train", error="0"),
+        ),
     ],
 )
 def test_what_ends_a_sweep(outcomes: list[Outcome], reason: SameFailure | None) -> None:

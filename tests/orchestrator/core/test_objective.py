@@ -31,9 +31,11 @@ def spec_of(**objective: Any) -> SweepSpec:
     return make_spec(cluster=PRICED, objective=objective)
 
 
-def record_of(number: int, rate: float, share: float = 0.5, ranks: int = 2) -> Record:
+def record_of(
+    number: int, rate: float, share: float = 0.5, ranks: int = 2, **changes: Any
+) -> Record:
     plan = make_plan(data=ranks, replicas=1, accumulation=1)
-    return make_record(number, plan, make_measured(rate, share))
+    return make_record(number, plan, make_measured(rate, share, **changes))
 
 
 def test_each_metric_of_a_record() -> None:
@@ -58,13 +60,14 @@ def test_each_metric_of_a_record() -> None:
         ("samples_per_second", [2, 1, 0]),
         ("samples_per_price", [1, 0, 2]),  # 40/2, 36/2 and 60/4 samples/s a rank
         ("headroom", [0, 2, 1]),
+        ("tokens_per_joule", [2, 0, 1]),  # trial 1 has no energy
     ],
 )
 def test_the_metric_says_which_plan_is_best(metric: str, order: list[int]) -> None:
     records = [
-        record_of(0, 36.0, share=0.3),
+        record_of(0, 36.0, share=0.3, joules_per_token=0.5),
         record_of(1, 40.0, share=0.9),
-        record_of(2, 60.0, share=0.5, ranks=4),
+        record_of(2, 60.0, share=0.5, ranks=4, joules_per_token=0.4),
         make_record(3, make_plan(), make_oom()),
     ]
     objective = Objective.of(spec_of(metric=metric))
@@ -118,7 +121,11 @@ def test_the_front_is_what_no_other_beats(drawn: list[tuple[float, float, int]])
 
 
 @pytest.mark.parametrize(
-    ("metric", "times"), [("samples_per_second", 1.0), ("samples_per_price", 2.0), ("headroom", 0)]
+    ("metric", "times"),
+    [
+        *(("samples_per_second", 1.0), ("samples_per_price", 2.0)),
+        *(("headroom", 0), ("tokens_per_joule", 0)),
+    ],
 )
 def test_what_a_trial_has_to_beat_is_what_is_wanted(metric: str, times: float) -> None:
     """Half the ranks, at the same price per sample, may take twice as long per step."""

@@ -194,6 +194,29 @@ def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool)
 
 
 @pytest.mark.parametrize(
+    ("changes", "precision", "off", "holds"),
+    [
+        ({}, "fp32", 5e-4, True),
+        ({}, "fp32", 2e-3, False),
+        ({}, "bf16", 1e-2, True),
+        ({}, "bf16", 3e-2, False),
+        ({"validation": validation_run(draws=True)}, "fp32", 0.5, True),
+    ],
+)
+def test_gradients_that_are_apart(
+    changes: dict[str, Any], precision: str, off: float, holds: bool
+) -> None:
+    first = make_measured(20.0, gradient_norm=2.0)
+    train = {"global_batch": 16, "sequence_length": 128, "precision": precision}
+    state = searched([first, FAST], train=train)
+    outcome = make_measured(40.0, gradient_norm=2 + 2 * off, **changes)
+    state = after_validation(state, 1, outcome)
+
+    off_words = f"the norm of its first gradient is {100 * off:.2g} % off that of trial 0"
+    assert words_of(state) == ({} if holds else {1: off_words})
+
+
+@pytest.mark.parametrize(
     ("tried", "validated", "unstable", "words"),
     [
         (2e-3, 2e-3, None, "the plans differ in "),  # the plan, each time

@@ -54,13 +54,13 @@ def test_the_picture_tells_all_and_fits(width: int, height: int) -> None:
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     for part in (
-        "trial 11 [11 of 24] ddp micro 4 x 2 ckpt 50 % sdpa packed",
+        "trial 11 [12 of 24] ddp micro 4 x 2 ckpt 50 % sdpa packed",
         "14 s of at most 1 min",
         "proposed by tpe",
         "2.29 x the baseline",
         "0.400 of 0.500 GiB, 80 %",
-        "10 of 24",
-        "2 min 14 s of 10 min, about 2 min 51 s left",
+        "11 of 24",
+        "2 min 14 s of 10 min, about 2 min 25 s left",
         "4 measured · 2 out of memory",
         "crashed in build",
         "note: the group was replaced after a crash",

@@ -22,6 +22,7 @@ from search_spaces.trial import (
     Cancelled,
     Crashed,
     Diverged,
+    DoesNotTrain,
     DriverDied,
     Estimate,
     NodesLost,
@@ -198,6 +199,7 @@ OUTCOMES: tuple[tuple[Outcome, str], ...] = (
     (DEAD, "crashed in forward: ActorDiedError"),
     (Refused(rule="cluster_has_room", detail="too many"), "refused (cluster_has_room): too many"),
     (Diverged(step=3, loss="nan", costs=None), "loss was nan at step 3"),
+    (DoesNotTrain(norm="0", costs=None), "does not train: the norm of its gradient was 0"),
     (Cancelled(cause=Stopped(by="SIGTERM")), "cancelled: stopped by SIGTERM"),
 )
 

@@ -49,7 +49,7 @@ def test_a_report_of_everything_fits_80_columns() -> None:
     assert lines[-1].strip() == COMMAND
     text = words(state)
     for part in (
-        "trial 2 is best (ddp micro 2 x 4 sdpa padded fp32): 41.2 ± 0.6 samples/s",
+        "trial 2 is best (ddp micro 2 x 4 eager padded fp32): 41.2 ± 0.6 samples/s",
         "2.29 x (2.24 to 2.34) the speed of the baseline (ddp micro",
         "usable memory: 0.475 GiB per rank, 95 % of the limit of 0.500 GiB",
         "= statistically equal to the best (2 plans: trials 2, 3)",

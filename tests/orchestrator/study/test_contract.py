@@ -37,7 +37,7 @@ def test_every_outcome_comes_back_as_it_was_told(spec: SweepSpec) -> None:
     measured, failed, ran_out = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
     assert states(spec) == [
         *[measured, ran_out, measured, measured, measured],
-        *[failed, failed, failed, ran_out, failed, failed],
+        *[failed, failed, failed, ran_out, failed, failed, failed],
     ]
 
 

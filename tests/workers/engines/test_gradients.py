@@ -13,7 +13,7 @@ from search_spaces.trial import TrialRequest
 from tests.workers.launch import Group
 from tests.workers.values import CALL_SECONDS, a_plan, a_request
 from workers.engines.gradient_average import GradientAverage
-from workers.plain_torch.update import Clipping
+from workers.engines.optimizer_step import make_norm
 from workers.worker import Worker
 
 MIB_OF_FLOATS = 2**18
@@ -72,10 +72,7 @@ def _norm_of_stages(worker: Worker, request: TrialRequest, left_out: bool) -> fl
     own, tied = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
     own.grad, tied.grad = torch.full((2,), 1.0 + mesh.place.stage), torch.full((1,), 4.0)
     elsewhere = (tied,) if left_out and mesh.place.stage == 1 else ()
-    clipping = Clipping(
-        max_norm=1.0, group=mesh.group, holders=1, device=worker.device, counted_elsewhere=elsewhere
-    )
-    return clipping.norm([own, tied]).item()
+    return make_norm(mesh, worker.device, elsewhere).of([own, tied]).item()
 
 
 def test_stages_add_up_and_a_tied_weight_counts_once(pair: Group) -> None:

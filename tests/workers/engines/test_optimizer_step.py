@@ -19,6 +19,7 @@ from tests.workers.test_same_training import (
     WORST_STEP,
     _accumulate,
     reference_losses,
+    reference_norm,
 )
 from tests.workers.values import STEPS, a_plan, a_request, a_spec, odd_model
 from workers.engines.torch import autocast
@@ -66,6 +67,7 @@ def test_losses_are_those_of_the_plain_loop_with_clipping_and_schedule(
 
     assert isinstance(outcome, Measured)
     assert outcome.losses == pytest.approx(clipped_losses(), rel=LOSS_TOLERANCE)
+    assert outcome.gradient_norm == pytest.approx(reference_norm(), rel=LOSS_TOLERANCE)
 
 
 def test_without_clipping_and_schedule_the_losses_are_others() -> None:

@@ -23,6 +23,7 @@ from tests.workers.memory.model_device import ModelDevice, cuda_on_model
 from tests.workers.values import CALL_SECONDS, GLOBAL_BATCH, a_plan, a_request, a_spec
 from workers.data.batches import StepBatches
 from workers.data.collate import MicroBatch
+from workers.engines.optimizer_step import make_norm
 from workers.engines.stopwatch import Stopwatch
 from workers.engines.torch import TorchTraining
 from workers.measure.loop import MIN_WINDOW_SECONDS, Series, measure_steps
@@ -50,6 +51,7 @@ def training() -> TorchTraining:
     return TorchTraining(
         module=module,
         update=Update(optimizer=torch.optim.AdamW(module.parameters())),
+        norm=make_norm(None, torch.device("cpu")),
         settings=render_torch(a_plan(data=1), a_model()),
         device=CPU,
         data=1,

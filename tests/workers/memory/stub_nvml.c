@@ -8,7 +8,7 @@ struct gpu {
     char uuid[96];
     char name[96];
     unsigned long long total, reserved, used; /* used: without what the driver reserves */
-    unsigned long long reasons;
+    unsigned long long reasons, energy; /* millijoules */
     unsigned int power, power_limit, utilisation; /* milliwatts, percent */
     unsigned int clock, application_clock; /* MHz, of the SMs */
     int status, memory_status, v2_status, sensor_status; /* 0, or the error of these queries */
@@ -95,6 +95,11 @@ int nvmlDeviceGetUtilizationRates(struct gpu *gpu, unsigned int *rates) { /* gpu
 
 int nvmlDeviceGetPowerUsage(struct gpu *gpu, unsigned int *milliwatts) {
     *milliwatts = gpu->power;
+    return failed(gpu, gpu->sensor_status);
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(struct gpu *gpu, unsigned long long *millijoules) {
+    *millijoules = gpu->energy;
     return failed(gpu, gpu->sensor_status);
 }
 

@@ -17,12 +17,20 @@ import yaml
 from orchestrator.forecast.request import device_of
 from orchestrator.host import system_facts
 from search_spaces.hardware.names import DeviceError
+from search_spaces.specification.sections import ObjectiveSpec
 from search_spaces.trial import Conditions
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.records import make_spec
+from tests.workers.measure.test_loop import training
+from workers.data.batches import StepBatches
+from workers.data.collate import MicroBatch
+from workers.engines.stopwatch import Stopwatch
+from workers.engines.torch import TorchTraining
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.environment import environment_of
-from workers.memory.nvml import nvml, nvml_device
+from workers.measure.loop import Series, measure_steps
+from workers.memory.device_runtime import CpuRuntime
+from workers.memory.nvml import missing_for_energy, nvml, nvml_device
 from workers.probe.rank import _power_watts
 
 MIB, GIB = 2**20, 2**30
@@ -36,7 +44,10 @@ class Gpu(ctypes.Structure):
     _fields_ = (
         ("uuid", ctypes.c_char * 96),
         ("name", ctypes.c_char * 96),
-        *((field, ctypes.c_ulonglong) for field in ("total", "reserved", "used", "reasons")),
+        *(
+            (field, ctypes.c_ulonglong)
+            for field in ("total", "reserved", "used", "reasons", "energy")
+        ),
         *((field, ctypes.c_uint) for field in ("power", "power_limit", "utilisation")),
         *((field, ctypes.c_uint) for field in ("clock", "application_clock")),
         *(
@@ -102,6 +113,15 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda uuid: monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid=uuid)
     )
+
+
+class OnCuda:
+    """A training on the CPU that says to be on a GPU."""
+
+    device = CUDA
+
+    def __init__(self, inner: TorchTraining) -> None:
+        self.step = inner.step
 
 
 def sampled(before: Callable[[], None] = lambda: None) -> Conditions:
@@ -187,6 +207,28 @@ def test_an_instance_of_mig_tells_its_memory_alone(
     assert conditions.throttled == ()
     assert _power_watts(CUDA) is None
     assert dict(environment_of(CUDA)).keys() & {"driver", "power limit W"} == {"driver"}
+
+
+@pytest.mark.parametrize(("millijoules", "counts"), [(3000, True), (0, True), (3000, False)])
+def test_joules_per_token_are_those_of_the_steps(
+    driver: Driver, cuda: Callable[[str], None], millijoules: int, counts: bool
+) -> None:
+    cuda("0a")
+    gpu, now = driver.gpus[0], [0.0]
+    gpu.energy, gpu.sensor_status = 7_000_000, 0 if counts else NOT_SUPPORTED
+
+    def step(number: int) -> StepBatches:
+        gpu.energy += millijoules
+        now[0] += 0.5
+        batch = MicroBatch(inputs={"x": torch.ones(2, 4)}, samples=2, tokens=8, targets=2)
+        return StepBatches(batches=(batch,), targets=2, tokens=8)
+
+    watch = Stopwatch(CpuRuntime(clock=lambda: now[0]))
+    series = measure_steps(OnCuda(training()), step, ObjectiveSpec(), None, watch)
+
+    assert isinstance(series, Series)
+    assert series.joules_per_token == (3 / 8 if counts and millijoules else None)
+    assert (missing_for_energy(CUDA) is None) == counts
 
 
 def test_a_driver_that_dies_in_between_ends_no_trial(
