@@ -11,7 +11,6 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar, final
 
 from orchestrator.core.cluster import AbstractCluster
-from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import Event, GroupStarted, SweepEnded, TrialEnded
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
@@ -167,8 +166,7 @@ class Controller:
 
     @property
     def _is_over(self) -> bool:
-        has_ended = self.state.phase is Phase.DONE
-        return has_ended and (self.is_stopped or not self.state.groups)
+        return self.state.ended and (self.is_stopped or not self.state.groups)
 
     def _outside(self, seconds: float) -> Input | None:
         """Returns an input from outside with its time, a forecast, and without secrets."""

@@ -127,10 +127,7 @@ def build_space(context: RuleContext, workers: int) -> Space:
     legal = table.take(ruling.legal)
     if not len(legal):
         raise _nothing_legal(context, domains, ruling.examples)
-    for (
-        name,
-        values,
-    ) in domains.items():  # what a trainer leaves of its values is all that is searched
+    for name, values in domains.items():  # what a trainer leaves of them is all that is searched
         if f"{PREFIX}{name}" in ruling.ruled_out:
             domains[name] = tuple(one for one in values if legal.is_value(name, one).any())
     return Space(

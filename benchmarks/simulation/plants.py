@@ -29,8 +29,8 @@ PLANTS = (
     Plant(
         "a trial that found room keeps waiting for it, and runs again",
         "orchestrator.core.schedule",
-        "_forget_pending(step)\n        return Next.STARTED",
-        "return Next.STARTED",
+        "_forget_pending(step)\n        return True",
+        "return True",
     ),
     Plant(
         "a lost node is forgotten, while the cluster still lists it",
@@ -65,9 +65,8 @@ PLANTS = (
     Plant(
         "a validation starts beside trials",
         "orchestrator.core.schedule",
-        "if step.state.sweep.running:\n        return Next.LATER",
-        "if any(trial.validation for trial in step.state.sweep.running):\n"
-        "        return Next.LATER",
+        "if step.state.sweep.running:\n        return False",
+        "if any(trial.validation for trial in step.state.sweep.running):\n        return False",
     ),
     Plant(
         "a trial waits for nodes without end",

@@ -6,10 +6,10 @@ import errno
 import signal
 from collections.abc import Mapping
 from enum import IntEnum
-from types import MappingProxyType
 
 from orchestrator.core.reasons import StopReason, ended_by_machine
 from search_spaces.errors import MachineError, StudyLost, TrackingLost, UserError
+from search_spaces.safety.files import packaged_table
 
 
 class ExitCode(IntEnum):
@@ -25,42 +25,18 @@ class ExitCode(IntEnum):
     TERMINATED = 143  # 128 + SIGTERM
 
 
-MEANINGS: Mapping[ExitCode, str] = MappingProxyType(
-    {
-        ExitCode.DONE: "done",
-        ExitCode.NOTHING_FOUND: "ran, with a negative result: no feasible plan (tune, explain), no"
-        " plan fits (plan), the folder differs from the measurement, or losses were not compared"
-        " (verify), the job was stopped (submit)",
-        ExitCode.USER_ERROR: "invalid input; one message on stderr says how to correct it",
-        ExitCode.INTERNAL_ERROR: "a bug in Plimsoll; --debug shows the traceback",
-        ExitCode.TRY_AGAIN: "the study's database or MLflow does not answer, or machines or nodes"
-        " failed; measured trials are safe, run the same command again",
-        ExitCode.NO_SUCH_COMMAND: "submit: Plimsoll is not installed on the cluster",
-        ExitCode.INTERRUPTED: "ended by Ctrl-C; the same command resumes",
-        ExitCode.TERMINATED: "ended by SIGTERM (for example `ray job stop`); the same command"
-        " resumes",
-    }
-)
-
-
-# What a machine tells a program when it cannot go on there, and what to do about it
-_MACHINE: Mapping[int, str] = MappingProxyType(
-    {
-        errno.ENOSPC: "make room there",
-        errno.EDQUOT: "make room there, or raise the quota",
-        errno.EMFILE: "let a process open more files (ulimit -n)",
-        errno.ENFILE: "let the machine open more files (sysctl fs.file-max)",
-        errno.ENOMEM: "free memory",
-        errno.EAGAIN: "let a user start more processes (ulimit -u)",
-        errno.EIO: "check the disk",
-        errno.EROFS: "make it writable",
-    }
-)
+_TEXTS = packaged_table(__package__, "exit_codes.yaml")
+MEANINGS: Mapping[ExitCode, str] = {
+    ExitCode[name]: meaning for name, meaning in _TEXTS["meanings"].items()
+}
 
 
 def machine_sentence(error: BaseException) -> str | None:
     """Returns a sentence on an error of the machine's making, or None if it is another one."""
-    if not isinstance(error, OSError) or (advice := _MACHINE.get(error.errno or 0)) is None:
+    if not isinstance(error, OSError):
+        return None
+    advice = _TEXTS["machine_errors"].get(errno.errorcode.get(error.errno or 0))
+    if advice is None:
         return None
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror}: {advice}, then run the same command again"

@@ -25,35 +25,13 @@ from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.host import kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind
 
 # Ray reads them when it is imported or started, so they must be in the environment before.
-_SETTINGS = {
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a dead worker is noticed
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
-    "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process per group, for checkpoints
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # workers starve at Ray's 15 if anything else computes
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_COLOR_PREFIX": "0",  # Ray's messages about dead workers go into log files as well
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the study and MLflow hold the same
-    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # a sweep resumes from the study
-    "TUNE_RESULT_BUFFER_LENGTH": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",  # only the old output can be silent
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the sweep with a report
-}
-WORKER_ENVIRONMENT = {
-    # One heap for all threads. glibc adds heaps when one is full, and memory that a failed trial
-    # leaves in them does not come back.
-    "MALLOC_ARENA_MAX": "1",
-    # Workers run at the priority of the user's own training. At Ray's niceness of 15, any other
-    # process that computes on the node leaves them 3 % of its cores.
-    "RAY_worker_niceness": "0",
-}
+_ENVIRONMENTS = packaged_table(__package__, "environments.yaml")
+WORKER_ENVIRONMENT: dict[str, str] = _ENVIRONMENTS["workers"]
 _OWN = "PLIMSOLL_OWN_RAY"
 RAY_LOGS_VARIABLE = "PLIMSOLL_RAY_LOGS"  # set by --debug
 _PRIVATE = 0o700  # for the user alone
@@ -69,7 +47,7 @@ _TOKEN_FILE = Path("~/.ray/auth_token")
 def configure_ray() -> None:
     """Configures Ray through the environment, before it is imported; the user's settings stay."""
     os.environ.pop(_OWN, None)
-    for name, value in _SETTINGS.items():
+    for name, value in _ENVIRONMENTS["driver"].items():
         os.environ.setdefault(name, value)
 
 

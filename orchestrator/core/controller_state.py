@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from math import inf
 from types import MappingProxyType
 from typing import Any
@@ -24,16 +23,6 @@ from search_spaces.plan import Plan
 
 _NOTICE_SECONDS = 120.0  # a lost node may be listed as up for this long; if it is after, it is back
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
-
-
-class Phase(Enum):
-    """Phase of a sweep."""
-
-    SEARCHING = "searching"  # trials are started
-    DRAINING = "draining"  # the search has ended, and trials still run
-    REMEASURING = "remeasuring"  # the leaders are measured again
-    VALIDATING = "validating"  # the best plans are validated, one after the other
-    DONE = "done"  # nothing is started any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +95,6 @@ class ControllerState:
     lost_at: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     names: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     need: Shortfall | None = None
-
-    @property
-    def phase(self) -> Phase:
-        """Phase of the sweep."""
-        if self.ended:
-            return Phase.DONE
-        if self.stop_reason is None:
-            return Phase.SEARCHING
-        running = self.sweep.running
-        if any(not trial.validation and not trial.is_repeat for trial in running):
-            return Phase.DRAINING
-        return Phase.REMEASURING if any(one.is_repeat for one in running) else Phase.VALIDATING
 
     @property
     def wait_seconds(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 
 from orchestrator.core.blame import next_check
 from orchestrator.core.budget import (
@@ -67,21 +66,13 @@ REPORT_SECONDS = 600.0
 _GROUP_START_SECONDS = 10.0  # processes of groups start one after the other, on the head node
 
 
-class Next(Enum):
-    """Result of the attempt to start a trial."""
-
-    STARTED = "started"  # or asked for: an answer is awaited
-    LATER = "later"  # nothing can start before a running trial has ended
-    ENDED = "ended"  # the sweep is over
-
-
 def schedule(step: Step) -> None:
     """Starts what can start now, but at most one new group.
 
     The next tick starts another, so that the first of a thousand groups does not wait while trials
     of the others are chosen.
     """
-    while _can_start(step) and _start_next(step) is Next.STARTED:
+    while _can_start(step) and _start_next(step):
         pass
     if step.state.ended:
         step.dismiss(tuple(step.state.idle_groups()))
@@ -98,17 +89,18 @@ def _can_start(step: Step) -> bool:
     return not any(isinstance(one, Store | Abandon | StartGroup) for one in step.instructions)
 
 
-def _start_next(step: Step) -> Next:
+def _start_next(step: Step) -> bool:
+    """Starts or asks for a trial; returns False if none can start before a running one ends."""
     state = step.state
     if state.pending is not None:
         if not _run(step, state.pending):
             return _wait(step, state.pending)
         _forget_pending(step)
-        return Next.STARTED
-    return Next.LATER if _runs_alone(state) else _decide(step)
+        return True
+    return not _runs_alone(state) and _decide(step)
 
 
-def _decide(step: Step) -> Next:
+def _decide(step: Step) -> bool:
     """Decides on the next trial, of which none waits for room yet."""
     state = step.state
     if (check := next_check(step)) is not None:
@@ -121,7 +113,7 @@ def _decide(step: Step) -> Next:
     if state.retries:
         (plan, reason), *others = state.retries
         if _is_suspected_of_drivers(reason) and state.sweep.running:
-            return Next.LATER
+            return False
         step.state = replace(step.state, retries=tuple(others))
         return _ask(step, Open(plan=plan, reason=reason))
     if action.baseline:
@@ -143,10 +135,10 @@ def _is_suspected_of_drivers(reason: Retry) -> bool:
     return isinstance(reason.cause, DriverDied) and reason.cause.times > 1
 
 
-def _ask(step: Step, asked: Propose | Open | ChooseFinalists) -> Next:
+def _ask(step: Step, asked: Propose | Open | ChooseFinalists) -> bool:
     step.state = replace(step.state, awaited=asked)
     step.instruct(asked)
-    return Next.STARTED
+    return True
 
 
 def take_proposal(step: Step, proposed: PlanProposed) -> None:
@@ -198,25 +190,25 @@ def take_finalists(step: Step, chosen: FinalistsChosen) -> None:
     _ask(step, Open(plan=plan, reason=Remeasures(trial=trial.number)))
 
 
-def _conclude(step: Step, reason: StopReason) -> Next:
+def _conclude(step: Step, reason: StopReason) -> bool:
     """Ends the search; once no trial runs, measures the leaders again, validates, and ends."""
     step.state = replace(step.state, stop_reason=reason)
     if any(not trial.is_repeat for trial in step.state.sweep.running):
-        return Next.LATER
-    if not isinstance(reason, MachineFailed) and (repeats := _remeasure(step)):
-        return repeats
+        return False
+    if not isinstance(reason, MachineFailed) and _remeasure(step):
+        return True
     if step.state.sweep.running:
-        return Next.LATER
+        return False
     trial = step.state.sweep.next_to_validate
     if trial is None or isinstance(reason, MachineFailed):
         step.end(reason)
-        return Next.ENDED
+        return False
     _validate(step, trial)
-    return Next.STARTED
+    return True
 
 
-def _remeasure(step: Step) -> Next | None:
-    """Asks which plans lead now, to measure one of them again; None if no more repeats are due."""
+def _remeasure(step: Step) -> bool:
+    """Asks which plans lead now, to measure one of them again; returns False if none is due."""
     sweep = step.state.sweep
     running = [trial.plan for trial in sweep.running]
     if (
@@ -225,7 +217,7 @@ def _remeasure(step: Step) -> Next | None:
         or sweep.best is None
         or repeats_left(sweep.records, running, sweep.spec) < 1
     ):
-        return None
+        return False
     return _ask(step, ChooseFinalists(count=FINALISTS))
 
 
@@ -357,12 +349,12 @@ def _choose_group(step: Step, decision: PlacementDecision) -> str:
     return name
 
 
-def _wait(step: Step, trial: TrialStarted) -> Next:
+def _wait(step: Step, trial: TrialStarted) -> bool:
     """Waits for room, a bounded time once no running trial can make some."""
     state = step.state
     running = {one.number for one in state.sweep.running}
     if any(group.trial in running for group in state.groups.values()):
-        return Next.LATER
+        return False
     room = NoRoom(
         ranks=trial.plan.world_size,
         ranks_per_node=trial.plan.tensor,
@@ -375,11 +367,11 @@ def _wait(step: Step, trial: TrialStarted) -> Next:
             step.note(TrialWaits(trial=trial.number, room=room))
     since = step.state.out_of_room_since
     if since is not None and step.now - since < state.wait_seconds:
-        return Next.LATER
+        return False
     _forget_pending(step)
     step.close_suspects()
     step.give_up(trial, room)
-    return Next.STARTED
+    return True
 
 
 def _forget_pending(step: Step) -> None:

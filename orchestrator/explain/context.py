@@ -10,7 +10,6 @@ import yaml
 
 from orchestrator.core.fingerprints import alike
 from orchestrator.core.objective import memory_limit_of
-from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import MOST_RECORDS, Footprints, calibrated, study_device
 from orchestrator.forecast.request import TraceVariants, planning_request
@@ -58,11 +57,6 @@ class ForecastContext:
         if refusal(plan, self.rule_context) is not None:
             return None
         return single_plan_table(self.forecasts.request, plan, self.trace, self.calibration).row(0)
-
-    def record_of(self, plan: Plan) -> Record | None:
-        """Returns the last record of a plan; None if it was not tried."""
-        records = reversed(self.state.records)
-        return next((record for record in records if record.plan == plan), None)
 
 
 def forecast_context(state: SweepState) -> ForecastContext:

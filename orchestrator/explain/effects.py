@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core.objective import quotient
+from orchestrator.core.objective import quotient, record_of
 from orchestrator.core.records import Record
 from orchestrator.explain.context import ForecastContext
 from search_spaces.plan import Plan
@@ -92,7 +92,7 @@ def _effect(
     records: Sequence[Record],
     context: ForecastContext | None,
 ) -> KnobEffect:
-    tried = next((trial for trial in reversed(records) if trial.plan == other), None)
+    tried = record_of(records, other)
     outcome = record.outcome
     if tried is not None and isinstance(outcome, Measured):
         other_outcome = tried.outcome

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.core.objective import ranked, speedup
+from orchestrator.core.objective import ranked, record_of, speedup
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
@@ -113,7 +113,7 @@ def _oom_fix(
     other, speed = expected.plan, expected.forecast.samples_per_second
     change = Change(knob=knob, value=getattr(plan, knob), other_value=getattr(other, knob))
     line = limit * (1 - context.state.spec.objective.headroom)
-    tried, measured = context.record_of(other), None
+    tried, measured = record_of(context.state.records, other), None
     raised_peak = expected.forecast.peak_bytes.times(factor)
     peak, fits = raised_peak.value, _fits(raised_peak, limit)
     if tried is not None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.core.objective import quotient
+from orchestrator.core.objective import quotient, record_of
 from orchestrator.core.records import Record
 from orchestrator.explain.context import ForecastContext, complete_plan
 from orchestrator.explain.effects import Change, changes
@@ -82,7 +82,7 @@ def explain_untried(knobs: Mapping[str, Any], context: ForecastContext) -> Untri
     template = state.space.baseline if state.best is None else state.best.plan
     domains = {knob.name: searched[knob.name] for knob in KNOBS}
     completed = complete_plan(knobs, template, domains, state.spec.train.global_batch)
-    tried = context.record_of(template)
+    tried = record_of(state.records, template)
     known: dict[str, Any] = {
         "study": state.study,
         "like": None if tried is None else tried.number,
@@ -116,7 +116,7 @@ def _cause(
 ) -> dict[str, Any]:
     """Returns the verdict and what it follows from, as fields of the explanation."""
     ratio = _speed_ratio(expected, context.state.best)
-    if (tried := context.record_of(plan)) is not None:
+    if (tried := record_of(context.state.records, plan)) is not None:
         return {"verdict": "tried", "trial": tried.number, "ratio": ratio}
     outside = tuple(_values_outside(plan, domains, named))
     if (refused := refusal(plan, context.rule_context)) is not None:

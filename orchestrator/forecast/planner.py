@@ -41,15 +41,15 @@ class ScaleResult:
     """
 
     ranks: int
-    plans: int
-    fitting: int
-    cannot_fit: int
-    unhosted: int
-    ruled_out: tuple[tuple[str, int], ...]
-    best: tuple[ForecastRow, ...]
-    nearest: ForecastRow | None
-    refusals: tuple[str, ...]
-    price_per_billion_tokens: float | None
+    plans: int = 0
+    fitting: int = 0
+    cannot_fit: int = 0
+    unhosted: int = 0
+    ruled_out: tuple[tuple[str, int], ...] = ()
+    best: tuple[ForecastRow, ...] = ()
+    nearest: ForecastRow | None = None
+    refusals: tuple[str, ...] = ()
+    price_per_billion_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,8 @@ class Planner:
             try:
                 self._result_of(self._forecast(ranks))
             except SpecError as error:
-                self._results[ranks] = _refused(ranks, error)
+                refusals = tuple(fault.advice for fault in error.faults)
+                self._results[ranks] = ScaleResult(ranks=ranks, refusals=refusals)
         return self._results[ranks]
 
     def _result_of(self, table: ForecastTable) -> ScaleResult:
@@ -224,7 +225,6 @@ class Planner:
             ruled_out=table.ruled_out,
             best=best,
             nearest=None if best else _nearest(table),
-            refusals=(),
             price_per_billion_tokens=self._token_price(best[0]) if best else None,
         )
         self._results[table.ranks] = result
@@ -235,18 +235,3 @@ class Planner:
             return None
         tokens_per_hour = best.forecast.samples_per_second.value * self._mean_tokens * 3600
         return self._request.price_per_hour * best.world_size / tokens_per_hour * 1e9
-
-
-def _refused(ranks: int, error: SpecError) -> ScaleResult:
-    return ScaleResult(
-        ranks=ranks,
-        plans=0,
-        fitting=0,
-        cannot_fit=0,
-        unhosted=0,
-        ruled_out=(),
-        best=(),
-        nearest=None,
-        refusals=tuple(fault.advice for fault in error.faults),
-        price_per_billion_tokens=None,
-    )

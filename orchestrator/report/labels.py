@@ -23,12 +23,8 @@ from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import Metric
 from search_spaces.trial import Activity, ActivityKind, Measured, Outcome, OutOfMemory, PlanForecast
 
-METRIC_WORDS: Mapping[Metric, str] = {
-    "samples_per_second": "samples/s",
-    "samples_per_price": "samples per unit of price",
-    "tokens_per_joule": "tokens per joule",
-    "headroom": "share of memory left free",
-}
+_TEXTS = packaged_table(__package__, "words.yaml")
+METRIC_WORDS: Mapping[Metric, str] = _TEXTS["metrics"]
 _KINDS = "measured out_of_memory timed_out crashed refused diverged does_not_train cancelled"
 KIND_WORDS: Mapping[str, str] = {kind: kind.replace("_", " ") for kind in _KINDS.split()}
 _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
@@ -39,13 +35,10 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
 }
 
 
-_ACTIVITIES: Mapping[str, str] = packaged_table(__package__, "words.yaml")["activities"]
-
-
 def activity_words(activity: Activity) -> str:
     """Describes what a sweep does: "trial 3: measuring, step 7 of at most 50, 31.2 ± 0.9 ..."."""
     kind, count, most = activity.kind, activity.count, activity.most
-    words = _ACTIVITIES.get(kind.value, kind.value.replace("_", " "))
+    words: str = _TEXTS["activities"].get(kind.value, kind.value.replace("_", " "))
     if activity.trial is None:
         if count is None or most is None:
             return words
@@ -275,21 +268,10 @@ def failure_words(failure: ValidationFailure) -> str:
 
 
 def _tolerance_words(tolerance: LossTolerance) -> str:
-    words = f"tolerance {100 * tolerance.share:.2g} %"
-    match tolerance.basis:
-        case "fp32":
-            return f"{words} in fp32"
-        case "repeat":
-            return (
-                f"{words} from trial {tolerance.repeat}, a repeat from perturbed weights, which"
-                f" changed losses by {100 * (tolerance.rounding or 0.0):.2g} %"
-            )
-        case "usual":
-            return f"{words} in 16 bits, where no repeat measured rounding"
-        case "lossy":
-            return f"{words} for a lossy plan"
-        case "draws":
-            return f"{words} because training draws random numbers"
+    basis: str = _TEXTS["tolerance_bases"][tolerance.basis].format(
+        repeat=tolerance.repeat, percent=f"{100 * (tolerance.rounding or 0.0):.2g} %"
+    )
+    return f"tolerance {100 * tolerance.share:.2g} % {basis}"
 
 
 def _cause_words(check: LossCheck) -> str:
@@ -308,25 +290,8 @@ def _cause_words(check: LossCheck) -> str:
 
 def dependence_words(found: LossDependence) -> str:
     """Describes what the probe of a model found, with its number."""
-    share = share_words(found.share)
-    match found.on:
-        case "data":
-            return (
-                f"{share} of the values of a batch differ when the batch maker is called again"
-                " with the same sample numbers, so no two plans train on the same data"
-            )
-        case "batch":
-            return (
-                f"this model's loss is not a mean over the parts of a batch ({share} off), so plans"
-                " with different micro-batches cannot be compared"
-            )
-        case "padding":
-            return (
-                f"padding a sample changes its outputs by up to {share}, so plans that pad"
-                " differently cannot be compared"
-            )
-        case "attention":
-            return f"attention implementations differ by up to {share} in their outputs"
+    words: str = _TEXTS["dependences"][found.on]
+    return words.format(share=share_words(found.share))
 
 
 def validation_words(validation: Record, state: SweepState) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from orchestrator.core import notes, reasons
 from orchestrator.core.fingerprints import Difference
@@ -31,22 +30,14 @@ from search_spaces.trial import (
     WorkersFailed,
 )
 
-_BEST: Mapping[Metric, str] = MappingProxyType(
-    {
-        "samples_per_second": "fastest",
-        "samples_per_price": "cheapest",
-        "tokens_per_joule": "fastest for its GPUs",
-        "headroom": "smallest",
-    }
-)
-_LIMITS = MappingProxyType({"trials": "trials", "minutes": "minutes", "gpu_hours": "GPU-hours"})
+_TEXTS = packaged_table(__package__, "words.yaml")
+_BEST: Mapping[Metric, str] = _TEXTS["best_plans"]
+_LIMITS: Mapping[str, str] = _TEXTS["limits"]
+_MACHINE_FAILURES: Mapping[CrashKind, str] = _TEXTS["machine_failures"]
 _COMPARATIVES = (
     ("faster than", "slower than"),
     ("more samples per price than", "fewer samples per price than"),
 )
-_MACHINE_FAILURES: Mapping[CrashKind, str] = packaged_table(__package__, "words.yaml")[
-    "machine_failures"
-]
 _NAMED_KNOBS = 2  # of those that a proposal changes
 
 

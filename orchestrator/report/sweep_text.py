@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from orchestrator.core.objective import (
@@ -36,6 +36,7 @@ from orchestrator.report.sweep_tables import (
     closest_record,
     memory_excess,
 )
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.sections import SPEED_METRICS, Metric
 from search_spaces.trial import Measured
 
@@ -170,12 +171,7 @@ def regret_sentence(state: SweepState) -> str:
 
 # Beyond it a bound says how little the search knows and nothing about the plans
 _LARGEST_BOUND = 3.0
-
-_BETTER: dict[Metric, str] = {
-    "samples_per_second": "is faster",
-    "samples_per_price": "gives more samples per unit of price",
-    "headroom": "has a lower peak",
-}
+_BETTER: Mapping[Metric, str] = packaged_table(__package__, "words.yaml")["better_plans"]
 
 
 def measurable_difference(record: Record, metric: Metric) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin
 
@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from search_spaces.errors import Fault
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import section_of
 
@@ -20,28 +21,6 @@ Fields = Mapping[str, FieldInfo]
 
 MAX_SHOWN = 60  # characters of a value in a message
 
-_ADVICE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "greater_than_equal": lambda context: f"must be {_number(context['ge'])} or more",
-    "greater_than": lambda context: f"must be above {_number(context['gt'])}",
-    "less_than_equal": lambda context: f"must be {_number(context['le'])} or less",
-    "less_than": lambda context: f"must be below {_number(context['lt'])}",
-    "too_short": lambda _: "give at least one value, or remove the key",
-    "string_too_short": lambda _: "must not be empty",
-    "string_too_long": lambda context: f"must have at most {context['max_length']} characters",
-    "int_type": lambda _: "must be a whole number",
-    "int_parsing": lambda _: "must be a whole number",
-    "int_parsing_size": lambda _: "must be a smaller number",
-    "int_from_float": lambda _: "must be a whole number",
-    "float_type": lambda _: "must be a number",
-    "float_parsing": lambda _: "must be a number",
-    "finite_number": lambda _: "must be a finite number",
-    "string_type": lambda _: "must be text (in quotes where YAML would read something else)",
-    "bool_type": lambda _: "must be true or false",
-    "bool_parsing": lambda _: "must be true or false",
-    "dict_type": lambda _: "must be a section of keys and values",
-    "literal_error": lambda context: f"must be {context['expected'].replace(chr(39), '')}",
-    "value_error": lambda context: str(context["error"]),
-}
 _WHOLE_SECTION = ("value_error", "missing")  # the value is the section: too long to show
 
 
@@ -120,13 +99,14 @@ def _advice(detail: ErrorDetails, location: tuple[int | str, ...]) -> str:
     description = _description(location)
     if kind == "string_pattern_mismatch":
         return f"may hold only {description}"
-    advice_for = _ADVICE.get(kind)
     if kind == "tuple_type":
         value = detail["input"]
         item = format_value(value).strip('"') if isinstance(value, str | int | float) else "a, b"
         advice = f"must be a list, such as [{item}]"
     else:
-        advice = advice_for(context) if advice_for else detail["msg"]
+        words = packaged_table(__package__, "advice.yaml").get(kind)
+        known = {name: _readable(value) for name, value in context.items()}
+        advice = detail["msg"] if words is None else words.format(**known)
     is_item = len(location) != _innermost(location)[0] + 1  # the description is the whole list's
     if kind in ("literal_error", "value_error") or is_item or not description:
         return advice
@@ -159,8 +139,11 @@ def _unknown_key(location: tuple[int | str, ...]) -> str:
     return "no such key; " + ("; ".join(hints) or f"the keys here are {', '.join(siblings)}")
 
 
-def _number(bound: float) -> str:
-    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+def _readable(value: object) -> str:
+    """Formats a bound, the values to choose from, or an error."""
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return str(value) if isinstance(value, Exception) else str(value).replace("'", "")
 
 
 def _paths(fields: Fields, prefix: str) -> Iterator[tuple[str, str]]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import statistics
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import psutil
 import torch
 
 from search_spaces.trial import Conditions
-from workers.memory.nvml import memory_in_use, nvml_device
+from workers.memory.nvml import NvmlDevice, memory_in_use, nvml_device
 
 SAMPLE_SECONDS = 0.25
 
@@ -28,17 +28,6 @@ _THROTTLES = {
 }
 
 
-@dataclass
-class _Samples:
-    cpu: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
-    utilisation: list[float] = field(default_factory=list)
-    watts: list[float] = field(default_factory=list)
-    clock_mhz: list[float] = field(default_factory=list)
-    device_bytes: list[int] = field(default_factory=list)
-    throttled: set[str] = field(default_factory=set)
-
-
 class ConditionsSampler:
     """Samples in its own thread, from `begin` to the end of the context.
 
@@ -47,7 +36,7 @@ class ConditionsSampler:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._samples = _Samples()
+        self._samples = defaultdict[str, list[Any]](list)
         self._begun = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(device,), daemon=True)
@@ -73,13 +62,13 @@ class ConditionsSampler:
         """Returns means over the samples so far, and the peak of device memory."""
         samples = self._samples
         return Conditions(
-            host_cpu_percent=_mean(samples.cpu),
-            host_memory_percent=_mean(samples.memory),
-            device_utilisation_percent=_mean(samples.utilisation),
-            device_power_watts=_mean(samples.watts),
-            device_memory_bytes=max(samples.device_bytes, default=None),
-            throttled=tuple(sorted(samples.throttled)),
-            device_clock_mhz=_mean(samples.clock_mhz),
+            host_cpu_percent=_mean(samples["host_cpu"]),
+            host_memory_percent=_mean(samples["host_memory"]),
+            device_utilisation_percent=_mean(samples["utilisation"]),
+            device_power_watts=_mean(samples["watts"]),
+            device_memory_bytes=max(samples["memory_bytes"], default=None),
+            throttled=tuple(sorted(set().union(*samples["throttled"]))),
+            device_clock_mhz=_mean(samples["clock_mhz"]),
         )
 
     def _run(self, device: torch.device) -> None:
@@ -87,26 +76,31 @@ class ConditionsSampler:
             self._begun.wait()
             psutil.cpu_percent()  # the first call has nothing to compare with and returns 0
             while not self._stopped.wait(SAMPLE_SECONDS):
-                self._samples.cpu.append(psutil.cpu_percent())
-                self._samples.memory.append(psutil.virtual_memory().percent)
+                self._samples["host_cpu"].append(psutil.cpu_percent())
+                self._samples["host_memory"].append(psutil.virtual_memory().percent)
                 if gpu is not None:
-                    _sample_gpu(gpu.library, gpu.handle, self._samples)
+                    self._sample(gpu)
+
+    def _sample(self, gpu: NvmlDevice) -> None:
+        for name, query in _queries(gpu).items():
+            with contextlib.suppress(gpu.library.NVMLError):
+                self._samples[name].append(query())
 
 
-def _sample_gpu(nvml: Any, handle: Any, samples: _Samples) -> None:
-    with contextlib.suppress(nvml.NVMLError):
-        samples.utilisation.append(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    with contextlib.suppress(nvml.NVMLError):
-        samples.watts.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
-    with contextlib.suppress(nvml.NVMLError):
-        samples.clock_mhz.append(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-    with contextlib.suppress(nvml.NVMLError):
-        samples.device_bytes.append(memory_in_use(nvml, handle))
-    with contextlib.suppress(nvml.NVMLError):
+def _queries(gpu: NvmlDevice) -> dict[str, Callable[[], Any]]:
+    nvml, handle = gpu
+
+    def throttled() -> set[str]:
         reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-        samples.throttled |= {
-            name for name, mask in _THROTTLES.items() if reasons & getattr(nvml, mask)
-        }
+        return {name for name, mask in _THROTTLES.items() if reasons & getattr(nvml, mask)}
+
+    return {
+        "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        "watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        "clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_bytes": lambda: memory_in_use(nvml, handle),
+        "throttled": throttled,
+    }
 
 
 def _mean(values: list[float]) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
@@ -20,29 +20,14 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from search_spaces.safety.files import packaged_table
 from workers.models.stage_placeholders import Shape, TensorSlice
 
 _TRUNCATED = "_no_grad_trunc_normal_"  # `trunc_normal_` looks it up at each call
-# In-place operations that set each element regardless of its value, and those that change it.
-_OVERWRITING = frozenset(
-    {
-        *("bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_"),
-        *("log_normal_", "normal_", "random_", "trunc_normal_", "uniform_", "zero_"),
-    }
-)
-_CHANGING = frozenset(
-    {
-        *("abs_", "add_", "clamp_", "clamp_max_", "clamp_min_", "div_", "erfinv_", "exp_"),
-        *("expm1_", "log_", "log1p_", "mul_", "neg_", "pow_", "reciprocal_", "sqrt_", "sub_"),
-    }
-)
-_NEW_VALUES: dict[str, float | None] = {  # value of a new tensor; None: undefined
-    **dict.fromkeys(
-        ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"), None
-    ),
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), 0),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), 1),
-}
+_OPERATORS = packaged_table(__package__, "initialization.yaml")
+_OVERWRITING = frozenset(_OPERATORS["overwriting"])
+_CHANGING = frozenset(_OPERATORS["changing"])
+_NEW_VALUES: Mapping[str, float | None] = _OPERATORS["new_values"]
 _CHUNK_ELEMENTS = 2**20  # that one seed draws
 
 Operation = Callable[..., Any]

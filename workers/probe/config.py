@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import TypeAdapter
 
 from search_spaces.hardware.device import (
     BlockLaunches,
@@ -14,20 +15,11 @@ from search_spaces.hardware.device import (
     MatmulPoint,
     MatmulPrecision,
 )
+from search_spaces.safety.files import packaged_table
 
 KIB, MIB = 2**10, 2**20
 Shape = tuple[int, int, int]
 """Rows, columns and inner dimension of a matmul."""
-
-_TALL: tuple[Shape, ...] = ((2048, 512, 512), (4096, 256, 1024), (512, 4096, 512))
-_TALL_CUDA: tuple[Shape, ...] = (
-    (16384, 1024, 1024),
-    (8192, 4096, 1024),
-    (8192, 1024, 4096),
-    (4096, 14336, 4096),
-    (2048, 32000, 4096),
-    (256, 4096, 4096),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,32 +53,10 @@ def default_config() -> ProbeConfig:
     """Returns the configuration for this machine: all CUDA devices, or two ranks of one core."""
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     cores = os.cpu_count() or 1
-    if not devices:
-        return ProbeConfig(
-            device_type="cpu",
-            ranks=2,
-            threads=1,  # default of `cluster.cpus_per_worker`
-            shapes=(*((side, side, side) for side in (64, 128, 256, 512, 1024, 1536)), *_TALL),
-            precisions=("fp32", "bf16", "fp16"),
-            copy_bytes=128 * MIB,
-            collective_bytes=(64 * KIB, MIB, 8 * MIB, 64 * MIB),
-            file_bytes=256 * MIB,
-            file_seconds=4.0,
-            adam_elements=16_000_000,
-        )
-    squares = ((side, side, side) for side in (256, 512, 1024, 2048, 4096, 8192))
-    return ProbeConfig(
-        device_type="cuda",
-        ranks=devices,
-        threads=max(cores // devices, 1),
-        shapes=(*squares, *_TALL_CUDA),
-        precisions=("fp32", "tf32", "bf16", "fp16"),
-        copy_bytes=1024 * MIB,
-        collective_bytes=(64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB),
-        file_bytes=1024 * MIB,
-        file_seconds=5.0,
-        adam_elements=32_000_000,
-    )
+    ranks, threads = (devices, max(cores // devices, 1)) if devices else (2, 1)
+    table = packaged_table(__package__, "sizes.yaml")["cuda" if devices else "cpu"]
+    content = table | {"ranks": ranks, "threads": threads}
+    return TypeAdapter(ProbeConfig).validate_python(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

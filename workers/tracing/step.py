@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.footprint import QUANTIZED_BITS, Compute
+from search_spaces.safety.files import packaged_table
 from workers.models.built import BuiltModel
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
 from workers.models.frozen_base import quantized_weights
@@ -22,29 +23,10 @@ from workers.plain_torch.loss import loss_of
 from workers.plain_torch.selective import saved_operators
 from workers.tracing.recorder import EMBEDDING, HEAD, Log, Recorder
 
-# Source: AT_FORALL_FP32 in torch's ATen/autocast_mode.h, under their Python names.
-IN_FP32 = frozenset(
-    {
-        *("acos", "arccos", "asin", "arcsin", "cosh", "erfinv", "exp", "expm1", "log", "log10"),
-        *("log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "__pow__", "__rpow__"),
-        *("softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "norm"),
-        *("nuclear_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss"),
-        *("nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "mse_loss"),
-        *("smooth_l1_loss", "huber_loss", "margin_ranking_loss", "multilabel_margin_loss"),
-        *("soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "dist", "pdist"),
-        *("binary_cross_entropy_with_logits", "cdist", "renorm", "logsumexp", "interpolate"),
-        "square",  # a pow
-    }
-)
-# AT_FORALL_FP32_SET_OPT_DTYPE: they return fp32 unless a call sets another type
-TO_FP32 = frozenset(
-    {
-        *("prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"),
-        *("vector_norm", "matrix_norm", "linalg_vector_norm", "linalg_matrix_norm"),
-    }
-)
-# AT_FORALL_LOWER_PRECISION_FP, without what autocast on CPUs casts as well
-TO_HALF = frozenset({"einsum", "addmv", "addr", "mv", "chain_matmul", "multi_dot", "prelu"})
+_AUTOCAST = packaged_table(__package__, "autocast.yaml")
+IN_FP32 = frozenset(_AUTOCAST["in_fp32"])
+TO_FP32 = frozenset(_AUTOCAST["to_fp32"])
+TO_HALF = frozenset(_AUTOCAST["to_half"])
 # autocast_mode.cpp: autocast on CPUs alone copies what these read to its widest type
 _COPIED_ON_CPU = frozenset({"cat", "concat", "concatenate", "stack", "index_copy"})
 _HALF_TYPES = (torch.bfloat16, torch.float16)

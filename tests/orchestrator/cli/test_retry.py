@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.controller_state import Phase
 from orchestrator.study.locks import exclusive_driver
 from orchestrator.study.reader import load_records
 from orchestrator.workspace import save_spec
@@ -46,7 +45,8 @@ def test_plans_of_crashed_trials_may_run_again(
     assert "The plans of trials 1, 3 of demo count as untried" in " ".join(said.split())
     assert numbers(spec) == [0, 2]
     again = Sweep(spec)
-    assert again.phase is Phase.SEARCHING  # the budget of four trials is not used up any more
+    # the budget of four trials is not used up any more
+    assert again.controller.state.stop_reason is None
     assert len(again.run(iter([make_measured()] * 2))) == 2
     untried = set(again.state.space.candidates) - {record.plan for record in again.state.records}
     assert taken <= untried | {record.plan for record in again.state.records[2:]}

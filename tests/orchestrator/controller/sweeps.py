@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from orchestrator.controller import Controller
 from orchestrator.core.cluster import AbstractCluster
-from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import Event, Noted, TrialEnded
 from orchestrator.core.inputs import Input, StopRequested, TrialFinished
 from orchestrator.core.instructions import Dismiss, Release, Run
@@ -126,10 +125,6 @@ class Sweep:
             self.journal,
             self.secrets,
         )
-
-    @property
-    def phase(self) -> Phase:
-        return self.controller.state.phase
 
     @property
     def state(self) -> SweepState:

@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 from sqlalchemy import text
 
-from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import (
     GroupStarted,
     SweepEnded,
@@ -197,7 +196,7 @@ def test_a_storage_that_comes_back_gets_results_but_no_trial_and_no_end(
         ours.report(run, make_measured(rates[number]))
 
     assert str(ours.controller.error) == "gone"
-    assert ours.phase is Phase.DONE
+    assert ours.controller.state.ended
     assert ours.next() is None
     assert ours.outcomes == [make_measured(rates[1 - failing])]
     assert [record.outcome for record in ours.state.records] == ours.outcomes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import Any
 
 from orchestrator.core.controller_state import ControllerState
@@ -53,6 +54,27 @@ ANY_REASON = Sampled(sampler="random")
 STOPPED = Stopped(by="Ctrl-C")
 FOUND = {"device": "cpu", "folder": "/here", "request": CapacityRequest(groups=2, ranks=2)}
 OWN = {field.name for field in fields(DriverStarted)}
+
+
+class Phase(Enum):
+    """Phase of a sweep."""
+
+    SEARCHING = "searching"  # trials are started
+    DRAINING = "draining"  # the search has ended, and trials still run
+    REMEASURING = "remeasuring"  # the leaders are measured again
+    VALIDATING = "validating"  # the best plans are validated, one after the other
+    DONE = "done"  # nothing is started any more
+
+
+def phase_of(state: ControllerState) -> Phase:
+    if state.ended:
+        return Phase.DONE
+    if state.stop_reason is None:
+        return Phase.SEARCHING
+    running = state.sweep.running
+    if any(not trial.validation and not trial.is_repeat for trial in running):
+        return Phase.DRAINING
+    return Phase.REMEASURING if any(one.is_repeat for one in running) else Phase.VALIDATING
 
 
 def driver(**changes: Any) -> DriverStarted:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from orchestrator.core.blame import MAX_MACHINE_FAILURES
-from orchestrator.core.controller_state import Phase
 from orchestrator.core.handle import start
 from orchestrator.core.inputs import InterruptedTrial
 from orchestrator.core.instructions import Abandon, Dismiss, End, Open, Run, Store
@@ -97,7 +96,7 @@ def test_a_machine_on_which_nothing_starts_ends_the_sweep_and_blames_no_plan(
     (end,) = (one for one in instructions if isinstance(one, End))
     assert end.reason == MachineFailed(cause=cause, error=f"so: {cause}")
     assert ended_by_machine(end.reason)
-    assert driven.state.phase is Phase.DONE
+    assert driven.state.ended
     assert outcomes(driven) == []
     assert driven.state.sweep.untried_count == PLANS
     assert not any(isinstance(one, Store) for one in instructions)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import (
     GroupStarted,
     Noted,
@@ -68,10 +67,12 @@ from tests.orchestrator.core.driven import (
     SPACE,
     STOPPED,
     Driven,
+    Phase,
     budget_of,
     driver,
     kinds,
     nodes,
+    phase_of,
     searching,
 )
 from tests.orchestrator.records import BEGAN, make_records, make_space, make_spec
@@ -134,7 +135,7 @@ def test_a_sweep_from_its_start_to_its_end() -> None:
     assert kinds(log) == [SweepStarted]
     for given, expected, phase in steps:
         state, instructions = handle(state, given)
-        assert (kinds(instructions), state.phase) == (expected, phase), given
+        assert (kinds(instructions), phase_of(state)) == (expected, phase), given
         log += instructions
 
     assert state.groups == {}
@@ -316,7 +317,7 @@ def test_a_stop_closes_what_runs_and_what_waits() -> None:
         assert abandon.ended is not None
         assert abandon.ended.record.outcome == Cancelled(cause=STOPPED)
     assert instructions[3] == End(reason=STOPPED, at=driven.now)
-    assert driven.state.phase is Phase.DONE
+    assert driven.state.ended
     assert driven.state.sweep.running == ()
     assert driven.state.sweep.untried_count == PLANS  # the next driver may run them
     assert driven.stop() == ()
@@ -340,7 +341,7 @@ def test_an_answer_that_comes_after_the_end_changes_nothing(
 
     assert driven.state == after
     assert after.awaited is None
-    assert after.phase is Phase.DONE
+    assert after.ended
 
 
 def test_an_unavailable_study_ends_the_sweep_and_takes_what_still_ends() -> None:
@@ -349,7 +350,7 @@ def test_an_unavailable_study_ends_the_sweep_and_takes_what_still_ends() -> None
     instructions = driven.give(StudyUnavailable(at=driven.now))
 
     assert instructions == (Dismiss(group="group-1"),)  # and no End: it could not be stored
-    assert driven.state.phase is Phase.DONE
+    assert driven.state.ended
     assert driven.give(StudyUnavailable(at=driven.now)) == ()
     instructions = driven.report("group-2", 1)
     assert kinds(instructions) == [Store, Dismiss]
@@ -371,18 +372,18 @@ def test_a_declined_proposal_ends_the_search() -> None:
 
     assert driven.propose(second, saving=1e-9, seconds=100.0) == ()
     assert isinstance(driven.state.stop_reason, NotWorthIt)
-    assert driven.state.phase is Phase.DRAINING
+    assert phase_of(driven.state) is Phase.DRAINING
 
 
 def test_a_trial_that_is_interrupted_reopens_the_search() -> None:
     """The budget counted on it."""
     driven = searching()
     driven.report("group-1", 0)
-    assert driven.state.phase is Phase.DRAINING
+    assert phase_of(driven.state) is Phase.DRAINING
     instructions = driven.end("group-2")
 
     assert kinds(instructions) == [Abandon, Open]
-    assert driven.state.phase is Phase.SEARCHING
+    assert phase_of(driven.state) is Phase.SEARCHING
 
 
 def test_a_report_of_a_trial_is_not_taken_for_that_of_its_validation() -> None:
@@ -425,7 +426,7 @@ def test_the_leaders_are_measured_again_between_search_and_validation() -> None:
     assert (opened.plan, opened.reason) == (other, Remeasures(trial=1))
     untried = driven.state.sweep.untried_count
     log = driven.open()
-    assert driven.state.phase is Phase.REMEASURING
+    assert phase_of(driven.state) is Phase.REMEASURING
     assert kinds(log) == [TrialStarted, Run]  # on the workers that are there
     assert driven.state.sweep.untried_count == untried
 
@@ -439,7 +440,7 @@ def test_the_leaders_are_measured_again_between_search_and_validation() -> None:
     lead(other, BASELINE)
     driven.open()
     log = driven.report("group-1", 4, make_measured(30.0))  # of the plan that was lucky once
-    assert driven.state.phase is Phase.VALIDATING
+    assert phase_of(driven.state) is Phase.VALIDATING
     (run,) = (one for one in log if isinstance(one, Run))
     assert run.request.validation
     assert run.request.plan == BASELINE

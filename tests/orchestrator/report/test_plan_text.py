@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import get_args
+from typing import get_args, get_type_hints
 
+from orchestrator.core.losses import ToleranceBasis
+from orchestrator.core.reasons import BudgetSpent
 from orchestrator.forecast.planning_notes import (
     EstimatedDevice,
     UnsupportedPrecision,
@@ -20,9 +22,10 @@ from orchestrator.report.plan_text import (
 )
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
-from search_spaces.facts import Count
+from search_spaces.facts import Count, LossDependence
 from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import Task
+from search_spaces.specification.sections import Metric
 from search_spaces.trial import ActivityKind, Anatomy, CrashKind, Estimate
 
 
@@ -47,6 +50,11 @@ def test_tables_of_words_have_the_names_that_the_code_knows() -> None:
     assert set(words["activities"]) < {kind.value for kind in ActivityKind}
     assert set(words["anatomy"]) < {field.name for field in fields(Anatomy)}
     assert set(words["outcome_styles"]) == set(KIND_WORDS)
+    assert set(words["tolerance_bases"]) == set(get_args(ToleranceBasis))
+    assert set(words["limits"]) == set(get_args(get_type_hints(BudgetSpent)["limit"]))
+    assert set(words["dependences"]) == set(get_args(get_type_hints(LossDependence)["on"]))
+    for metrics in ("metrics", "best_plans", "better_plans"):
+        assert set(words[metrics]) == set(get_args(Metric))
 
 
 def test_notes_of_a_plan_are_sentences() -> None:

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 from orchestrator.controller import Controller
-from orchestrator.core.controller_state import Phase
 from orchestrator.core.events import Event
 from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
@@ -70,7 +69,7 @@ def _sweep(spec: SweepSpec, lock: DriverLock) -> None:
     cluster = PlayedCluster(make_nodes("a"))
     started = study.driver_started(CLUSTER, CapacityRequest(groups=1, ranks=2), 1, time.time())
     controller = Controller(started, study, cluster, (_Marks(),), journal=journal)
-    while controller.state.phase is not Phase.DONE:
+    while not controller.state.ended:
         controller.step()
         while cluster.runs:
             controller.put(_outcome(cluster.runs.pop(0)))
