@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -217,13 +217,10 @@ def train_and_measure(
         worker.watch(_activity(request, ActivityKind.WARMING_UP))
         first_step_at = time.perf_counter()
         names, loss = _worst_step(training, counted, watch, plan)
-        (loss,) = sum_over_ranks([loss], group, worker.device)
-        norm = next(iter(training.gradient_norms), 1.0)  # none after a step that fp16 skipped
-        trains = 0 < norm < math.inf or not math.isfinite(loss)
-        fault = None if trains else DoesNotTrain(norm=f"{norm:g}", costs=None)
+        untrained = _untrained(training.gradient_norms, loss, group, worker.device)
         worker.meter.check()
         sampler.begin()
-        series = fault or _measure(training, counted, request, worker, group, watch)
+        series = untrained or _measure(training, counted, request, worker, group, watch)
         steps_seconds = time.perf_counter() - first_step_at
         conditions = sampler.read()
         validation = None
@@ -241,16 +238,31 @@ def train_and_measure(
         return DoesNotTrain(norm="inf", costs=None)  # fp16 skipped every step
     if isinstance(validation, Diverged):
         return replace(validation, step=len(series.losses) + validation.step)
-    costs = Costs(
-        build_seconds=build_seconds,
-        steps_seconds=steps_seconds,
-        total_seconds=0.0,  # `workers.entry` sets both when the trial is over
-        residual_bytes=0,
-        compile_seconds=compiled,
-    )
+    costs = _costs(build_seconds, steps_seconds, compiled)
     memory = _reading(worker, peak, states, series.allocator_retries)
     run = _measured(request, facts, series, worker.device, memory, conditions, costs)
     return replace(run, validation=validation, attention_backends=names, gradient_norm=norms[0])
+
+
+def _costs(build_seconds: float, steps_seconds: float, compiled: float) -> Costs:
+    """Returns the costs of a trial, in seconds; `workers.entry` sets the others when it is over."""
+    return Costs(
+        build_seconds=build_seconds,
+        steps_seconds=steps_seconds,
+        total_seconds=0.0,
+        residual_bytes=0,
+        compile_seconds=compiled,
+    )
+
+
+def _untrained(
+    norms: Sequence[float], loss: float, group: dist.ProcessGroup | None, device: torch.device
+) -> DoesNotTrain | None:
+    """Returns the outcome of a first step with a finite loss and a gradient of 0, inf or NaN."""
+    (loss,) = sum_over_ranks([loss], group, device)
+    norm = next(iter(norms), 1.0)  # none after a step that fp16 skipped
+    trains = 0 < norm < math.inf or not math.isfinite(loss)
+    return None if trains else DoesNotTrain(norm=f"{norm:g}", costs=None)
 
 
 def _measure(

@@ -122,6 +122,7 @@ class StudyWriter:
         for name, value in mlflow_fields.sweep_tags(state).items():
             self._client.set_tag(self._parent, name, value)
         self._write_artifacts(mlflow_artifacts.end_files(state))
+        self._delete_duplicates()
         ended = state.ended
         status = "KILLED" if ended is None else "FINISHED"
         end_time = None if ended is None else _ms(ended.at)
@@ -238,6 +239,23 @@ class StudyWriter:
         run_id = str(run.info.run_id)
         self._runs_by_trial[_identity(record)] = run_id
         return run_id
+
+    def _delete_duplicates(self) -> None:
+        """Deletes runs that were created twice, because MLflow retries if a reply is lost."""
+        own_runs = {self._parent, *self._runs_by_trial.values()}
+        start_time = self._client.get_run(self._parent).info.start_time
+        runs = list(self._runs())
+        parents = {run.data.tags.get("mlflow.parentRunId") for run in runs}
+        for run in runs:
+            if run.info.run_id in own_runs | parents:
+                continue
+            parent = run.data.tags.get("mlflow.parentRunId")
+            if parent == self._parent:
+                is_duplicate = _identity_of_run(run) in self._runs_by_trial
+            else:
+                is_duplicate = parent is None and run.info.start_time == start_time
+            if is_duplicate:
+                self._client.delete_run(run.info.run_id)
 
     def _add_progress(self, state: SweepState, index: int, at: float) -> None:
         time_ms, step = _ms(at), index + 1
