@@ -11,21 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleDualPipeV,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-    schedules,
-)
+from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining.schedules import (
     PipelineScheduleMulti,
     PipelineScheduleSingle,
     _ComputationType,
     _PipelineScheduleRuntime,
+    get_schedule_class,
 )
 
 from search_spaces.errors import ModelError
@@ -50,6 +42,11 @@ from workers.process_groups import Mesh
 
 _LOGGER = logging.getLogger(schedules.__name__)
 _FORWARD = frozenset((_ComputationType.FORWARD, _ComputationType.SEND_F, _ComputationType.RECV_F))
+_TORCH_NAMES = {  # torch looks up the others by the same name
+    "interleaved": "Interleaved1F1B",
+    "interleaved_zero_bubble": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble",
+}
 
 TorchSchedule = PipelineScheduleSingle | PipelineScheduleMulti
 
@@ -141,19 +138,11 @@ class PipelineRunner:
         ]
         # the last stage returns the weighted loss
         options: dict[str, Any] = {"loss_fn": lambda loss, _: loss, "scale_grads": False}
-        match self._settings.schedule:
-            case "gpipe":
-                return ScheduleGPipe(stages[0], micro_batches, **options)
-            case "1f1b":
-                return Schedule1F1B(stages[0], micro_batches, **options)
-            case "interleaved":
-                return ScheduleInterleaved1F1B(stages, micro_batches, **options)
-            case "interleaved_zero_bubble":
-                return ScheduleInterleavedZeroBubble(stages, micro_batches, **options)
-            case "zbv":
-                return ScheduleZBVZeroBubble(stages, micro_batches, **options)
-            case "dualpipev":
-                return ScheduleDualPipeV(stages, micro_batches, **options)
+        name = self._settings.schedule
+        schedule: Any = get_schedule_class(_TORCH_NAMES.get(name, name))
+        is_multi = issubclass(schedule, PipelineScheduleMulti)
+        made: TorchSchedule = schedule(stages if is_multi else stages[0], micro_batches, **options)
+        return made
 
 
 def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:
