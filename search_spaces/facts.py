@@ -212,6 +212,7 @@ class ModelFacts:
         head_parameters: Parameters after the last block; includes tied weights.
         tensor: Support for tensor parallelism.
         pipeline_refusal: Reason if the model cannot be pipelined; None if it can.
+        loss_refusal: Reason if its head cannot compute the loss; None if it can.
         bypasses_hooks: True if it calls the forward of its blocks itself, past their hooks.
         padding_difference: Share by which outputs for a sample change beside a longer one.
         padding_from: Tokens of a row from which that happens.
@@ -246,6 +247,7 @@ class ModelFacts:
     head_parameters: int = 0
     tensor: TensorFacts = TensorFacts()
     pipeline_refusal: str | None = None
+    loss_refusal: str | None = None
     bypasses_hooks: bool = False
     padding_difference: float = 0.0
     padding_from: int = 0

@@ -20,6 +20,7 @@ CheckpointMode = Literal["full", "selective"]
 Offload = Literal["none", "cpu", "nvme"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "interleaved_zero_bubble", "zbv", "dualpipev"]
 CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
+Loss = Literal["whole", "compiled", "chunked", "fused"]
 Optimizer = Literal[
     "adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor", "sgd", "lion", "muon", "custom"
 ]
@@ -71,6 +72,7 @@ class Plan:
     precision: Precision
     compile: bool = False
     compile_mode: CompileMode = "default"
+    loss: Loss = "whole"
     optimizer: Optimizer = "adamw_fused"
     # communication
     bucket_mib: int = 25

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.published.families import FAMILIES
 from benchmarks.published.values import Run, Shape
-from search_spaces.costs.footprint import Compute, Split
+from search_spaces.costs.footprint import Split
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import SweepSpec
 
@@ -25,14 +26,6 @@ _TARGETS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-class Wanted(NamedTuple):
-    """A variant of a footprint: the arguments of `Footprint.variant`."""
-
-    attention: Attention
-    compute: Compute
-    split: Split
-
-
 class Model(NamedTuple):
     """The model that is traced: runs that share it share a footprint."""
 
@@ -47,14 +40,14 @@ def model_of(run: Run) -> Model:
     return Model(run.shape, run.method, run.lora_rank, run.lora_targets)
 
 
-def wanted_of(run: Run) -> Wanted:
+def wanted_of(run: Run) -> VariantKey:
     """The variant that a run computes; flash attention is traced as sdpa."""
     layout = run.layout
     split: Split = "none"
     if layout.tensor > 1 or any(stage.tensor > 1 for stage in run.stages):
         split = "sequence" if layout.sequence_parallel else "tensor"
     attention: Attention = "eager" if layout.attention == "eager" else "sdpa"
-    return Wanted(attention, run.states.compute, split)
+    return VariantKey(attention, run.states.compute, split)
 
 
 def preset_of(shape: Shape) -> str:

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.published.footprints import Model, Wanted, model_of, spec_of, wanted_of
+from benchmarks.published.footprints import Model, model_of, spec_of, wanted_of
 from benchmarks.published.forecaster import Numbers, RunForecasts
 from benchmarks.published.rows import executions_of, footprint_for, software_of
 from benchmarks.published.values import Run
@@ -32,6 +32,7 @@ from search_spaces.costs.columns import (
 )
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.memory import CATEGORIES, peak_bytes
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.costs.plan_features import Numbers as Columns
 from search_spaces.costs.plan_features import PlanFeatures
 from search_spaces.costs.time import step_terms
@@ -43,7 +44,7 @@ from search_spaces.specification.schema import GIB
 from workers.tracing.trace import trace
 
 PRIORS = Path(__file__).with_name("priors")
-Footprints = Callable[[Model, frozenset[Wanted]], Footprint]
+Footprints = Callable[[Model, frozenset[VariantKey]], Footprint]
 _NOMINAL = 0.1  # the share by which what is printed on a device may differ from what it reports
 # which categories a table's figure counts: tensors alone, the allocator's segments too, or all
 _COUNTED = {
@@ -231,9 +232,10 @@ class _Traced:
     def __init__(self) -> None:
         self._known: dict[Model, Footprint] = {}
 
-    def __call__(self, model: Model, wanted: frozenset[Wanted]) -> Footprint:
+    def __call__(self, model: Model, wanted: frozenset[VariantKey]) -> Footprint:
         known = self._known.get(model)
-        there = {(v.attention, v.compute, v.split) for v in known.variants} if known else set()
+        variants = known.variants if known else ()
+        there = {(one.attention, one.compute, one.split, one.loss) for one in variants}
         if known is None or not wanted <= there:
             known = self._known[model] = trace(spec_of(model), sorted(wanted), device="cuda")
         return known

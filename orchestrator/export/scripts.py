@@ -108,6 +108,7 @@ def template_values(
     return {
         "title": quotable_title(source),
         "plan": plan,
+        "task": source.model.task,
         "train": train,
         "settings": settings,
         "device": source.device,

@@ -17,7 +17,10 @@ from importlib.resources import files
 _PACKAGE = "workers.plain_torch"
 MARK = "# plimsoll: the worker's code\n"  # a line of a template
 _TITLE = "measured"
-_MODULES = ("slices", "blocks", "selective", "data_parallel", "loss", "optimizers", "update")
+_MODULES = (
+    *("slices", "blocks", "head_loss", "selective", "data_parallel", "loss", "optimizers"),
+    "update",
+)
 _WIDTH = 100
 
 

@@ -54,7 +54,8 @@ class Forecaster:
         self._footprint = footprint
         self._calibration = calibration.for_device(device)
         self._variants: frozenset[VariantKey] = frozenset(
-            (variant.attention, variant.compute, variant.split) for variant in footprint.variants
+            VariantKey(one.attention, one.compute, one.split, one.loss)
+            for one in footprint.variants
         )
 
     def expectation(

@@ -60,6 +60,7 @@ class CaseColumns:
     tensor_latency: Numbers  # in hops; hops between nodes count double
     compiled: Numbers  # 1 or 0
     whole_compiled: Numbers  # embedding and head too, not blocks alone
+    head_compiled: Numbers  # with the loss
     cudnn_attention: Numbers
     fused: Numbers
     sixteen_bits: Numbers
@@ -351,6 +352,7 @@ def case_columns(footprint: Footprint, device: Device, cases: PlanFeatures) -> C
     local = np.minimum(tensor, device.node_devices)
     ours = cases.stack == STACKS.index("torch")  # which compiles blocks alone
     sdpa = np.array([variant.attention == "sdpa" for variant in footprint.variants])[cases.variant]
+    heads = np.array([one.loss == "compiled" for one in footprint.variants])[cases.variant]
     launches = (
         device.block_launch_seconds,
         device.recomputed_launch_seconds,
@@ -376,6 +378,7 @@ def case_columns(footprint: Footprint, device: Device, cases: PlanFeatures) -> C
         on_cpu=np.full(count, float(device.architecture == "cpu")),
         compiled=cases.compiled.astype(float),
         whole_compiled=np.where(ours, 0.0, 1.0),
+        head_compiled=heads.astype(float),
         cudnn_attention=cudnn.astype(float),
         fused=cases.fused.astype(float),
         sixteen_bits=(cases.precision >= PRECISIONS.index("fp16")).astype(float),

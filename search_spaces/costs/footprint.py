@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from search_spaces.costs.model_work import ModelWork
-from search_spaces.plan import Attention
+from search_spaces.plan import Attention, Loss
 from search_spaces.specification.sections import Base
 
 Compute = Literal["fp32", "autocast", "cast"]
@@ -154,7 +154,7 @@ class BlockKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Costs of the model with one attention, one precision and one parallelism."""
+    """Costs of the model with one attention, one precision, one parallelism and one loss."""
 
     attention: Attention
     compute: Compute
@@ -162,6 +162,7 @@ class Variant:
     embedding: Part
     blocks: tuple[BlockKind, ...]
     head: Part
+    loss: Loss = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +185,16 @@ class Footprint:
         """Mean tokens of a sample."""
         return sum(self.lengths) / len(self.lengths) if self.lengths else float(self.tokens)
 
-    def variant(self, attention: Attention, compute: Compute, split: Split) -> Variant:
-        """Returns the variant with this attention, precision and parallelism.
+    def variant(
+        self, attention: Attention, compute: Compute, split: Split, loss: Loss = "whole"
+    ) -> Variant:
+        """Returns the variant with this attention, precision, parallelism and loss.
 
         Raises:
             KeyError: If it was not traced.
         """
-        key = (attention, compute, split)
+        key = (attention, compute, split, loss)
         for variant in self.variants:
-            if (variant.attention, variant.compute, variant.split) == key:
+            if (variant.attention, variant.compute, variant.split, variant.loss) == key:
                 return variant
         raise KeyError(key)

@@ -23,6 +23,7 @@ COMPUTING_SCALES = (
 recomputation, have one each."""
 PIECES = ("embedding", "block", "full", "selective", "head")
 _IN_BLOCKS = np.array(["block" in name for name in PASSES])
+_IN_HEAD = np.array(["head" in name for name in PASSES])
 _RECOMPUTED = np.array([name == "block_recomputed" for name in PASSES])
 _REPEATED = [PIECES.index("full"), PIECES.index("selective")]
 TILE = 128.0  # rows and columns of the tile that one multiprocessor computes at a time
@@ -57,7 +58,9 @@ def piece_seconds(
             strict=True)
     )  # fmt: skip
     cases, sums = work.cases, work.sums
-    compiled = (cases.compiled[:, None] > 0) & (_IN_BLOCKS | (cases.whole_compiled[:, None] > 0))
+    heads = _IN_HEAD & (cases.head_compiled[:, None] > 0)
+    compiled = _IN_BLOCKS | heads | (cases.whole_compiled[:, None] > 0)
+    compiled &= cases.compiled[:, None] > 0
     matmul, attention = _kernel_seconds(work, coefficients)
     matmul, attention = matmul * factor["matmul"], attention * factor["attention"]
     operators = sums.traffic_bytes / _operator_rate(work, coefficients, compiled)

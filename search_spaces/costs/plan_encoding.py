@@ -6,7 +6,7 @@ arXiv:1910.02054, for ZeRO; `search_spaces.settings.render` for what a plan sets
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from search_spaces.costs.plan_features import (
 )
 from search_spaces.costs.sequence_packing import fill_ratios, longest_fill
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Attention
+from search_spaces.plan import Attention, Loss
 from search_spaces.plan_table import PlanTable
 from search_spaces.settings.blocks import checkpointed_blocks
 from search_spaces.settings.deepspeed_config import MOST_LIVE
@@ -39,7 +39,14 @@ _OWN = ("sgd", "lion", "muon", "custom")  # whose bytes are facts: see `Optimize
 _SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "powersgd": 0.1}
 _PRECISION_CODES = {name: float(PRECISIONS.index(name)) for name in ("fp32", "bf16", "fp16")}
 
-VariantKey = tuple[Attention, Compute, Split]
+
+class VariantKey(NamedTuple):
+    """A variant of a footprint: the arguments of `Footprint.variant`."""
+
+    attention: Attention
+    compute: Compute
+    split: Split
+    loss: Loss = "whole"
 
 
 def variants_of(table: PlanTable) -> tuple[VariantKey, ...]:
@@ -231,13 +238,18 @@ def _variant_cases(table: PlanTable) -> list[tuple[VariantKey, NDArray[np.bool_]
     casts = np.where(table.is_value("precision", "fp32"), 0, casts)
     cast_names: tuple[Compute, ...] = ("fp32", "autocast", "cast")
     split_names: tuple[Split, ...] = ("none", "tensor", "sequence")
-    attention = table.codes["attention"].astype(np.int64)
-    code = (attention * 3 + casts) * 3 + splits
+    attention, loss = (table.codes[name].astype(np.int64) for name in ("attention", "loss"))
+    losses = len(table.values["loss"])
+    code = ((attention * 3 + casts) * 3 + splits) * losses + loss
     cases = []
     for number in np.unique(code):
-        quotient, split = divmod(int(number), 3)
+        quotient, loss_code = divmod(int(number), losses)
+        quotient, split = divmod(quotient, 3)
         attention_code, cast = divmod(quotient, 3)
-        key = (table.values["attention"][attention_code], cast_names[cast], split_names[split])
+        key = VariantKey(
+            *(table.values["attention"][attention_code], cast_names[cast], split_names[split]),
+            loss=table.values["loss"][loss_code],
+        )
         cases.append((key, code == number))
     return cases
 

@@ -61,6 +61,20 @@ COMPUTATION = (
         label="{}",
     ),
     Knob(
+        name="loss",
+        trades="chunked never holds the logits of all tokens, against more and smaller products;"
+        " compiled fuses what follows the head's product; fused does both in a kernel",
+        does="has the head of a transformers model return the loss: by chunks of tokens, by"
+        " torch.compile, or by Liger's kernel (CUDA, not shown)",
+        evidence="chunked took a rank's peak from 1,750 to 297 MB for 64,000 words and 4 x 512"
+        " tokens on a CPU (`pytest -m thorough tests/workers/parallel/test_head_loss.py -s`);"
+        " others report 24 GB to 1 MB for the loss of Gemma 2 2B with a fused kernel"
+        " (arXiv:2411.09009)",
+        default=search_defaults.losses,
+        depends_on=("tensor",),
+        label="{} loss",
+    ),
+    Knob(
         name="optimizer",
         trades="adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"
         " adamw_8bit and adafactor take less memory, but approximate the moments",

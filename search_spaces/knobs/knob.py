@@ -33,6 +33,7 @@ class Knob:
         name: Name of the field in `Plan`, and of the key in the section `space`.
         trades: What the knob gains and what it costs.
         does: What the worker does with it.
+        evidence: What it gained here, with the command that measures it, and elsewhere.
         engines: Engines that have it.
         default: Returns the values to search if the specification names none. Without it, the
             knob keeps its default (`plan.DEFAULTS`).
@@ -52,6 +53,7 @@ class Knob:
     name: str
     trades: str
     does: str
+    evidence: str = ""
     engines: Literal["both", "torch", "deepspeed"] = "both"
     default: Callable[[DomainContext], Values] | None = None
     is_active: Callable[[Chosen], bool] = always

@@ -24,6 +24,7 @@ NODE_RANKS = 8  # ranks of a node: across nodes, tensor parallelism waits for th
 _PAD_MULTIPLE = 64  # tokens
 _NODES_PER_REPLICA = (1, 2, 4, 8)  # of hybrid sharding, with `NODE_RANKS` ranks each
 _STATE_BYTES = 16  # per trained parameter: fp32 weight, gradient and the two moments of Adam
+_WORDS = 2**14  # of a vocabulary whose logits may decide
 _SMALL_DEVICE_BYTES = 16 * GIB  # a small training GPU, assumed if the memory limit is unknown
 
 
@@ -233,6 +234,22 @@ def compiles(choice: DomainContext) -> Values:
     """Returns both values on GPUs, if the model and the machines can compile."""
     supported = choice.on_cuda and not choice.model.bypasses_hooks
     return (False, True) if supported and not choice.cluster.lack("compile") else (False,)
+
+
+def losses(choice: DomainContext) -> Values:
+    """Adds chunked where logits take a quarter or more of the bytes that blocks save.
+
+    A logit takes 10 bytes in 16 bits: itself, in fp32, and its gradient. A block saves 34 for each
+    token and hidden unit, if nothing is recomputed and no attention matrix stored.
+
+    Source:
+        Korthikanti et al. 2022, arXiv:2205.05198, section 4.1.
+    """
+    model, words = choice.model, choice.model.vocab_size or 0
+    if model.loss_refusal or words < _WORDS or choice.chosen["tensor"] > 1:
+        return ("whole",)
+    saved = 34 * model.blocks * model.head_parameters / words
+    return ("whole", "chunked") if 10 * words >= saved / 4 else ("whole",)
 
 
 def implementations(optimizer: str) -> tuple[Optimizer, ...]:

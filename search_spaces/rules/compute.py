@@ -96,6 +96,35 @@ def compiled_blocks_are_called(plan: Plan, context: RuleContext) -> str | None:
     )
 
 
+def loss_can_be_replaced(plan: Plan, context: RuleContext) -> str | None:
+    """The loss must be the mean cross entropy of the head's own outputs."""
+    reason = context.model.loss_refusal
+    return f"loss {plan.loss}: {reason}" if plan.loss != "whole" and reason else None
+
+
+def replaced_loss_has_all_words(plan: Plan, _: RuleContext) -> str | None:
+    """Tensor ranks split the vocabulary, of which each then has a part of every sum."""
+    if plan.loss == "whole" or plan.tensor == 1:
+        return None
+    return f"loss {plan.loss} needs the whole head on a rank: tensor must be 1, not {plan.tensor}"
+
+
+def compiled_loss_is_compiled(plan: Plan, _: RuleContext) -> str | None:
+    """The head and the loss are compiled where blocks are."""
+    if plan.loss != "compiled" or plan.compile:
+        return None
+    return "loss compiled needs compile true, but compile is false"
+
+
+def fused_loss_can_be_used(plan: Plan, context: RuleContext) -> str | None:
+    """Liger's kernel is an optional dependency, and runs only on GPUs.
+
+    Source:
+        github.com/linkedin/Liger-Kernel: LigerFusedLinearCrossEntropyLoss.
+    """
+    return context.cluster.lack("fused_loss") if plan.loss == "fused" else None
+
+
 def eight_bit_can_be_used(plan: Plan, context: RuleContext) -> str | None:
     """The 8-bit optimizer is an optional dependency."""
     return context.cluster.lack("eight_bit") if plan.optimizer == "adamw_8bit" else None

@@ -89,8 +89,8 @@ def split_backward_is_plain(plan: Plan, _: RuleContext) -> str | None:
     """A backward pass that is split needs everything that forward saved, for weight gradients too.
 
     They are computed by one call of autograd for each group of weights, which would recompute a
-    whole block each time. FSDP2 frees and reduces a block's weights when the gradients of its
-    inputs are there, before those of its weights are.
+    whole block each time, and a loss that is not whole once only. FSDP2 frees and reduces a
+    block's weights when the gradients of its inputs are there, before those of its weights are.
 
     Source:
         torch/distributed/pipelining/_backward.py, stage_backward_weight, and schedules.py,
@@ -98,7 +98,7 @@ def split_backward_is_plain(plan: Plan, _: RuleContext) -> str | None:
     """
     if plan.pipeline == 1 or not SCHEDULES[plan.pipeline_schedule].splits_backward:
         return None
-    needed = {"zero_stage": 0, "checkpoint_ratio": 0.0, "compile": False}
+    needed = {"zero_stage": 0, "checkpoint_ratio": 0.0, "compile": False, "loss": "whole"}
     for name, value in needed.items():
         if (found := getattr(plan, name)) != value:
             return (
@@ -108,8 +108,8 @@ def split_backward_is_plain(plan: Plan, _: RuleContext) -> str | None:
     return None
 
 
-def _word(value: float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
+def _word(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 def global_batch_is_kept(plan: Plan, context: RuleContext) -> str | None:

@@ -1,10 +1,10 @@
-"""Settings of a plan's blocks, the same for every engine: recomputation and compilation."""
+"""Settings of a plan's blocks and loss, the same for every engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from search_spaces.plan import CheckpointMode, CompileMode, Plan
+from search_spaces.plan import CheckpointMode, CompileMode, Loss, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,7 @@ class BlockSettings:
     offload: bool  # saved tensors are in host memory until backward needs them
     compile: bool = False  # every block; the compiler decides which tensors to save
     compile_mode: CompileMode = "default"
+    loss: Loss = "whole"  # computed by the model, or by its head: see `replace_loss`
 
 
 def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
@@ -29,6 +30,7 @@ def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
         offload=plan.checkpoint_offload,
         compile=plan.compile,
         compile_mode=plan.compile_mode,
+        loss=plan.loss,
     )
 
 

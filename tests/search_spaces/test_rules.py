@@ -342,6 +342,26 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(model=a_model(step=StepFindings(differentiates=True))),
         "GPT2LMHeadModel takes gradients in its forward pass: zero_stage 3 needs engine torch",
     ),
+    "loss_can_be_replaced": (
+        ddp_plan(loss="chunked"),
+        around(model=a_model(loss_refusal="GPT2LMHeadModel has no linear head")),
+        "loss chunked: GPT2LMHeadModel has no linear head",
+    ),
+    "replaced_loss_has_all_words": (
+        ddp_plan(loss="chunked", tensor=2, data=1, accumulation=8),
+        around(),
+        "loss chunked needs the whole head on a rank: tensor must be 1, not 2",
+    ),
+    "compiled_loss_is_compiled": (
+        ddp_plan(loss="compiled"),
+        around(),
+        "loss compiled needs compile true, but compile is false",
+    ),
+    "fused_loss_can_be_used": (
+        ddp_plan(loss="fused"),
+        lacking("fused_loss", "liger-kernel is not installed"),
+        "liger-kernel is not installed",
+    ),
     "eight_bit_can_be_used": (
         ddp_plan(optimizer="adamw_8bit"),
         lacking(

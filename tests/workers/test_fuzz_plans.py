@@ -42,7 +42,8 @@ def test_values_that_few_plans_have_are_run_too() -> None:
     rng, coverage = random.Random(SEED), Coverage()
     picked = [coverage.pick(draw("llama", 4, rng) for _ in range(16)) for _ in range(40)]
 
-    for knob, rare in (("reshard_ranks", 2), ("ddp_static_graph", True), ("replicas", 2)):
+    rare_values = (("reshard_ranks", 2), ("ddp_static_graph", True), ("replicas", 2))
+    for knob, rare in (*rare_values, ("loss", "chunked")):
         assert rare in {getattr(plan, knob) for plan in picked}, knob
     assert {"zbv", "dualpipev"} & {plan.pipeline_schedule for plan in picked}
 

@@ -24,6 +24,7 @@ TENSOR: Knobs = {"tensor": 2, "data": 1}
 SEQUENCE: Knobs = {**TENSOR, "sequence_parallel": True}
 DEEPSPEED: Knobs = {"engine": "deepspeed"}
 WIDE: Knobs = {"data": 4, "zero_stage": 3, "micro_batch": 1}
+CHUNKED: Knobs = {"loss": "chunked", "micro_batch": 1}  # micro-batches with unequal labels
 KEPT: Knobs = {"gathered_between_passes": True}
 RECOMPUTED: Knobs = {"checkpoint_ratio": 1.0}
 SELECTIVE: Knobs = {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}
@@ -43,6 +44,7 @@ BY_DEFAULT: dict[str, Knobs] = {
         **{**PIPELINE, "pipeline_schedule": "interleaved", "pad_multiple": 8}
     },
     "zero 2": {**DEEPSPEED, "zero_stage": 2},
+    "chunked loss, zero 3": {**CHUNKED, **DEEPSPEED, "zero_stage": 3},
 }
 MORE: dict[str, Knobs] = {
     "one rank in fp16": {"data": 1, "precision": "fp16"},
@@ -82,6 +84,19 @@ MORE: dict[str, Knobs] = {
         **{**DEEPSPEED, "zero_stage": 2, "micro_batch": 1, "bucket_mib": 1},
         "contiguous_gradients": False,
     },
+    "chunked loss, one rank": {**CHUNKED, "data": 1},
+    "chunked loss, one rank in fp16": {**CHUNKED, "data": 1, "precision": "fp16"},
+    "chunked loss, ddp": {**CHUNKED, **RECOMPUTED},
+    "chunked loss, fsdp2": {**CHUNKED, "zero_stage": 3, **SELECTIVE},
+    "chunked loss, packed": {**CHUNKED, "zero_stage": 2, "batching": "packed"},
+    "chunked loss, hybrid shard in fp16": {
+        **{**CHUNKED, **WIDE, "replicas": 2, "precision": "fp16"}
+    },
+    "chunked loss, 1f1b": {**CHUNKED, **PIPELINE},
+    "chunked loss, interleaved, zero 3": {
+        **{**CHUNKED, "pipeline": 2, "pipeline_schedule": "interleaved", "zero_stage": 3}
+    },
+    "chunked loss, zero 2": {**CHUNKED, **DEEPSPEED, "zero_stage": 2},
     "zero 3": {**DEEPSPEED, "zero_stage": 3, "prefetch_mib": 1, "batching": "grouped"},
 }
 

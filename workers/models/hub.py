@@ -125,7 +125,8 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
     if maker is not None:
         inputs = lru_cache(lambda: maker(PROBE_SAMPLES))
         parallel = parallel_facts(module, spec.tensor_plan, inputs)
-        return replace(facts, **parallel, **training_facts(module, inputs))
+        refused = f"{facts.architecture} has no head of words"
+        return replace(facts, **parallel, **training_facts(module, inputs), loss_refusal=refused)
     positions = learned_positions(module)
     if positions is not None and length > positions:
         raise ModelError(
@@ -200,6 +201,7 @@ def _with_text(facts: ModelFacts, task: Task, module: Any) -> ModelFacts:
         padding_difference=probed.padding or 0.0,
         padding_from=_length_of_first_rope(config),
         batch_difference=probed.batch or 0.0,
+        loss_refusal=probed.loss_refusal,
         bypasses_hooks=bypasses_hooks(module, task),
         attention_differences=probed.attentions,
         step=probed.step and replace(probed.step, **weight_findings(module)),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from search_spaces.facts import SAMPLES, Count, Fit, StepFindings, TargetRule
+from search_spaces.facts import SAME_OUTPUTS, SAMPLES, Count, Fit, StepFindings, TargetRule
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import Task
 from workers.data.user_batches import SampleNumbers
@@ -30,6 +30,8 @@ from workers.models.small_model import (
     tolerated,
 )
 from workers.models.step_probe import probe_step
+from workers.plain_torch.head_loss import replace_loss
+from workers.plain_torch.loss import loss_of
 
 _SHORT, _LONG = 6, 12  # tokens of a sample, and of a longer one
 _SWITCH = 8  # tokens after which rotary positions that depend on the length change
@@ -52,6 +54,7 @@ class LossFindings:
         padding: How much outputs for a sample change beside a longer one.
         attentions: How much outputs differ from those of the first attention, for each other one.
         step: Findings of passes in training mode; the loss should be the mean of `rule`.
+        loss_refusal: Reason if the head cannot compute the loss: see `replace_loss`.
         rule: What Plimsoll's own batches are weighted by.
     """
 
@@ -59,6 +62,7 @@ class LossFindings:
     padding: float | None = None
     attentions: tuple[tuple[Attention, float], ...] = ()
     step: StepFindings | None = None
+    loss_refusal: str | None = None
 
     @property
     def batch(self) -> float | None:
@@ -89,6 +93,7 @@ def probe_loss(module: Any, task: Task, attentions: tuple[Attention, ...]) -> Lo
     first, *others = [name for name in attentions if not name.startswith("flash")] or ["eager"]
     rule, name = _RULES[task], model_class.__name__
     found: dict[str, Any] = {"rule": rule}
+    found["loss_refusal"] = _loss_refusal(module, fields, task, first)
     with tolerated(name):
         short_rope = small_model(model_class, _with_early_switch(fields), first)
         found["padding"] = _padding_difference(short_rope, task)
@@ -101,6 +106,43 @@ def probe_loss(module: Any, task: Task, attentions: tuple[Attention, ...]) -> Lo
             for other in others
         )
     return LossFindings(**found)
+
+
+def _loss_refusal(module: Any, fields: dict[str, Any], task: Task, attention: str) -> str | None:
+    """Returns why the head cannot compute the loss, by the loss and gradients of a small model.
+
+    Its head's outputs are made large, where a model that caps or clips them shows it.
+    """
+    name, model_class = type(module).__name__, type(module)
+    if type(module.get_output_embeddings()) is not nn.Linear:
+        return f"{name} has no head that is one linear layer without adapters"
+    differences: list[float] = []
+    with tolerated(name), torch.enable_grad():
+        model = small_model(model_class, fields, attention)
+        inputs = task_inputs(task, random_tokens(2, _LONG), [_SHORT, _LONG])
+        outputs: list[torch.Tensor] = []
+
+        def enlarge(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+            outputs.append(1e3 * output.detach())
+            return outputs[0]
+
+        hook = model.get_output_embeddings().register_forward_hook(enlarge)
+        logits = model(**inputs).logits.detach()
+        hook.remove()
+        found = []
+        for kind in ("whole", "chunked"):
+            if kind != "whole":
+                replace_loss(model, kind, shifts=_RULES[task].count is Count.SHIFTED_LABELS)
+            loss = loss_of(model(**inputs))
+            gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+            parts = [loss.detach()[None], *(one.flatten() for one in gradients if one is not None)]
+            found.append((parts[0], torch.cat(parts[1:])))
+        differences = [_apart(logits, outputs[0]), *map(_apart, *found[::-1])]
+    if differences and max(differences) <= SAME_OUTPUTS:
+        return None
+    if not differences:
+        return f"a small {name} does not train, so that the loss of its head cannot be compared"
+    return f"the loss of {name} is another one than the mean cross entropy of its head's outputs"
 
 
 def follows_label_count(module: Any, task: Task) -> bool:

@@ -14,11 +14,13 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 
 from search_spaces.settings.blocks import BlockSettings
 from search_spaces.settings.render import TorchSettings
+from workers.data.batches import is_causal_lm
 from workers.models.built import BuiltModel
 from workers.parallel.split_modules import localize
 from workers.parallel.tensor import split_blocks
 from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks
 from workers.plain_torch.data_parallel import replicate, shard
+from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.selective import selective_contexts
 from workers.process_groups import Mesh
 
@@ -60,7 +62,10 @@ def wrap_blocks(
     blocks: Sequence[nn.Module],
     settings: BlockSettings,
 ) -> Sequence[nn.Module]:
-    """Recomputes and compiles the blocks of a model, under any engine; returns all blocks."""
+    """Recomputes and compiles the blocks of a model, under any engine; returns all blocks.
+
+    Its head computes the loss unless that is whole.
+    """
     contexts = None
     if settings.mode == "selective":
         contexts = selective_contexts(offload=settings.offload, compiled=settings.compile)
@@ -69,6 +74,8 @@ def wrap_blocks(
     )
     if settings.compile:
         compile_blocks(blocks, mode=settings.compile_mode)
+    if settings.loss != "whole":
+        replace_loss(module, settings.loss, shifts=is_causal_lm(module))
     return blocks
 
 

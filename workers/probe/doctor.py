@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -21,6 +22,14 @@ from workers.parallel.deepspeed_features import (
     missing_for_nvme,
 )
 
+
+def _missing_for_fused_loss(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return "loss fused needs a CUDA device"
+    installed = find_spec("liger_kernel") is not None
+    return None if installed else "liger-kernel is not installed; run `pip install liger-kernel`"
+
+
 _FLASH: tuple[tuple[Literal[2, 3], str], ...] = ((2, "flash_attention_2"), (3, "flash_attention_3"))
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: missing_for_deepspeed()),
@@ -29,6 +38,7 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("nvme", "offload to nvme", missing_for_nvme),
     ("compile", "compile", missing_for_compile),
     ("energy", "objective.metric tokens_per_joule", missing_for_energy),
+    ("fused_loss", "loss fused", _missing_for_fused_loss),
     ("eight_bit", "adamw_8bit, int8 and nf4", lambda _: missing_extra("bitsandbytes")),
     *(
         (name, f"attention {name}", partial(missing_for_flash, generation))

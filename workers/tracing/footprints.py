@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -13,11 +13,11 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from search_spaces.costs.footprint import Compute, Footprint, Split, Variant
+from search_spaces.costs.footprint import Footprint, Split, Variant
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Attention, Plan
+from search_spaces.plan import Attention, Loss, Plan
 from search_spaces.settings.render import render_torch
 from search_spaces.specification.schema import SweepSpec
 from workers.models.built import BuiltModel, seeded
@@ -81,6 +81,8 @@ def _summary(cause: BaseException) -> str:
     return f"{type(cause).__name__}: {one_sentence(cause)}"
 
 
+# compiled code saves and computes no more than what it is made of; Liger's kernel is in chunks too
+_TRACED_LOSSES: Mapping[Loss, Loss] = {"compiled": "whole", "fused": "chunked"}
 NO_FACTS = ModelFacts(  # rendering the settings of a split reads none of them
     name="",
     architecture="",
@@ -112,7 +114,7 @@ def make_footprint(
 
     Args:
         spec: Model, adapters, data and sequence length count.
-        wanted: Attention, compute mode and split of each variant.
+        wanted: Attention, compute mode, split and loss of each variant.
         device: "cuda" or "cpu", whose kernels are emulated.
         digest: Key of the footprint in the cache.
 
@@ -124,18 +126,18 @@ def make_footprint(
     traced: dict[VariantKey, tuple[Variant, int]] = {}
     variants: list[Variant] = []
     tied = 0
-    for attention, compute, split in dict.fromkeys(wanted):
+    for attention, compute, split, loss in dict.fromkeys(wanted):
         kernel = traced_attention(attention)
         if kernel not in subjects:
             model = traced_model(spec, kernel, mode)
             subjects[kernel] = _Subject(
                 spec=longest_spec(model.model, spec), device=device, mode=mode, traced_model=model
             )
-        if (kernel, compute, split) not in traced:
-            key = (kernel, compute, split)
+        key = VariantKey(kernel, compute, split, _TRACED_LOSSES.get(loss, loss))
+        if key not in traced:
             traced[key] = _trace_variant(subjects[kernel], key)
-        variant, tied = traced[kernel, compute, split]
-        variants.append(replace(variant, attention=attention))
+        variant, tied = traced[key]
+        variants.append(replace(variant, attention=attention, loss=loss))
     subject = next(iter(subjects.values()))
     batch = batch_of(subject.model, subject.spec, pass_plan(MICRO_BATCHES[0]))
     lengths = lengths_of(subject.model, spec)
@@ -159,7 +161,7 @@ def traced_attention(attention: Attention) -> Attention:
 
 
 def _trace_variant(subject: _Subject, key: VariantKey) -> tuple[Variant, int]:
-    model, (_, compute, split) = subject.model, key
+    model, (_, _, split, _) = subject.model, key
     if split == "sequence":
         refusal = tensor_facts(model.module, dict(model.tensor_plan)).sequence_refusal
         if refusal is not None:
@@ -169,7 +171,7 @@ def _trace_variant(subject: _Subject, key: VariantKey) -> tuple[Variant, int]:
     runs, tied = [], []
     for degree in degrees:
         for batch in MICRO_BATCHES:
-            traced = _trace_pass(subject, compute, split, batch, degree, math.lcm(*degrees))
+            traced = _trace_pass(subject, key, batch, degree, math.lcm(*degrees))
             runs.append(part_costs(traced, subject.traced_model.present))
             tied.append(tied_parameters(traced))
     try:
@@ -183,13 +185,13 @@ def _trace_variant(subject: _Subject, key: VariantKey) -> tuple[Variant, int]:
 
 
 def _trace_pass(
-    subject: _Subject, compute: Compute, split: Split, micro_batch: int, degree: int, multiple: int
+    subject: _Subject, key: VariantKey, micro_batch: int, degree: int, multiple: int
 ) -> TracedStep:
     """Traces one pass; rows are padded to a multiple of all traced degrees."""
-    spec, mode = subject.spec, subject.mode
+    spec, mode, (_, compute, split, loss) = subject.spec, subject.mode, key
     batch = batch_of(subject.model, spec, pass_plan(micro_batch, multiple, split=split))
     with _splitter(pass_plan(micro_batch, degree, split=split), split) as splitter:
-        model = in_fake_memory(subject.model, compute, mode, splitter)
+        model = in_fake_memory(subject.model, compute, mode, splitter, loss)
         try:
             return trace_step(
                 model,

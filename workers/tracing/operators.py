@@ -224,6 +224,7 @@ def _convolution_backward(args: Sequence[Any]) -> Iterator[Product]:
 _PRODUCTS: dict[str, Callable[[Sequence[Any]], Iterator[Product]]] = {
     "aten::mm": lambda args: _mm(args[0], args[1]),
     "aten::addmm": lambda args: _mm(args[1], args[2]),
+    "aten::addmm_": lambda args: _mm(args[1], args[2]),
     "aten::_addmm_activation": lambda args: _mm(args[1], args[2]),
     "aten::mv": lambda args: _mm(args[0], args[1]),
     "aten::bmm": lambda args: _bmm(args[0], args[1]),

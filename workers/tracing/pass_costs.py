@@ -123,14 +123,19 @@ def _saved(log: Log, part: int) -> Iterable[Storage]:
 
 
 def live_bytes(log: Log) -> NDArray[np.float64]:
-    """Returns the bytes in memory at each operator, without weights and their gradients."""
+    """Returns the bytes in memory at each operator, without weights and their gradients.
+
+    Gradients that a loss computes in forward count until backward begins.
+    """
     count = len(log.operations)
     change = np.zeros(count + 1)
     gradients = {id(storage) for storage in log.gradients}
     for storage in log.storages:
-        if id(storage) not in gradients:
+        gone = log.forward_ends if id(storage) in gradients else storage.gone_at
+        gone = count if gone is None else gone
+        if storage.made_at < gone:
             change[storage.made_at] += storage.size_bytes
-            change[count if storage.gone_at is None else storage.gone_at] -= storage.size_bytes
+            change[gone] -= storage.size_bytes
     return np.cumsum(change)[:count]
 
 

@@ -147,11 +147,11 @@ def trace_apart(spec: SweepSpec, wanted: Iterable[VariantKey], *, device: str) -
 def trace_to_json(request: Any) -> bytes:
     """Traces what `trace_apart` asks for, in the process that may run the model's code."""
     spec = SweepSpec.model_validate(request["spec"])
-    wanted = tuple(map(tuple, request["wanted"]))
+    wanted = [VariantKey(*each) for each in request["wanted"]]
     return _adapter().dump_json(trace(spec, wanted, device=request["device"]))
 
 
 def _missing(cached: Footprint | None, wanted: Iterable[VariantKey]) -> list[VariantKey]:
     variants = cached.variants if cached else ()
-    available = {(one.attention, one.compute, one.split) for one in variants}
+    available = {(one.attention, one.compute, one.split, one.loss) for one in variants}
     return [variant for variant in dict.fromkeys(wanted) if variant not in available]

@@ -18,9 +18,10 @@ from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.footprint import Compute
 from search_spaces.errors import ModelError
-from search_spaces.plan import Attention, Plan
+from search_spaces.plan import Attention, Loss, Plan
 from search_spaces.settings.rank_layout import MESH_DIMENSIONS, mesh_shape, rank_coordinates
 from search_spaces.specification.schema import SweepSpec
+from workers.data.batches import is_causal_lm
 from workers.models.built import BuiltModel, batch_source
 from workers.models.config import one_sentence
 from workers.models.fake_memory import FakeMemory, without_fake_tensor_logs
@@ -31,6 +32,7 @@ from workers.models.stack_trace import NoStackError
 from workers.models.stage_placeholders import BlockPlaceholder
 from workers.models.user_code import errors_as
 from workers.parallel.split_modules import localize
+from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.slices import replace_weights
 from workers.process_groups import Mesh, clear_mesh_caches
 
@@ -138,12 +140,17 @@ def traced_model(
 
 
 def in_fake_memory(
-    given: BuiltModel, compute: Compute, mode: FakeMemory, splitter: Splitter | None
+    given: BuiltModel,
+    compute: Compute,
+    mode: FakeMemory,
+    splitter: Splitter | None,
+    loss: Loss = "whole",
 ) -> BuiltModel:
     """Returns a trainable copy of a model: split, then with weights of `mode` in `compute`.
 
     Under "cast", as with sharded weights, the weights and the inputs of blocks are in bf16;
-    buffers keep their precision. A `splitter` of None leaves the model whole.
+    buffers keep their precision. A `splitter` of None leaves the model whole. The head computes a
+    `loss` that is not whole.
     """
     with without_fake_tensor_logs():
         module, blocks = copy.deepcopy((given.module, given.blocks))
@@ -161,6 +168,8 @@ def in_fake_memory(
     if casts:
         for part in {module, *blocks}:
             part.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
+    if loss != "whole":
+        replace_loss(module, loss, shifts=is_causal_lm(module))
     module.train()
     return model
 

@@ -57,7 +57,7 @@ def fit_variant(
         runs: Costs at each point of `grid`.
         grid: Micro-batches and degrees.
         kinds: Indices of blocks by kind; the first of each was traced, or all were.
-        key: Attention, compute mode and split of the variant.
+        key: Attention, compute mode, split and loss of the variant.
 
     Raises:
         RunsDifferError: If the runs did different work.
@@ -68,7 +68,7 @@ def fit_variant(
         for index in traced:
             part = _part([run[index] for run in runs], grid)
             blocks.setdefault(part, []).extend(kind if len(traced) == 1 else (index,))
-    attention, compute, split = key
+    attention, compute, split, loss = key
     return Variant(
         attention=attention,
         compute=compute,
@@ -78,6 +78,7 @@ def fit_variant(
             BlockKind(part=part, indices=tuple(sorted(indices))) for part, indices in blocks.items()
         ),
         head=_part([run[HEAD] for run in runs], grid),
+        loss=loss,
     )
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks.published.fit import _fit_scales, fit
-from benchmarks.published.footprints import Model, Wanted, spec_of
+from benchmarks.published.footprints import Model, spec_of
 from benchmarks.published.product import Ours, forecaster_without, lay
 from benchmarks.published.rows import executions_of, footprint_for
 from search_spaces.costs.calibration import Z_95, Scales, shipped_calibration
 from search_spaces.costs.footprint import Footprint
+from search_spaces.costs.plan_encoding import VariantKey
 from tests.benchmarks.published.rows import read_one
 from workers.tracing.trace import trace
 
@@ -26,7 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("footprints")
 
 
-def footprint_of(model: Model, wanted: frozenset[Wanted], cache: Path) -> Footprint:
+def footprint_of(model: Model, wanted: frozenset[VariantKey], cache: Path) -> Footprint:
     return trace(spec_of(model), sorted(wanted), cache=cache)
 
 
@@ -78,7 +79,7 @@ def test_megatron_splits_the_loss_over_the_vocabulary(tmp_path: Path, cache: Pat
     }
     run = read_one(tmp_path, **SMALL, **words, precision="bf16", notes="Megatron-LM")
     split = "sequence" if run.layout.sequence_parallel else "tensor"
-    wanted = Wanted("eager", run.states.compute, split)
+    wanted = VariantKey("eager", run.states.compute, split)
     found = footprint_of(Model(run.shape, "full", 0, ()), frozenset({wanted}), cache)
     adapted = footprint_for(run, found)
 
@@ -128,7 +129,7 @@ def test_rows_say_what_each_engine_holds(tmp_path: Path, cache: Path) -> None:
     run = read_one(tmp_path, **SMALL, **words, precision="fp16", notes="DeepSpeed")
     found = footprint_of(
         Model(run.shape, "full", 0, ()),
-        frozenset({Wanted("eager", run.states.compute, "none")}),
+        frozenset({VariantKey("eager", run.states.compute, "none")}),
         cache,
     )
     rows = executions_of([run], found)

@@ -69,6 +69,7 @@ def a_footprint(wanted: tuple[VariantKey, ...]) -> Footprint:
             attention=attention,
             compute=compute,
             split=split,
+            loss=loss,
             embedding=Part(trained=Extent(split_fixed=VOCABULARY * HIDDEN)),
             blocks=(
                 BlockKind(
@@ -78,7 +79,7 @@ def a_footprint(wanted: tuple[VariantKey, ...]) -> Footprint:
             ),
             head=a_part(VOCABULARY, logits),
         )
-        for attention, compute, split in wanted
+        for attention, compute, split, loss in wanted
     ]
     return Footprint(
         model="by-hand",

@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from search_spaces.costs.footprint import Compute
 from search_spaces.costs.memory import MemoryCoefficients
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.specification.schema import SweepSpec
 from workers.tracing.trace import trace
 
@@ -83,7 +84,9 @@ def test_compiled_blocks_save_about_the_share_that_forecasts_take(
             "train": {"global_batch": ROWS, "sequence_length": TOKENS},
         }
     )
-    variant = trace(spec, [("sdpa", compute, "none")], device="cpu", cache=tmp_path).variants[0]
+    variant = trace(
+        spec, [VariantKey("sdpa", compute, "none")], device="cpu", cache=tmp_path
+    ).variants[0]
     parts = [(len(kind.indices), kind.part) for kind in variant.blocks]
     eager = sum(count * part.saved_bytes.at(ROWS, 1) for count, part in parts)
     kept = sum(count * part.kept_bytes.at(ROWS, 1) for count, part in parts)

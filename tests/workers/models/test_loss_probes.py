@@ -169,3 +169,22 @@ def test_it_is_told_in_one_sentence(tmp_path: Any) -> None:
 
     with pytest.raises(ModelError, match="BartForCausalLM does not shift labels"):
         describe(spec.model, spec.train)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task", "words"),
+    [
+        ("llama", "causal-lm", None),
+        ("bert", "masked-lm", None),
+        ("gemma2", "causal-lm", "another one than the mean"),  # caps its logits
+        ("granite", "causal-lm", "another one than the mean"),  # divides its logits
+        ("llama", "sequence-classification", "no head"),
+    ],
+)
+def test_a_head_computes_the_loss_of_models_that_return_its_outputs(
+    model_type: str, task: Task, words: str | None
+) -> None:
+    config = {"logits_scaling": 8.0} if model_type == "granite" else {}
+    refusal = probed(model_type, task, **config).loss_refusal
+
+    assert (refusal is None) if words is None else (words in (refusal or ""))

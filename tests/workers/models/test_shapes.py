@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import DataError, ModelError
 from search_spaces.facts import ClusterFacts, Count, TargetRule
 from search_spaces.rules.base import RuleContext
@@ -133,7 +134,7 @@ def test_a_folder_is_traced_and_trains_on_the_shapes_of_its_class(
         weight.grad is None or weight.grad.isfinite().all() for weight in model.module.parameters()
     )
     assert loss.isfinite()
-    footprint = trace(spec, [("sdpa", "cast", "none")], cache=tmp_path)
+    footprint = trace(spec, [VariantKey("sdpa", "cast", "none")], cache=tmp_path)
     assert footprint.depth == len(model.blocks)
     assert footprint.work is not None
     assert footprint.work.matmul_flops > 0
@@ -192,7 +193,7 @@ def test_sound_whose_frames_are_hidden_and_layers_dropped_is_traced_whole(tmp_pa
     model = spec.model.model_copy(update={"config": changes})
     spec = spec.model_copy(update={"model": model})
 
-    (variant,) = trace(spec, [("sdpa", "cast", "none")], cache=tmp_path).variants
+    (variant,) = trace(spec, [VariantKey("sdpa", "cast", "none")], cache=tmp_path).variants
 
     assert sum(len(kind.indices) for kind in variant.blocks) == 4  # two of them convolutions
     assert all(kind.part.forward.matmuls for kind in variant.blocks)

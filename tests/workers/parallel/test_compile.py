@@ -67,7 +67,7 @@ def test_blocks_are_compiled_in_the_mode_of_the_plan(mode: CompileMode) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(2 * COMPILE_SECONDS)
-def test_compiled_blocks_train_the_same_within_the_same_memory(
+def test_compiled_blocks_and_loss_train_the_same_within_the_same_memory(
     alone: Group, tmp_path: Path
 ) -> None:
     """Uses one rank, since each rank would run a C++ compiler."""
@@ -75,7 +75,7 @@ def test_compiled_blocks_train_the_same_within_the_same_memory(
         pytest.skip(lack)
     knobs = {"data": 1, "checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}
     plain = alone.run(a_request(FIXED, **knobs))
-    request = a_request(FIXED, compile=True, **knobs)
+    request = a_request(FIXED, compile=True, loss="compiled", **knobs)
 
     (compiled,) = alone.call(_run, request, str(tmp_path), seconds=COMPILE_SECONDS)
     after = alone.run(a_request(FIXED, **knobs))

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.specification.schema import ModelSpec, SweepSpec
 from search_spaces.specification.sections import TrainSpec
 from workers.probe import block
@@ -30,7 +31,7 @@ def test_operators_are_counted_as_a_footprint_counts_them(
     name: str, precision: str, compute: str
 ) -> None:
     spec = SweepSpec(model=ModelSpec(name=name), train=train(precision))
-    variant = ("sdpa", compute, "none")
+    variant = VariantKey("sdpa", compute, "none")
     footprint = trace(spec, [variant], device="cpu")  # type: ignore[list-item]
     traced = footprint.variant(*variant).blocks[0].part  # type: ignore[arg-type]
     call = block._small_block(spec.model, spec.train, CPU)

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.costs.footprint import Compute, Part, Pass, Variant
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.plan import Attention, Precision
 from search_spaces.specification.schema import SweepSpec
 from workers.models.built import seeded
@@ -74,7 +75,7 @@ def check(
     Raises:
         ModelError: As `workers.tracing.trace.trace`.
     """
-    footprint = trace(spec, [(attention, compute, "none")], device=device, cache=cache)
+    footprint = trace(spec, [VariantKey(attention, compute, "none")], device=device, cache=cache)
     variant = footprint.variant(attention, compute, "none")
     tracked_saved_bytes, tracked_peak_bytes, tracked_flops = _track(
         spec, traced_attention(attention), compute, device, micro_batch, ranks

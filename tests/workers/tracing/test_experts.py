@@ -9,6 +9,7 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.costs.footprint import Compute, Footprint
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import SweepSpec
 from tests.workers.tracing.experts import EXPERTS, allocations, without_gradients
@@ -41,7 +42,9 @@ def attention_of(spec: SweepSpec) -> Attention:
 
 
 def traced(spec: SweepSpec, cache: Path, compute: Compute, device: str = "cuda") -> Footprint:
-    return trace(spec, [(attention_of(spec), compute, "none")], device=device, cache=cache)
+    return trace(
+        spec, [VariantKey(attention_of(spec), compute, "none")], device=device, cache=cache
+    )
 
 
 def real_step(spec: SweepSpec, attention: Attention) -> tuple[BuiltModel, MicroBatch]:
@@ -65,7 +68,7 @@ def test_flops_are_those_of_a_real_step_and_of_routed_tokens_alone(
 ) -> None:
     """Torch's counter has no grouped products by itself; they are added by hand."""
     spec = spec_of(model)
-    footprint = trace(spec, [("eager", "fp32", "none")], device="cpu", cache=tmp_path)
+    footprint = trace(spec, [VariantKey("eager", "fp32", "none")], device="cpu", cache=tmp_path)
     variant = footprint.variants[0]
     built, batch = real_step(spec, "eager")
 
@@ -116,7 +119,7 @@ def test_sharded_it_is_as_torch_tracks_it(name: str, compute: Compute, tmp_path:
 def test_model_flops_are_those_that_were_traced(model: dict[str, Any], tmp_path: Path) -> None:
     """Traced attention is eager, and computes the pairs that its mask hides."""
     spec = spec_of(model)
-    footprint = trace(spec, [("eager", "fp32", "none")], device="cpu", cache=tmp_path)
+    footprint = trace(spec, [VariantKey("eager", "fp32", "none")], device="cpu", cache=tmp_path)
 
     work = footprint.work
 

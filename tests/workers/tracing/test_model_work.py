@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from search_spaces.costs.model_work import ModelWork, utilization
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.hardware.catalogue import find_device
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
@@ -115,7 +116,7 @@ def test_plan_and_trial_count_alike(alone: Group, knobs: dict[str, Any], tmp_pat
     outcome = alone.run(a_request(spec, data=1, **knobs))
 
     assert isinstance(outcome, Measured)
-    footprint = trace(spec, [("sdpa", "fp32", "none")], device="cpu", cache=tmp_path)
+    footprint = trace(spec, [VariantKey("sdpa", "fp32", "none")], device="cpu", cache=tmp_path)
     assert footprint.work is not None
     samples = outcome.samples_per_second.value * outcome.step_seconds.value
     assert outcome.flops_per_step == pytest.approx(footprint.work.flops_per_token * 48 * samples)

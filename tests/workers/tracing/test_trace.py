@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from search_spaces.costs.footprint import Compute, Footprint, Part, Split, Variant
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import ModelError
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import SweepSpec
@@ -58,7 +59,7 @@ def traced(
     compute: Compute = "cast",
     split: Split = "none",
 ) -> Footprint:
-    return trace(spec, [(attention, compute, split)], cache=cache)
+    return trace(spec, [VariantKey(attention, compute, split)], cache=cache)
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +325,7 @@ def test_a_cached_footprint_is_read_without_torch(tmp_path: Path) -> None:
         "from search_spaces.specification.schema import SweepSpec\n"
         "from workers.tracing.trace import trace\n"
         f"spec = SweepSpec.model_validate_json({spec.model_dump_json()!r})\n"
-        f"found = trace(spec, [('sdpa', 'cast', 'none')], cache=Path({str(tmp_path)!r}))\n"
+        f"found = trace(spec, [('sdpa', 'cast', 'none', 'whole')], cache=Path({str(tmp_path)!r}))\n"
         "print(json.dumps([found.digest, 'torch' in sys.modules]))\n"
     )
 
