@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -12,6 +12,7 @@ from orchestrator.cli.console import print_line, table_console
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
+from search_spaces.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.export.verify import Finding
@@ -40,12 +41,27 @@ def verify(
         bool,
         typer.Option("--settings-only", help="Do not compare losses, as with data of your own."),
     ] = False,
+    install: Annotated[
+        bool,
+        typer.Option("--install", help="Install the parser of another trainer's file."),
+    ] = False,
     as_json: Json = False,
 ) -> Result:
-    """Run an exported folder briefly; check settings, losses and speed against the plan."""
+    """Run an exported folder briefly; check settings, losses and speed against the plan.
+
+    The file of another trainer is read, not run.
+    """
     from search_spaces.settings.export_manifest import ExportManifest
+    from search_spaces.specification.schema import TrainerFile
 
     manifest = ExportManifest.read(folder)
+    if manifest.format in get_args(TrainerFile):
+        from orchestrator.export.trainer_environment import check_file
+
+        *findings, parsed = check_file(manifest, folder, print_line, install=install)
+        return _result(folder, (*findings, parsed), parsed, settings_only=False, as_json=as_json)
+    if install:
+        raise UserError(f"--install is for {', '.join(get_args(TrainerFile))}: {folder} has none")
 
     from orchestrator.export.verify import LOSSES, changed_files, check_run, observed_run
     from orchestrator.host import termination_as_interrupt
@@ -62,22 +78,34 @@ def verify(
         ranks = observed_run(manifest, folder, steps=steps, seconds=seconds)
     findings = check_run(manifest, ranks, changed, settings_only=settings_only)
     losses = next(finding for finding in findings if finding.check == LOSSES)
+    return _result(folder, findings, losses, settings_only=settings_only, as_json=as_json)
+
+
+def _result(
+    folder: Path,
+    findings: tuple[Finding, ...],
+    decisive: Finding,
+    *,
+    settings_only: bool,
+    as_json: bool,
+) -> Result:
+    """Shows the findings; without the `decisive` one the folder is not verified."""
     if not as_json:
-        _show(findings, losses, settings_only)
+        _show(findings, decisive, settings_only)
     differs = any(finding.passed is False for finding in findings)
-    done = not differs and (settings_only or losses.passed is not None)
+    done = not differs and (settings_only or decisive.passed is not None)
     return Result(
         kind="verify",
         content=lambda: {
             "folder": str(folder),
-            "verified": not differs and losses.passed is not None,
+            "verified": not differs and decisive.passed is not None,
             "findings": [asdict(finding) for finding in findings],
         },
         code=ExitCode.DONE if done else ExitCode.NOTHING_FOUND,
     )
 
 
-def _show(findings: tuple[Finding, ...], losses: Finding, settings_only: bool) -> None:
+def _show(findings: tuple[Finding, ...], decisive: Finding, settings_only: bool) -> None:
     from orchestrator.report.sections import Table
     from orchestrator.report.terminal import render_table
 
@@ -88,12 +116,16 @@ def _show(findings: tuple[Finding, ...], losses: Finding, settings_only: bool) -
         bold={index for index, one in enumerate(findings) if not one.passed},
     )
     table_console().print(render_table(table))
+    is_run = decisive.check == "losses"
     different = [finding.check for finding in findings if finding.passed is False]
     if different:
         print_line(f"differs: {', '.join(different)}")
-    elif losses.passed:
-        print_line("verified: the folder does what was measured")
+    elif decisive.passed:
+        means = "the folder does what was measured"
+        accepts = "its trainer accepts the file, which means the plan; it was not run"
+        print_line(f"verified: {means if is_run else accepts}")
     elif settings_only:
         print_line("settings match; losses were not compared")
     else:
-        print_line(f"not verified: losses were not compared, because {losses.reason}")
+        words = "losses were not compared, because " if is_run else ""
+        print_line(f"not verified: {words}{decisive.reason}")

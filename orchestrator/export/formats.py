@@ -40,6 +40,8 @@ FORMATS: Mapping[str, Callable[[ExportSource], Bundle]] = {  # files of a plan t
     "axolotl": trainer_file.export_axolotl,
     "llama-factory": trainer_file.export_llama_factory,
     "trl": trainer_file.export_trl,
+    "ms-swift": trainer_file.export_swift,
+    "verl": trainer_file.export_verl,
     "torchtitan": torchtitan.export,
 }
 

@@ -1,4 +1,4 @@
-"""Exports for axolotl, LLaMA-Factory and trl: a configuration file of each, and no script.
+"""Exports for axolotl, LLaMA-Factory, ms-swift, trl and verl: a file of each, and no script.
 
 The keys are those that `plimsoll init --from` reads back: `trainer_configs/trainers.yaml`.
 """
@@ -47,15 +47,48 @@ def export_llama_factory(source: ExportSource) -> Bundle:
     caveats = ["Its data are read as plain text (`stage: pt`): see `dataset_info.json`."]
     if source.plan.pad_multiple == 1:
         caveats.append("LLaMA-Factory pads to a multiple of 8 tokens; the measured run did not.")
-    command, ranks = f"llamafactory-cli train {name}", source.plan.world_size // source.hosts
-    if source.hosts > 1:
-        hosts = f"NNODES={source.hosts} NODE_RANK=$HOST_RANK MASTER_ADDR={scripts.HEAD}"
-        command = f"{hosts} MASTER_PORT={scripts.PORT} {command}"
+    command, ranks = _on_hosts(source, f"llamafactory-cli train {name}")
     bundle = _bundle(source, "LLaMA-Factory", name, command, {"dataset": ",".join(sets)}, caveats)
     # without the last one, it sets an allocator of its own
-    start = (("FORCE_TORCHRUN", "1"), ("NPROC_PER_NODE", str(ranks)), ("OPTIM_TORCH", "0"))
+    start = (("FORCE_TORCHRUN", "1"), ranks, ("OPTIM_TORCH", "0"))
     files = {**bundle.files, "dataset_info.json": json.dumps(sets, indent=2) + "\n"}
     return replace(bundle, files=files, environment=(*bundle.environment, *start))
+
+
+def export_swift(source: ExportSource) -> Bundle:
+    """Returns the configuration of `swift pt`."""
+    spec, name, base = collect_inputs(source.spec).spec, "swift.yaml", source.model.base
+    keys: dict[str, Any] = {
+        "torch_dtype": "float32" if base in (None, "fp32") else "bfloat16",
+        "dataset": list(spec.data.files),
+        "columns": {_field(spec): "response"},
+    }
+    if base in ("nf4", "int8"):
+        keys["quant_method"] = "bnb"
+    if spec.train.betas is None:  # its own default is 0.95
+        keys["adam_beta2"] = 0.999
+    if _is_sharded(source.plan):  # FSDP recomputes, and both would
+        keys |= {f"fsdp.{key}": value for key, value in _FSDP2.items()}
+        keys["gradient_checkpointing"] = False
+    caveats = ["Its data are read as plain text: see `columns`."]
+    command, ranks = _on_hosts(source, f"swift pt {name}")
+    bundle = _bundle(source, "ms-swift", name, command, keys, caveats)
+    return replace(bundle, environment=(*bundle.environment, ranks))
+
+
+def export_verl(source: ExportSource) -> Bundle:
+    """Returns the configuration of verl's SFT trainer."""
+    name, plan, train = "verl_sft.yaml", source.plan, source.spec.train
+    options = scripts.start_command(source).removesuffix(scripts.SCRIPT)
+    options += "-m verl.trainer.sft_trainer --config-dir . --config-name"
+    keys = {"optim.clip_grad": train.grad_clip or 1e9}
+    caveats = [
+        "Set `data.train_files`: it reads conversations from Parquet files.",
+        f"{plan.data} ranks start, of which `engine.fsdp_size` share the states.",
+    ]
+    if plan.loader_pin_memory:
+        caveats.append("Batches came in pinned memory; verl does not pin them.")
+    return _bundle(source, "verl", name, f"{options} {name.removesuffix('.yaml')}", keys, caveats)
 
 
 def export_trl(source: ExportSource) -> Bundle:
@@ -74,6 +107,14 @@ def export_trl(source: ExportSource) -> Bundle:
     return _bundle(source, "trl", name, f"trl sft --config {name} {options}", keys, caveats)
 
 
+def _on_hosts(source: ExportSource, command: str) -> tuple[str, tuple[str, str]]:
+    """Returns a command that starts torchrun by variables, and the one for its ranks."""
+    if source.hosts > 1:
+        hosts = f"NNODES={source.hosts} NODE_RANK=$HOST_RANK MASTER_ADDR={scripts.HEAD}"
+        command = f"{hosts} MASTER_PORT={scripts.PORT} {command}"
+    return command, ("NPROC_PER_NODE", str(source.plan.world_size // source.hosts))
+
+
 def _field(spec: SweepSpec) -> str:
     return spec.data.field if isinstance(spec.data.field, str) else "text"
 
@@ -88,9 +129,12 @@ def _bundle(
 ) -> Bundle:
     """Returns the file of a trainer: the keys of its table, and those that no plan decides."""
     plan, files = source.plan, dict[str, str]()
-    values = _file_keys(trainer, source) | hf_trainer.moments(source.spec.train) | keys
-    if _is_sharded(plan):  # axolotl checks its own keys of FSDP
+    values = _file_keys(trainer, source)
+    if trainer != "verl":
+        values |= hf_trainer.moments(source.spec.train)
+    if _is_sharded(plan) and trainer not in ("verl", "ms-swift"):  # axolotl checks its own keys
         values |= {"fsdp_version": 2} if trainer == "axolotl" else _FSDP2
+    values |= keys
     if plan.engine == "deepspeed":
         values["deepspeed"] = deepspeed.CONFIG
         config = hf_trainer.deepspeed_config(plan, source.model, source.spec, source.device)
@@ -114,7 +158,7 @@ def _file_keys(trainer: str, source: ExportSource) -> dict[str, Any]:
     if _is_sharded(source.plan):
         unused = []
     if source.spec.train.method == "full":
-        unused += ["lora_", "load_in_"]
+        unused += ["lora_", "load_in_", "target_modules", "quant_"]
     if source.plan.zero_stage or source.plan.engine == "deepspeed" or source.plan.data == 1:
         unused.append("ddp_")
     keys = {

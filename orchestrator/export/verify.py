@@ -297,24 +297,24 @@ def check_run(
 
 def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
     plan, observed = manifest.plan, ranks[0].settings
-    yield _equal("ranks", plan.world_size, len(ranks))
+    yield equal("ranks", plan.world_size, len(ranks))
     on_torch = "fsdp2" if plan.zero_stage else "ddp" if plan.data > 1 else "none"
     wrapper = "deepspeed" if plan.engine == "deepspeed" else on_torch
-    yield _equal("wrapper", wrapper, observed.wrapper)
-    yield _equal("ZeRO stage", plan.zero_stage, observed.zero_stage)
+    yield equal("wrapper", wrapper, observed.wrapper)
+    yield equal("ZeRO stage", plan.zero_stage, observed.zero_stage)
     if plan.engine == "torch" and plan.zero_stage:
-        yield _equal("replicas", plan.replicas, observed.replicas)
+        yield equal("replicas", plan.replicas, observed.replicas)
         wrapped = any(count == manifest.blocks for _, count in observed.wrapped)
         units = f"{manifest.blocks} blocks, and the rest"
         yield _finding("FSDP units", units, _count(observed.wrapped)[1], wrapped)
-    yield _equal("parameter offload", plan.offload_parameters, observed.offload_parameters)
+    yield equal("parameter offload", plan.offload_parameters, observed.offload_parameters)
     if plan.engine == "deepspeed":
-        yield _equal("optimizer offload", plan.offload_optimizer, observed.offload_optimizer)
+        yield equal("optimizer offload", plan.offload_optimizer, observed.offload_optimizer)
     if plan.batching == "packed":
         samples = f"{plan.micro_batch}, packed"
         yield _finding("micro-batch", samples, "packed samples cannot be counted", None)
     else:
-        yield _equal("micro-batch", plan.micro_batch, observed.rows)
+        yield equal("micro-batch", plan.micro_batch, observed.rows)
     if (multiple := plan.pad_multiple) > 1:
         fits = None if observed.columns is None else observed.columns % multiple == 0
         yield _finding("row width", f"a multiple of {multiple} tokens", observed.columns, fits)
@@ -322,17 +322,17 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
     if plan.batching == "packed" and passes < plan.accumulation:
         yield _finding("accumulation", f"{plan.accumulation} or fewer, packed", passes, True)
     else:
-        yield _equal("accumulation", plan.accumulation, passes)
+        yield equal("accumulation", plan.accumulation, passes)
     yield _recomputed(manifest, observed.recomputed)
-    yield _equal("compiled", plan.compile, observed.compiled > 0)
-    yield _equal("compute dtype", _DTYPES[plan.precision], observed.compute)
+    yield equal("compiled", plan.compile, observed.compiled > 0)
+    yield equal("compute dtype", _DTYPES[plan.precision], observed.compute)
     if manifest.base is not None:
-        yield _equal("frozen weights", _frozen(manifest.base, plan), ", ".join(observed.frozen))
+        yield equal("frozen weights", _frozen(manifest.base, plan), ", ".join(observed.frozen))
     if observed.attention is not None:
-        yield _equal("attention", plan.attention, observed.attention)
+        yield equal("attention", plan.attention, observed.attention)
     on_host = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
     optimizer = "DeepSpeedCPUAdam" if on_host else _OPTIMIZERS[plan.optimizer][0]
-    yield _equal("optimizer", optimizer, observed.optimizer)
+    yield equal("optimizer", optimizer, observed.optimizer)
 
 
 def _recomputed(manifest: ExportManifest, classes: Sequence[tuple[str, int]]) -> Finding:
@@ -340,7 +340,7 @@ def _recomputed(manifest: ExportManifest, classes: Sequence[tuple[str, int]]) ->
     # blocks that no gradient reaches are not run again, as the last one of CLIP in LLaVA
     if manifest.unused_weights and 0 < count < planned:
         return _finding("recomputed blocks", f"up to {planned}", words, True)
-    return _equal("recomputed blocks", planned, count, words)
+    return equal("recomputed blocks", planned, count, words)
 
 
 def _update(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator[Finding]:
@@ -348,15 +348,15 @@ def _update(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterator
     train, observed = manifest.train, ranks[0].settings
     known = [weight for rank in ranks if (weight := rank.settings.loss_weight) is not None]
     is_known = len(known) == len(ranks) and not _scales_losses(manifest.plan)
-    yield _equal("loss weight", 1.0, round(fmean(known), _WEIGHT_DIGITS) if is_known else None)
-    yield _equal("gradient clipping", train.grad_clip or "none", observed.clip or "none")
+    yield equal("loss weight", 1.0, round(fmean(known), _WEIGHT_DIGITS) if is_known else None)
+    yield equal("gradient clipping", train.grad_clip or "none", observed.clip or "none")
     yield _rate(train, ranks[0].steps)
     others = set(observed.decays) - {train.weight_decay, 0.0 if train.decay == "stock" else None}
-    yield _equal("weight decay", train.weight_decay, max(others or observed.decays, default=None))
+    yield equal("weight decay", train.weight_decay, max(others or observed.decays, default=None))
     for name, usual in _OPTIMIZERS[manifest.plan.optimizer][1].items():
         expected = usual if (own := getattr(train, name)) is None else own
         values = {value for rate, value in observed.rates if rate == name}
-        yield _equal(name, expected, next(iter(values - {expected} or values), None))
+        yield equal(name, expected, next(iter(values - {expected} or values), None))
 
 
 def _rate(train: TrainSpec, steps: Sequence[ObservedStep]) -> Finding:
@@ -377,7 +377,8 @@ def _rate(train: TrainSpec, steps: Sequence[ObservedStep]) -> Finding:
     return _finding("learning rate", rate, observed, not differing)
 
 
-def _equal(what: str, expected: object, observed: object, words: str = "") -> Finding:
+def equal(what: str, expected: object, observed: object, words: str = "") -> Finding:
+    """Returns whether two values are equal, in `words` for the observed one; None is unknown."""
     return _finding(
         what, expected, words or observed, None if observed is None else expected == observed
     )

@@ -74,16 +74,33 @@ def file_refusals(plan: Plan, spec: SweepSpec, model: ModelFacts, device: str) -
         yield f"{model.name} is no causal language model by a name that transformers loads"
 
 
+def verl_refusals(_: Plan, spec: SweepSpec, model: ModelFacts, device: str) -> Iterator[str]:
+    """Yields the reasons why verl's SFT trainer cannot train a plan.
+
+    Source:
+        verl/workers/engine/fsdp/transformer_impl.py (0.9.1): all weights in one group, no linear
+        schedule, adapters in the type of the frozen weights.
+    """
+    yield from _gpu_refusals("verl", spec.train, device)
+    if model.task != "causal-lm":
+        yield f"{model.name} is no causal language model by a name that transformers loads"
+    if spec.train.schedule == "linear":
+        yield "train.schedule is linear, and verl's are constant and cosine"
+
+
 def titan_refusals(plan: Plan, spec: SweepSpec, _: ModelFacts, device: str) -> Iterator[str]:
     """Yields the reasons why torchtitan 0.3 cannot train a plan."""
-    train = spec.train
+    yield from _gpu_refusals("torchtitan", spec.train, device)
     if spec.model.name not in TITAN_MODELS or spec.model.config:
         yield f"the model is none of torchtitan's, unchanged: {', '.join(TITAN_MODELS)}"
-    if device == "cpu":
-        yield "torchtitan trains on GPUs"
-    if train.method == "lora":
-        yield "train.method is lora, and torchtitan trains all weights"
-    if train.weight_decay and train.decay == "stock":
-        yield "train.decay is stock, and torchtitan decays all weights"
     if plan.zero_stage == 0 and plan.data > 1:
         yield f"zero_stage is 0 on {plan.data} data ranks, and torchtitan shards in place of DDP"
+
+
+def _gpu_refusals(trainer: str, train: TrainSpec, device: str) -> Iterator[str]:
+    if device == "cpu":
+        yield f"{trainer} trains on GPUs"
+    if train.method == "lora":
+        yield f"train.method is lora, and the file for {trainer} trains all weights"
+    if train.weight_decay and train.decay == "stock":
+        yield f"train.decay is stock, and {trainer} decays all weights"

@@ -37,7 +37,8 @@ class Trainer:
 _OTHERS: Mapping[str, Callable[[Plan, SweepSpec, ModelFacts, str], Iterable[str]]] = {
     "accelerate": refusals.accelerate_refusals,
     "hf-trainer": refusals.hf_refusals,
-    **dict.fromkeys(("axolotl", "llama-factory", "trl"), refusals.file_refusals),
+    **dict.fromkeys(("axolotl", "llama-factory", "trl", "ms-swift"), refusals.file_refusals),
+    "verl": refusals.verl_refusals,
     "torchtitan": refusals.titan_refusals,
 }
 

@@ -39,7 +39,8 @@ Task = Literal[  # of all but the first four, batches are random values of a mod
 Sampler = Literal["plimsoll", "tpe", "gp", "random"]
 _Scripts = Literal["torchrun", "deepspeed", "accelerate", "hf-trainer"]
 _Jobs = Literal["ray-train", "rayjob", "slurm", "sky", "trainjob"]
-TrainerName = Literal["own", _Scripts, _Jobs, "axolotl", "llama-factory", "trl", "torchtitan"]
+TrainerFile = Literal["axolotl", "llama-factory", "trl", "ms-swift", "verl", "torchtitan"]
+TrainerName = Literal["own", _Scripts, _Jobs, TrainerFile]
 
 GIB = 2**30
 PICKLE = ".pickle"  # suffix of a model that a Python program gave

@@ -49,7 +49,8 @@ class Trainer:
         deepspeed = key.removeprefix("deepspeed.")
         if deepspeed != key:
             return trainers()["DeepSpeed"].takes.get(deepspeed)
-        return self.takes.get(key.replace("fsdp_config.fsdp_", "fsdp_config."))
+        short = key.removeprefix("fsdp.").replace("fsdp_config.fsdp_", "fsdp_config.")
+        return self.takes.get(key, self.takes.get(short))
 
 
 @cache
@@ -126,7 +127,7 @@ def _word(entry: Any, values: Mapping[str, Any]) -> Any:
     other = entry.get("*")
     if isinstance(other, str) and (word := _word(other, values)) is not None:
         return word
-    off = [word for word, meaning in meanings.items() if not meaning or word == "false"]
+    off = [word for word in meanings if word != "*" and (not meanings[word] or word == "false")]
     return _value(off[0]) if off else None
 
 
