@@ -27,6 +27,7 @@ from orchestrator.report.format import (
     mfu_sentence,
     plural,
     ratio_words,
+    significant,
     spread,
     times_words,
 )
@@ -288,6 +289,13 @@ def forecast_sentence(state: SweepState) -> str:
     return f"the median forecast error of {trials} is {100 * speed:.0f} % in speed{memory}"
 
 
+def _recorded(outcome: Measured) -> Iterator[str]:
+    if outcome.gradient_norm is not None:
+        yield f"norm of its first gradient: {significant(outcome.gradient_norm)}"
+    if outcome.joules_per_token is not None:
+        yield f"energy: {significant(outcome.joules_per_token)} joules per token"
+
+
 def evidence_sentences(state: SweepState) -> Iterator[str]:
     """Yields the evidence for the best plan; nothing without one."""
     if state.best is None:
@@ -298,6 +306,7 @@ def evidence_sentences(state: SweepState) -> Iterator[str]:
         repeats_sentence(state),
         *labels.validation_sentences(state),
         mfu_sentence(outcome.mfu, outcome.ceiling, outcome.paper_mfu),
+        *_recorded(outcome),
         labels.fingerprint_sentence(state),
         regret_sentence(state),
     )

@@ -63,6 +63,23 @@ def test_a_report_of_everything_fits_80_columns() -> None:
         assert part in text
 
 
+def test_the_best_plans_gradient_and_energy_are_told_where_they_are_known() -> None:
+    known = make_measured(40.0, gradient_norm=1.3587, joules_per_token=0.0213)
+    text = words(make_state([known]))
+
+    assert "norm of its first gradient: 1.36" in text
+    assert "energy: 0.0213 joules per token" in text
+    assert "joules" not in words(make_state([make_measured(40.0)]))
+
+
+def test_a_gradient_off_that_of_the_first_trial_is_labelled() -> None:
+    norms = (2.0, 2.001, 2.2)
+    state = make_state([make_measured(20.0 + norm, gradient_norm=norm) for norm in norms])
+
+    assert "gradient 10 % off trial 0's" in words(state)
+    assert words(state).count("off trial 0's") == 1
+
+
 def test_forecasts_stand_below_what_was_measured_and_are_judged() -> None:
     """Errors are a fifth, a quarter and nothing in speed."""
     state = make_state([make_measured(40.0, 0.6), make_measured(20.0, 0.6), make_measured(30.0)])
