@@ -58,8 +58,8 @@ def verify(
     if manifest.format in get_args(TrainerFile):
         from orchestrator.export.trainer_environment import check_file
 
-        *findings, parsed = check_file(manifest, folder, print_line, install=install)
-        return _result(folder, (*findings, parsed), parsed, settings_only=False, as_json=as_json)
+        found = tuple(check_file(manifest, folder, print_line, install=install))
+        return _result(folder, found, found[-1], settings_only=False, as_json=as_json)
     if install:
         raise UserError(f"--install is for {', '.join(get_args(TrainerFile))}: {folder} has none")
 

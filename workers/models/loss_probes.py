@@ -118,7 +118,7 @@ def _loss_refusal(module: Any, fields: dict[str, Any], task: Task, attention: st
         return f"{name} has no head that is one linear layer without adapters"
     differences: list[float] = []
     with tolerated(name), torch.enable_grad():
-        model = small_model(model_class, fields, attention)
+        model: Any = small_model(model_class, fields, attention)
         inputs = task_inputs(task, random_tokens(2, _LONG), [_SHORT, _LONG])
         outputs: list[torch.Tensor] = []
 
