@@ -42,6 +42,8 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "fsdp": {"zero_stage": 3, "data": 4},
     "fsdp, recomputed": {"zero_stage": 3, "checkpoint_ratio": 1.0},
     "fsdp on host": {"zero_stage": 3, **HOST, "pin_memory": True},
+    "fsdp in bf16": {"zero_stage": 3, "precision": "bf16"},
+    "fsdp in bf16 on host": {"zero_stage": 3, "precision": "bf16", **HOST, "pin_memory": True},
     "fsdp split": {"zero_stage": 3, "tensor": 2, "sequence_parallel": True},
     "fsdp in stages": {"zero_stage": 3, "pipeline": 2, "micro_batch": 2},
     "stages": {"pipeline": 2, "data": 1},
