@@ -49,6 +49,7 @@ BOUNDARIES = {
     "workers/models/user_code.py",
     "orchestrator/cli/app.py",
     "orchestrator/cluster/runtime.py",  # to Ray, as it starts
+    "orchestrator/export/trainer_parser.py",  # to another trainer
 }
 CORE_MAY_IMPORT = ("orchestrator.core", "search_spaces")
 

@@ -161,17 +161,17 @@ def test_check_says_what_a_sweep_would_do(
         *("data", "model", "loss", "machine"),
     ]
     assert what.startswith("demo.yaml is valid: the study demo tries up to 40 plans of gpt2 in")
-    assert space == "On 2 ranks, 150 of 150 combinations are legal."
+    assert space == "On 2 ranks, 300 of 300 combinations are legal."
     assert searched == (
         "Searched: zero_stage 0, 2, 3; micro_batch 1, 2, 4, 8, 16;"
-        " checkpoint_ratio 0.0, 0.25, 0.5, 0.75, 1.0; attention sdpa, eager."
+        " checkpoint_ratio 0.0, 0.25, 0.5, 0.75, 1.0; attention sdpa, eager; loss whole, chunked."
     )
 
     assert run("check", spec_path, "--set", "trainer=trl", "--set", "space.zero_stage=[0]") == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "Searched: micro_batch 1, 2, 4, 8, 16; checkpoint_ratio 0.0, 1.0; attention sdpa, eager.",
-        "Trainer trl takes 20 of 50 legal plans. 30 leave, such as where checkpoint_ratio is 0.25:"
-        " it recomputes all blocks or none.",
+        "Trainer trl takes 20 of 100 legal plans. 20 leave, such as where loss is chunked. 60 leave,"
+        " such as where checkpoint_ratio is 0.25: it recomputes all blocks or none.",
     ]
 
 
