@@ -170,8 +170,8 @@ def test_check_says_what_a_sweep_would_do(
     assert run("check", spec_path, "--set", "trainer=trl", "--set", "space.zero_stage=[0]") == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "Searched: micro_batch 1, 2, 4, 8, 16; checkpoint_ratio 0.0, 1.0; attention sdpa, eager.",
-        "Trainer trl takes 20 of 100 legal plans. 20 leave, such as where loss is chunked. 60 leave,"
-        " such as where checkpoint_ratio is 0.25: it recomputes all blocks or none.",
+        "Trainer trl takes 20 of 100 legal plans. 20 leave, such as where loss is chunked. 60"
+        " leave, such as where checkpoint_ratio is 0.25: it recomputes all blocks or none.",
     ]
 
 
