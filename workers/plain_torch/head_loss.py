@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +30,9 @@ def replace_loss(model: nn.Module, kind: str, *, shifts: bool) -> bool:
     Returns:
         False if the model has no such head, as a stage of a pipeline; it is then unchanged.
     """
-    find: Callable[[], Any] | None = getattr(model, "get_output_embeddings", None)
-    head = find() if find is not None else None
+    head: Any = None
+    with contextlib.suppress(AttributeError):  # no model of transformers, or a stage without a head
+        head = model.get_output_embeddings()  # type: ignore[operator]
     if type(head) is not nn.Linear:
         return False
     labels: list[torch.Tensor] = []

@@ -33,7 +33,7 @@ ROOMY = a_spec(
     cluster={"memory_gib": 4.0},
     train={"sequence_length": 512},
 )
-DEMO_GIB = 0.4
+DEMO_GIB = 0.6
 FALL_ERROR = 0.1
 CALLS = ((torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3))
 
