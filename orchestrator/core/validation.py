@@ -43,11 +43,11 @@ def failure(
         return ValidationFailure(outcome=outcome)
     if violation := next(Objective.of(spec).violations(validation), None):
         return ValidationFailure(outcome=outcome, violation=violation)
-    if gradient := gradient_difference(validation, records, spec):
-        return ValidationFailure(outcome=outcome, gradient=gradient)
     check = loss_check(validation, records, baseline, spec, failed)
     if check is not None and not check.holds:
         return ValidationFailure(outcome=outcome, check=check)
+    if gradient := gradient_difference(validation, records, spec):
+        return ValidationFailure(outcome=outcome, gradient=gradient)
     return None
 
 
