@@ -184,7 +184,9 @@ def test_it_is_told_in_one_sentence(tmp_path: Any) -> None:
 def test_a_head_computes_the_loss_of_models_that_return_its_outputs(
     model_type: str, task: Task, words: str | None
 ) -> None:
-    config = {"logits_scaling": 8.0} if model_type == "granite" else {}
+    # a cap so high that only large logits show it
+    configs = {"granite": {"logits_scaling": 8.0}, "gemma2": {"final_logit_softcapping": 1e3}}
+    config = configs.get(model_type, {})
     refusal = probed(model_type, task, **config).loss_refusal
 
     assert (refusal is None) if words is None else (words in (refusal or ""))
