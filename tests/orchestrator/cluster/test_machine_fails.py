@@ -168,17 +168,22 @@ def test_a_signal_while_a_sweep_is_prepared_leaves_nothing(folder: Path) -> None
     assert not list(temporary.glob("plimsoll-*"))
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_a_signal_while_ray_starts_leaves_none_of_its_processes(
-    seconds: float, folder: Path
-) -> None:
-    process = subprocess.Popen(
+def start(folder: Path) -> subprocess.Popen[str]:
+    """Starts a sweep, whose messages are read once it has ended."""
+    return subprocess.Popen(
         [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
         cwd=folder,
         env=environment(folder, OMP_NUM_THREADS="1"),
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_a_signal_while_ray_starts_leaves_none_of_its_processes(
+    seconds: float, folder: Path
+) -> None:
+    process = start(folder)
     seen: set[psutil.Process] = set()
     begun, is_sent = None, False
     while process.poll() is None:
@@ -200,13 +205,7 @@ def test_a_signal_while_ray_starts_leaves_none_of_its_processes(
 def test_a_head_that_dies_while_ray_starts_ends_the_driver_to_be_tried_again(
     seconds: float, folder: Path
 ) -> None:
-    process = subprocess.Popen(
-        [PLIMSOLL, "tune", "sweep.yaml", "--plain"],
-        cwd=folder,
-        env=environment(folder, OMP_NUM_THREADS="1"),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(folder)
     seen: set[psutil.Process] = set()
     begun, is_killed = None, False
     while process.poll() is None:
