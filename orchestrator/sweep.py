@@ -13,7 +13,6 @@ from multiprocessing import TimeoutError as NotReady
 from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 
-from orchestrator.cluster.background_trace import BackgroundTrace
 from orchestrator.cluster.metrics import RayMetrics
 from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import ConnectedCluster, cluster_address, connected
@@ -23,6 +22,7 @@ from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import start_notes
 from orchestrator.core.placement import capacity_request, groups_on_head
 from orchestrator.core.state import AbstractCallback, AbstractView, SweepState
+from orchestrator.forecast.background_trace import BackgroundTrace
 from orchestrator.forecast.forecaster import SweepForecasts, TracedForecasts
 from orchestrator.host import Termination, termination_as_interrupt
 from orchestrator.journal import FILE, Journal

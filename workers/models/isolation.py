@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -100,6 +101,7 @@ class _Forks:
         self._lock = threading.Lock()
         self._owner = 0  # process that started it
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_cancelled = False
 
     def run(self, order: bytes, seconds: float) -> str:
         """Runs an order; returns the exit status of its process, or that it took too long.
@@ -109,6 +111,7 @@ class _Forks:
             MachineError: If nothing is heard of it for that long.
         """
         with self._lock:
+            self._is_cancelled = False
             for _ in range(2):  # the first process may just have ended for want of orders
                 status = b""
                 try:
@@ -118,6 +121,8 @@ class _Forks:
                         self.close()
                 if status:
                     return status.strip().decode()
+                if self._is_cancelled:
+                    break
         raise ModelError(
             "no process could be started for the model's code; what it printed says why"
         )
@@ -138,13 +143,22 @@ class _Forks:
 
     def close(self) -> None:
         """Ends the process, and all that it runs."""
+        if self._process is not None and self._kill():
+            self._process.communicate()
+
+    def cancel(self) -> None:
+        """Ends a task of another thread, whose `run_apart` then raises `ModelError`."""
+        self._is_cancelled = True
+        self._kill()
+
+    def _kill(self) -> bool:
         if self._process is None or self._owner != os.getpid():
-            return
+            return False
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self._process.pid).children(recursive=True):
                 child.kill()
         self._process.kill()
-        self._process.communicate()
+        return True
 
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         ended = self._process is None or self._process.poll() is not None
@@ -169,6 +183,7 @@ class _Forks:
 
 _forks = _Forks()
 atexit.register(_forks.close)
+cancel_apart = _forks.cancel
 
 
 def serve() -> None:
@@ -176,8 +191,11 @@ def serve() -> None:
     idle_seconds, *modules = sys.argv[2:]
     statuses = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
+    gc.disable()
     for module in modules:
         importlib.import_module(module)
+    gc.freeze()  # forks would copy the pages of all that a collection traverses
+    gc.enable()
     folder = None
     while select.select([_STDIN], [], [], float(idle_seconds))[0]:
         order = sys.stdin.readline()

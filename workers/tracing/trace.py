@@ -5,6 +5,7 @@ Importing this module imports no framework, so that reading a cached footprint i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -127,8 +128,12 @@ def cached_trace(spec: SweepSpec, wanted: Iterable[VariantKey], *, device: str) 
     return None if _missing(footprint, wanted) else footprint
 
 
-def trace_apart(spec: SweepSpec, wanted: Iterable[VariantKey], *, device: str) -> Footprint:
+def trace_apart(
+    spec: SweepSpec, wanted: Iterable[VariantKey], *, device: str, niceness: int = 0
+) -> Footprint:
     """Traces in a process of its own, as the code of the user's model may do anything to it.
+
+    `niceness` is added to that of this process.
 
     Raises:
         UserError: As `trace`, and if that process takes too long or dies.
@@ -140,12 +145,14 @@ def trace_apart(spec: SweepSpec, wanted: Iterable[VariantKey], *, device: str) -
         "spec": spec.model_dump(mode="json"),
         "wanted": [list(variant) for variant in wanted],
         "device": device,
+        "niceness": niceness,
     }
     return _adapter().validate_json(run_apart(trace_to_json, request, _TRACE_SECONDS))
 
 
 def trace_to_json(request: Any) -> bytes:
     """Traces what `trace_apart` asks for, in the process that may run the model's code."""
+    os.nice(request["niceness"])
     spec = SweepSpec.model_validate(request["spec"])
     wanted = [VariantKey(*each) for each in request["wanted"]]
     return _adapter().dump_json(trace(spec, wanted, device=request["device"]))

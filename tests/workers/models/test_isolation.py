@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import psutil
 import pytest
 
-from search_spaces.errors import MachineError
+from search_spaces.errors import MachineError, ModelError
 from search_spaces.specification.schema import ModelSpec
 from search_spaces.specification.sections import TrainSpec
 from workers.models import isolation
 from workers.models.facts import describe_to_json, model_facts
-from workers.models.isolation import run_apart
+from workers.models.isolation import cancel_apart, run_apart
 
 ROOT = Path(__file__).parents[3]
 TRAIN = TrainSpec(global_batch=4)
@@ -148,6 +149,19 @@ def test_a_driver_killed_with_the_answer_before_it_leaves_no_folder(here: Path) 
 
     assert asking.returncode == -signal.SIGKILL
     assert not list((here / "tmp").glob("plimsoll-*"))
+
+
+def test_a_task_is_cancelled_from_another_thread(here: Path) -> None:
+    with ThreadPool(1) as pool:
+        running = pool.apply_async(_described, (here / "mark",), {"sleep": 600})
+        child = psutil.Process(int(_seen(here / "mark")["pid"]))  # type: ignore[call-overload]
+
+        cancel_apart()
+
+        with pytest.raises(ModelError, match="no process could be started"):
+            running.get(600)
+    assert not psutil.wait_procs([child], timeout=600)[1]
+    _described(here / "next")  # in a new process
 
 
 @pytest.mark.thorough
