@@ -18,9 +18,7 @@ def prepare(spec: SweepSpec) -> ModelFacts:
         ModelError: If the model cannot be found or configured.
         DataError: If the data cannot be read or turned into samples.
     """
-    from workers.models.load import describe  # torch, which a driver does without
-
-    facts = describe(spec.model, spec.train)
+    facts = model_facts(spec.model, spec.train, apart=False)
     check_data(spec, facts)
     return facts
 

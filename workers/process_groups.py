@@ -55,20 +55,13 @@ class Rendezvous:
     seconds: float
 
 
-def listen_at(address: str) -> socket.socket:
-    """Returns a socket that listens on one address, at a free port."""
-    is_v6 = ipaddress.ip_address(address).version == 6
-    family = socket.AF_INET6 if is_v6 else socket.AF_INET
-    return socket.create_server((address, 0), family=family)
-
-
 def join_group(at: Rendezvous, rank: int, listener: socket.socket | None) -> None:
     """Joins the default process group; all ranks call it together.
 
     Args:
         at: Where the ranks meet.
         rank: Of this process.
-        listener: The first rank's socket from `listen_at`, which the store takes over.
+        listener: The first rank's listening socket, which the store takes over.
     """
     stay_on_loopback(at.address)
     leave_errors_to_alarm()

@@ -14,7 +14,8 @@ each function with Ray's source. Each part is needed because the public API fall
   keys to its actors, and Ray logs them. A process that is handed any variable starts 1.5 s later.
 - `ray.train.v2._internal.execution`: Ray Train always hands variables to its controller.
 - `ray.train.v2._internal.callbacks`: two default callbacks start actors that no group needs.
-- `ray.train.torch.config`: the public `TorchConfig` loads torch in processes that do not train.
+- `ray.train.v2._internal.execution.scaling_policy`: the default policy asks an autoscaler, by an
+  actor that it starts and waits for.
 - `ray._private.ray_constants`: no public setting lets Ray on Linux listen on 127.0.0.1.
 
 Besides, `orchestrator.cluster.trainer.LeanTrainer` overrides two private methods of Ray Train's
@@ -139,6 +140,14 @@ def controller_class() -> Any:
     return TrainController
 
 
+def fixed_scaling_policy() -> type:
+    """Returns the class of Ray Train's policy for a fixed number of workers."""
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+
+    policy: type = FixedScalingPolicy
+    return policy
+
+
 def callbacks_with_actors() -> tuple[type, ...]:
     """Returns the classes of Ray Train's default callbacks that start an actor each.
 
@@ -151,13 +160,6 @@ def callbacks_with_actors() -> tuple[type, ...]:
     )
 
     return DatasetsCallback, PlacementGroupCleanerCallback
-
-
-def set_rank_variables() -> None:
-    """Sets `RANK` and its kin for libraries, as `TorchConfig` does."""
-    from ray.train.torch.config import _set_torch_distributed_env_vars
-
-    _set_torch_distributed_env_vars()
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import socket
 import stat
@@ -28,6 +29,7 @@ from search_spaces.facts import ClusterFacts
 from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind
+from workers.models.isolation import run_apart
 
 # Ray reads them when it is imported or started, so they must be in the environment before.
 _ENVIRONMENTS = packaged_table(__package__, "environments.yaml")
@@ -171,7 +173,7 @@ def connected(
             if not is_local:
                 await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
             facts = _facts(device, nodes, spec)
-            facts = replace(facts, lacks=_lacks_on_worker(ray, device))
+            facts = replace(facts, lacks=_lacks_of_nodes(ray, device, is_local=is_local))
             yield ConnectedCluster(facts=facts, nodes=nodes, watchdog=watchdog)
         finally:
             nodes.close()
@@ -331,26 +333,27 @@ def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
     )
 
 
-def _lacks_on_worker(ray: Any, device: str) -> tuple[tuple[str, str], ...]:
+def _lacks_of_nodes(ray: Any, device: str, *, is_local: bool) -> tuple[tuple[str, str], ...]:
     """Returns what the cluster's nodes lack, as one node reports where a worker would run.
 
-    On CUDA it is a node with a GPU, which the driver's node may not have.
+    On CUDA it is a node with a GPU, which the driver's node may not have. On this machine's CPU
+    the process that describes models has loaded all that it takes.
     """
+    if is_local and device == "cpu":
+        importlib.import_module("ray.tune")  # needed later, and the model is still described
+        return tuple(map(tuple, json.loads(run_apart(_lacks, device, _PROBE_SECONDS))))
     task = ray.remote(_lacks).options(num_cpus=1, num_gpus=int(device == "cuda"))
     reference = task.remote(device)
-    importlib.import_module("ray.tune")  # takes as long as the task, and is needed later
-
     try:
-        answer: tuple[tuple[str, str], ...] = ray.get(reference, timeout=_PROBE_SECONDS)
+        return tuple(map(tuple, json.loads(ray.get(reference, timeout=_PROBE_SECONDS))))
     except ray.exceptions.GetTimeoutError as error:
         raise ClusterError(
             f"no node reported its capabilities within {_PROBE_SECONDS:.0f} s: is another job using"
             f" its {device} workers?"
         ) from error
-    return answer
 
 
-def _lacks(device: str) -> tuple[tuple[str, str], ...]:
+def _lacks(device: str) -> bytes:
     from workers.probe.doctor import lacks
 
-    return lacks(device)
+    return json.dumps(lacks(device)).encode()

@@ -6,6 +6,7 @@ starts two actors that a group does not need. All of them run on the head node.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from dataclasses import dataclass
@@ -27,12 +28,26 @@ if is_own_ray():  # controllers read it, and import this module to unpickle thei
     ray_private.train_environment().clear()
 
 
+class _Unrequested(ray_private.fixed_scaling_policy()):  # type: ignore[misc]
+    """Starts workers without asking an autoscaler: the request starts an actor, and waits for it.
+
+    It overrides two methods of Ray Train's policy.
+    """
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Requests nothing."""
+
+    def _maybe_send_resource_request(self) -> None:
+        """Requests nothing."""
+
+
 class LeanTrainer(DataParallelTrainer):  # type: ignore[misc]
     """Trains like `TorchTrainer`. It overrides two private methods of Ray Train (2.60)."""
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
         if not is_own_ray():
             return super()._initialize_and_run_controller(**arguments)
+        arguments["scaling_policy"] = _Unrequested(self.scaling_config)
         this_node = {ID_LABEL: ray.get_runtime_context().get_node_id()}
         controller_class = ray.remote(num_cpus=0, label_selector=this_node)(
             ray_private.controller_class()
@@ -81,21 +96,34 @@ class _Rendezvous(Backend):  # type: ignore[misc]
 
 
 def _listen() -> tuple[str, int]:
-    """Opens the socket of the first rank's store; returns its address and port."""
-    from workers.process_groups import listen_at
+    """Opens the socket of the first rank's store; returns its address and port.
 
-    listener = listen_at(ray.util.get_node_ip_address())
+    Loads no torch: until it returns, the other ranks wait.
+    """
+    node = ray.util.get_node_ip_address()
+    family = socket.AF_INET6 if ":" in node else socket.AF_INET
+    listener = socket.create_server((node, 0), family=family)
     _listeners.append(listener)
     address, port = listener.getsockname()[:2]
     return address, port
 
 
 def _join(address: str, port: int, backend: str, timeout_s: int) -> None:
+    gc.disable()  # until trials: what is imported stays, and collections take a sixth of the time
     from workers.process_groups import Rendezvous, join_group
 
-    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
-    ray_private.set_rank_variables()
     context = get_context()
+    local_rank = str(context.get_local_rank())
+    os.environ.update(  # for libraries, as Ray's `TorchConfig` does, whose module loads Ray Tune
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+        RANK=str(context.get_world_rank()),
+        WORLD_SIZE=str(context.get_world_size()),
+        LOCAL_RANK=local_rank,
+        LOCAL_WORLD_SIZE=str(context.get_local_world_size()),
+        NODE_RANK=str(context.get_node_rank()),
+        ACCELERATE_TORCH_DEVICE=f"cuda:{local_rank}" if backend == "nccl" else "cpu",
+    )
     at = Rendezvous(
         address=address,
         port=port,

@@ -131,7 +131,6 @@ class GroupFailed(Exception):  # an event more than an error
 
 def worker_loop(config: dict[str, Any]) -> None:
     """Runs trials as one rank of a group, until the group is dismissed."""
-    gc.disable()  # imported modules stay: collections would take a tenth of the start
     from ray.train import get_context
 
     from workers.entry import measure_launches, run_trial, warm_up
@@ -163,7 +162,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     up = ray.get(channel.register.remote(process))
     tell(Activity(kind=ActivityKind.STARTING_WORKERS, count=up, most=ranks))
     worker = Worker.start(config["spec"], announce, tell if rank == 0 else lambda _: None)
-    launches = measure_launches(config["spec"], worker)
+    launches = measure_launches(config["spec"], worker) if rank == 0 else None
     warm_up(config["spec"], worker)
     gc.enable()
     fingerprint = Fingerprint(
@@ -237,7 +236,8 @@ class WorkerGroup:
         members = self._wait(
             self._channel.members.remote(), start_deadline_seconds(spec), _STARTING
         )
-        self.fingerprint: Fingerprint = members[0]
+        with_launches = (member for member in members if member.launches is not None)
+        self.fingerprint: Fingerprint = next(with_launches, members[0])
         self.worker_processes = self._ask(self._channel.worker_processes.remote()) or ()
 
     def run(self, request: TrialRequest, deadline_seconds: float) -> Outcome:

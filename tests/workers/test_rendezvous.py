@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch.distributed as dist
 
 from workers.entry import _exchanged
-from workers.process_groups import Ranks, Rendezvous, join_group, listen_at, stay_on_loopback
+from workers.process_groups import Ranks, Rendezvous, join_group, stay_on_loopback
 
 LONG = 100_000
 
@@ -39,7 +40,7 @@ def _rank(rank: int, at: Rendezvous, listener: Any, folder: Path) -> None:
 
 @pytest.mark.thorough
 def test_s2_the_ranks_of_one_machine_listen_on_loopback_alone(tmp_path: Path) -> None:
-    listener = listen_at("127.0.0.1")
+    listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     at = Rendezvous(address="127.0.0.1", port=port, world_size=2, backend="gloo", seconds=600.0)
     started = multiprocessing.get_context("spawn")  # threads of other tests do not survive a fork

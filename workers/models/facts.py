@@ -95,29 +95,33 @@ def pinned(spec: ModelSpec, earlier: str | None) -> ModelSpec:
     return spec if commit is None else spec.model_copy(update={"revision": commit})
 
 
-def model_facts(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
-    """Returns the facts of a model, which a process of its own describes; no framework is imported.
+def model_facts(spec: ModelSpec, train: TrainSpec, *, apart: bool = True) -> ModelFacts:
+    """Returns the facts of a model, from the cache on disk if it has been described before.
 
-    Facts of a user's function are not cached on disk, as its code may read anything.
+    Facts of a user's function are not cached on disk, as its code may read anything. `apart`
+    describes the model in a process of its own, and imports no framework here.
 
     Raises:
         ModelError: As `describe`, and if that process takes too long or dies.
     """
-    return _facts(spec.model_dump_json(), train.model_dump_json())
+    return _facts(spec.model_dump_json(), train.model_dump_json(), apart)
 
 
 @lru_cache(maxsize=32)
-def _facts(spec_json: str, train_json: str) -> ModelFacts:
+def _facts(spec_json: str, train_json: str, apart: bool) -> ModelFacts:
     spec = ModelSpec.model_validate_json(spec_json)
     train = TrainSpec.model_validate_json(train_json)
-    if ":" in spec.name or ":" in train.optimizer:
-        return _described_apart(spec, train)
-    file = _cached_file(spec, train)
-    try:
-        return _adapter().validate_json(file.read_bytes())
-    except (OSError, ValidationError):
-        facts = _described_apart(spec, train)
-    save_file(file, _adapter().dump_json(facts))
+    file = None if ":" in spec.name or ":" in train.optimizer else _cached_file(spec, train)
+    if file is not None:
+        with contextlib.suppress(OSError, ValidationError):
+            return _adapter().validate_json(file.read_bytes())
+    if not apart:
+        from workers.models.load import describe
+
+        return describe(spec, train)
+    facts = _described_apart(spec, train)
+    if file is not None:
+        save_file(file, _adapter().dump_json(facts))
     return facts
 
 
@@ -142,8 +146,11 @@ def _described_apart(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
 
 def describe_to_json(request: Any) -> bytes:
     """Describes the model of a request of `model_facts`, in the process that may run its code."""
+    import torch
+
     from workers.models.load import describe
 
+    torch.set_num_threads(1)  # on small tensors, threads spin ten times as long
     spec = ModelSpec.model_validate(request["model"])
     train = TrainSpec.model_validate(request["train"])
     return _adapter().dump_json(describe(spec, train))

@@ -20,11 +20,14 @@ PRESET = ModelSpec(name="llama-3.2-1b")
 TRAIN = TrainSpec(global_batch=8, sequence_length=128)
 READ = """
 import sys
-from search_spaces.specification.schema import ModelSpec
+from search_spaces.specification.schema import ModelSpec, SweepSpec
 from search_spaces.specification.sections import TrainSpec
 from workers.models.facts import model_facts
+from workers.prepare import prepare
 
-print(model_facts(ModelSpec(name=sys.argv[1]), TrainSpec(global_batch=8, sequence_length=128)))
+model, train = ModelSpec(name=sys.argv[1]), TrainSpec(global_batch=8, sequence_length=128)
+print(model_facts(model, train))
+print(prepare(SweepSpec(model=model, train=train)))
 print(sorted({"torch", "transformers"} & sys.modules.keys()))
 """
 
@@ -37,14 +40,14 @@ def _fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts._facts.cache_clear()
 
 
-def test_cached_facts_are_read_without_a_framework() -> None:
+def test_drivers_and_ranks_read_cached_facts_without_a_framework() -> None:
     described = model_facts(PRESET, TRAIN)
     read = subprocess.run(
         [sys.executable, "-c", READ, PRESET.name], capture_output=True, text=True, check=True
     )
 
     assert described == describe(PRESET, TRAIN)
-    assert read.stdout.splitlines() == [repr(described), "[]"]
+    assert read.stdout.splitlines() == [*2 * [repr(described)], "[]"]
 
 
 def test_another_configuration_is_another_model(tmp_path: Path) -> None:
