@@ -2,7 +2,7 @@
 
 Ray starts a process for each actor and imports this module there, so the module imports almost
 nothing. With Ray Tune and Ray Train, each actor took three seconds of a core before the first
-trial could begin.
+trial could begin. Handles of actors travel pickled, as whoever unpickles one loads its class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGREE_SECONDS = 20.0  # for the other ranks to end, once one has announced a fai
 class WorkerProcess:
     """Process of one rank, and the node that it runs on."""
 
-    worker: ActorHandle
+    worker: bytes  # pickled handle
     node: str  # its id
     pid: int
     started_at: float  # seconds since the epoch
@@ -41,21 +41,21 @@ class GroupQueues:
         self._queues: defaultdict[str, asyncio.Queue[Run | Release | Dismiss]] = defaultdict(
             asyncio.Queue
         )
-        self._heartbeats: dict[str, tuple[float, ActorHandle]] = {}
+        self._heartbeats: dict[str, tuple[float, bytes]] = {}
         self._expired: set[str] = set()
         self._activities: dict[str, Activity] = {}
         self._worker_processes: dict[str, Sequence[WorkerProcess]] = {}
 
     async def beat(
-        self, group: str, runner: ActorHandle, worker_processes: Sequence[WorkerProcess] = ()
+        self, group: str, runner: bytes, worker_processes: Sequence[WorkerProcess] = ()
     ) -> None:
-        """Records a heartbeat of a group's runner, and where its workers run."""
+        """Records a heartbeat of a group's runner, a pickled handle, and where its workers run."""
         self._heartbeats[group] = time.monotonic(), runner
         self._worker_processes[group] = worker_processes
 
     async def silent_runners(
         self, seconds: float
-    ) -> tuple[list[ActorHandle], dict[str, Sequence[WorkerProcess]]]:
+    ) -> tuple[list[bytes], dict[str, Sequence[WorkerProcess]]]:
         """Finds runners without a heartbeat.
 
         Args:

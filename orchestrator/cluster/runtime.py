@@ -39,7 +39,7 @@ RAY_LOGS_VARIABLE = "PLIMSOLL_RAY_LOGS"  # set by --debug
 _PRIVATE = 0o700  # for the user alone
 _OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through it
 _CONNECT_SECONDS = 5.0
-_PROBE_SECONDS = 120.0
+_PROBE_SECONDS = 600.0  # a busy machine takes minutes to import torch in a new process
 _SHUTDOWN_SECONDS = 30.0
 _LEFT_SECONDS = 5.0  # in which a raylet's workers end after it
 _KILL_SECONDS = 5.0  # in which a process that is killed ends
@@ -347,7 +347,7 @@ def _lacks_of_nodes(ray: Any, device: str, *, is_local: bool) -> tuple[tuple[str
     try:
         return tuple(map(tuple, json.loads(ray.get(reference, timeout=_PROBE_SECONDS))))
     except ray.exceptions.GetTimeoutError as error:
-        raise ClusterError(
+        raise MachineError(
             f"no node reported its capabilities within {_PROBE_SECONDS:.0f} s: is another job using"
             f" its {device} workers?"
         ) from error

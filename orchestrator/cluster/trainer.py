@@ -7,19 +7,23 @@ starts two actors that a group does not need. All of them run on the head node.
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import socket
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.train import get_context
+import ray.train
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import ID_LABEL
 from orchestrator.cluster.runtime import is_own_ray
+
+# unwrapped: the check of its caller loads Ray Tune
+this_rank = inspect.unwrap(ray.train.get_context)
 
 _listeners: list[socket.socket] = []  # in the first rank, from `_listen` until `_join`
 
@@ -112,7 +116,7 @@ def _join(address: str, port: int, backend: str, timeout_s: int) -> None:
     gc.disable()  # until trials: what is imported stays, and collections take a sixth of the time
     from workers.process_groups import Rendezvous, join_group
 
-    context = get_context()
+    context = this_rank()
     local_rank = str(context.get_local_rank())
     os.environ.update(  # for libraries, as Ray's `TorchConfig` does, whose module loads Ray Tune
         MASTER_ADDR=address,

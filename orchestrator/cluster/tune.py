@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, final
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
 from ray.tune.error import TuneError
@@ -138,7 +138,7 @@ class TuneCluster(AbstractCluster):
             if answer is not None:
                 silent, self._worker_processes = answer
                 for runner in silent:
-                    ray.kill(runner)
+                    ray.kill(cloudpickle.loads(runner))
         if self._lost:
             self._fail(
                 MachineError(
@@ -210,7 +210,7 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         self._name: str = config[_GROUP]
         self._group = WarmGroup(partial(tell_driver, self._queues, self._name))
         self._ended = threading.Event()
-        self._actor = ray.get_runtime_context().current_actor
+        self._actor = cloudpickle.dumps(ray.get_runtime_context().current_actor)
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
     def _send_heartbeats(self) -> None:

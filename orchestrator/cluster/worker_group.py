@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import psutil
 import ray
+from ray import cloudpickle
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
@@ -44,7 +45,7 @@ from orchestrator.cluster.cleanup import (
 from orchestrator.cluster.nodes import ID_LABEL, unreachable_nodes
 from orchestrator.cluster.processes import end_with_raylet
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, missing_variables
-from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup
+from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup, this_rank
 from orchestrator.core.budget import start_deadline_seconds
 from orchestrator.core.failures import (
     Doing,
@@ -131,8 +132,6 @@ class GroupFailed(Exception):  # an event more than an error
 
 def worker_loop(config: dict[str, Any]) -> None:
     """Runs trials as one rank of a group, until the group is dismissed."""
-    from ray.train import get_context
-
     from workers.entry import measure_launches, run_trial, warm_up
     from workers.measure.environment import device_properties, environment_of
     from workers.models.function import received
@@ -143,7 +142,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     trust_modules((ALL_MODULES,))  # the driver has asked
     received.update(config["pickles"])
     channel: ActorHandle = config["channel"]
-    rank = get_context().get_world_rank()
+    rank = this_rank().get_world_rank()
 
     def announce(outcome: Outcome) -> None:
         ray.get(channel.announce.remote(rank, outcome))
@@ -153,12 +152,12 @@ def worker_loop(config: dict[str, Any]) -> None:
     channel.count.remote(node, oom_kills())
     end_with_raylet()
     process = WorkerProcess(
-        worker=context.current_actor,
+        worker=cloudpickle.dumps(context.current_actor),
         node=node,
         pid=os.getpid(),
         started_at=psutil.Process().create_time(),
     )
-    tell, ranks = config["tell"], get_context().get_world_size()
+    tell, ranks = config["tell"], this_rank().get_world_size()
     up = ray.get(channel.register.remote(process))
     tell(Activity(kind=ActivityKind.STARTING_WORKERS, count=up, most=ranks))
     worker = Worker.start(config["spec"], announce, tell if rank == 0 else lambda _: None)
@@ -169,7 +168,7 @@ def worker_loop(config: dict[str, Any]) -> None:
         device=worker.device.type,
         device_name=worker.device_name,
         device_memory_bytes=worker.meter.limit_bytes,
-        hosts=ranks // get_context().get_local_world_size(),
+        hosts=ranks // this_rank().get_local_world_size(),
         python=platform.python_version(),
         versions=package_versions(),
         environment=environment_of(worker.device, but=config["set_by_plan"]),
@@ -274,7 +273,7 @@ class WorkerGroup:
         )
         if not self._ended.is_set():
             for process in self.worker_processes:
-                ray.kill(process.worker)
+                ray.kill(cloudpickle.loads(process.worker))
             if not self._ended.wait(STOP_SECONDS):  # Ray Train itself hangs
                 end_controllers()
                 self._ended.wait(STOP_SECONDS)

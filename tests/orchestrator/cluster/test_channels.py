@@ -48,12 +48,12 @@ def test_a_failure_ends_the_wait_for_the_others(
 
 
 def test_a_group_that_is_given_up_is_killed_even_if_it_has_yet_to_start() -> None:
-    queues, runner = GroupQueues(), object()
+    queues, runner = GroupQueues(), b"late"
 
-    async def silent() -> list[object]:
+    async def silent() -> list[bytes]:
         await queues.expire("late")
         for group in ("late", "other"):
-            await queues.beat(group, runner if group == "late" else object())
+            await queues.beat(group, group.encode())
         found, _ = await queues.silent_runners(60.0)
         return found
 
