@@ -24,17 +24,19 @@ START = [sys.executable, "-m", "plimsoll"]
 DEMO = ["tune", "demo.yaml", "--events", "--trials", "1", "--no-validation"]
 
 
-def watch(root: psutil.Process, seconds: dict[psutil.Process, float]) -> None:
-    """Keeps the processor time of a process and of all that it ever started."""
+def watch(root: psutil.Process, spent: dict[int, tuple[float, str]]) -> None:
+    """Keeps processor time and title of a process and of all that it ever started."""
     while root.is_running():
-        with suppress(psutil.Error):
-            seconds |= {p: sum(p.cpu_times()[:2]) for p in (root, *root.children(recursive=True))}
+        for process in (root, *root.children(recursive=True)):
+            with suppress(psutil.Error):
+                title = " ".join(process.cmdline()).strip()[-60:]
+                spent[process.pid] = round(sum(process.cpu_times()[:2]), 1), title
         time.sleep(0.2)
 
 
-def run_demo(checkout: Path) -> dict[str, tuple[float, float]]:
+def run_demo(checkout: Path) -> dict[str, Any]:
     """Runs a trial of the demo; returns seconds of clock and processors until each step."""
-    spent, seconds = dict[psutil.Process, float](), dict[str, tuple[float, float]]()
+    spent, seconds = dict[int, tuple[float, str]](), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
         paths = {"PYTHONPATH": str(checkout), "XDG_CACHE_HOME": f"{folder}/cache"}
         place: dict[str, Any] = {"cwd": folder, "env": {**os.environ, **paths}}
@@ -44,9 +46,11 @@ def run_demo(checkout: Path) -> dict[str, tuple[float, float]]:
             threading.Thread(target=watch, args=(psutil.Process(run.pid), spent)).start()
             for line in run.stdout or ():
                 while steps and steps[0] in line.decode():
-                    passed = round(time.perf_counter() - began, 1), round(sum(spent.values()), 1)
+                    total = round(sum(used for used, _ in spent.values()), 1)
+                    passed = round(time.perf_counter() - began, 1), total
                     seconds[steps.pop(0) or "first_word"] = passed
-    return seconds
+                    profile = sorted(spent.values(), reverse=True)[:8]
+    return seconds | {"profile": profile}
 
 
 def main() -> None:
