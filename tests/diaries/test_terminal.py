@@ -1,11 +1,13 @@
-"""A terminal user's diary: a sweep under a pseudo-terminal, its page in a browser, and Ctrl-C."""
+"""A terminal user's diary: a sweep under a pseudo-terminal, its pages in a browser, and Ctrl-C."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import subprocess
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +20,12 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.report.sweep_document import report_page
 from tests.orchestrator.cli.commands import command
 from tests.orchestrator.cli.test_tune import HEAVY, imported
-from tests.orchestrator.report.test_pages_in_browser import CHROMIUM, browse
+from tests.orchestrator.report.test_pages_in_browser import CHROMIUM, browse, text_of
+from tests.rigs.mlflow_server import serves
+from tests.rigs.ports import free_port
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = str(Path(sys.executable).with_name("plimsoll"))
 COLUMNS, LINES = 100, 30
 SECONDS = 800
 SPEC = """
@@ -30,7 +35,6 @@ train: {global_batch: 8, sequence_length: 32, precision: fp32}
 space: {micro_batch: [8], loader_workers: [0, 1], checkpoint_ratio: [0], attention: [sdpa, eager]}
 objective: {max_seconds: 0.05}
 validation: {enabled: false, repeats: 0}
-tracking: {enabled: false}
 """
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -86,8 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def swept(folder: Path) -> Watched:
-    program = Path(sys.executable).parent / "plimsoll"
-    return watch(folder, str(program), "tune", "mine.yaml", "--trials", "2")
+    return watch(folder, PROGRAM, "tune", "mine.yaml", "--trials", "2")
 
 
 def rows(screen: str, label: str) -> list[str]:
@@ -146,6 +149,28 @@ def test_the_headline_of_its_page_cannot_be_misread(
             assert ("not clear of it" in headline["text"]) == (low <= 1 <= high)
             unclear += low <= 1 <= high
     assert unclear  # two windows of steps cannot tell these plans apart
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+def test_mlflows_pages_open_with_the_best_plan(
+    swept: Watched, folder: Path, tmp_path: Path
+) -> None:
+    command = [PROGRAM, "ui", "mine.yaml", "--port", str(port := free_port())]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        trials, sweep = (server.stdout.readline().split(": ")[1].strip() for _ in range(2))
+        end = time.monotonic() + SECONDS
+        while not serves(port) and time.monotonic() < end:
+            time.sleep(0.5)
+        table, run = (text_of(page, tmp_path) for page in (trials, sweep))
+        server.send_signal(signal.SIGINT)
+        server.wait(SECONDS)
+
+    names = re.findall("^.*ddp micro 8.*", table, re.MULTILINE)
+    assert [name.startswith("best: ") for name in names] == [True, False]
+    assert "Sort: rank" in table
+    description = run.partition("Description")[2].partition("Metrics (")[0].strip()
+    assert re.match(r"trial \d is best \(ddp micro 8 .* samples/s, peak .* GiB", description)
 
 
 def test_the_next_run_talks_before_long_imports_and_ctrl_c_leaves_a_report(

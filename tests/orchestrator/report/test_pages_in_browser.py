@@ -38,21 +38,26 @@ def browse(
     given += f"const WIDTHS = {list(widths)};"
     script = Path(__file__).with_name("look.js").read_text(encoding="utf-8")
     (folder / "all.html").write_text(f"<body><script>{given}{script}</script></body>")
-    ran = subprocess.run(
-        [
-            *(str(CHROMIUM), *FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom"),
-            f"file://{folder / 'all.html'}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
+    ran = _opened(f"file://{folder / 'all.html'}", folder)
     found = re.search(r'<pre id="found">(.*?)</pre>', ran.stdout, re.S)
     assert found is not None, ran.stdout[-2000:] + ran.stderr[-2000:]
     told: dict[str, Any] = json.loads(html.unescape(found.group(1)))
     by_name = {name: told[f"{number}.html"] for number, name in enumerate(pages)}
     return by_name, [line for line in ran.stderr.splitlines() if ":CONSOLE:" in line]
+
+
+def text_of(address: str, folder: Path) -> str:
+    """Returns what a page shows once its scripts have drawn it, a line for each element."""
+    page = re.sub(r"<(script|style).*?</\1>", "", _opened(address, folder).stdout, flags=re.S)
+    lines = (line.strip() for line in re.sub("<[^>]+>", "\n", page).splitlines())
+    return html.unescape("\n".join(filter(None, lines)))
+
+
+def _opened(address: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Opens a page with a profile in a folder; its document is in `stdout`."""
+    profile = f"--user-data-dir={folder / 'profile'}"
+    command = (str(CHROMIUM), *FLAGS, profile, "--dump-dom", address)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
 
 
 @pytest.mark.parametrize("widths", [(390, 1400), (820, 1000, 2000)], ids=str)
