@@ -20,7 +20,7 @@ from orchestrator.core.inputs import DriverStarted, Input
 from orchestrator.core.instructions import Announce, Instruction, RequestCapacity, Run
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.tracking.events import Line, header, line_of, to_json
-from search_spaces.safety.files import sync_folder
+from search_spaces.safety.files import opened_for_appending
 
 FILE = "journal.jsonl"
 
@@ -110,8 +110,7 @@ def _append(path: Path, lines: Sequence[Line]) -> None:
     """Appends lines; with a result or the end, they and all before them outlive a power loss."""
     text = "".join(f"{to_json(line)}\n" for line in lines).encode()
     kinds = {event["event"] for line in lines for event in line["events"]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b", buffering=0) as file:
+    with opened_for_appending(path, below=path.parent.parent) as file:
         if size := file.seek(0, os.SEEK_END):
             file.seek(size - 1)
             if file.read(1) != b"\n":  # a driver was killed, or the disk was full
@@ -121,5 +120,3 @@ def _append(path: Path, lines: Sequence[Line]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if kinds & {"trial_ended", "sweep_ended"}:
             os.fsync(file)
-    if not size:
-        sync_folder(path.parent)

@@ -34,7 +34,7 @@ from orchestrator.study.warm_start import earlier_studies
 from orchestrator.tracking.mlflow_callback import MlflowCallback, print_to_stderr
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
-from orchestrator.workspace import save_spec, study_storage
+from orchestrator.workspace import REPORT_FILE, SPEC_FILE, check_files, save_spec, study_storage
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import SpecError
@@ -57,6 +57,7 @@ from workers.probe.operators import compile_operators
 
 Preparation = tuple[ModelFacts, DataProfile | None, dict[ClusterFacts, Space]]
 _SOON_SECONDS = 0.5
+_FILES = (SPEC_FILE, FILE, REPORT_FILE)
 
 
 class SweepStopped(KeyboardInterrupt):
@@ -92,6 +93,7 @@ def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback])
             with ThreadPool(1) as pool:  # of a daemon: an interrupt does not wait for it
                 preparation = pool.apply_async(_prepared, (spec,))
                 # what is wrong with study, tracking, and usually the input, is found before Ray
+                check_files(spec, *(f"{name}/{file}" for file in _FILES))
                 check_study(spec, name, print_to_stderr)
                 check_tracking(spec)
                 if cluster_address(spec) is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.errors import UserError, written
-from search_spaces.safety.files import make_folder, write_durably
+from search_spaces.safety.files import check_own, write_durably
 from search_spaces.safety.redaction import without_password
 from search_spaces.specification.load import spec_to_yaml
 from search_spaces.specification.schema import StudySpec, SweepSpec
@@ -18,7 +18,7 @@ from search_spaces.specification.schema import StudySpec, SweepSpec
 STORAGE_VARIABLE = "PLIMSOLL_STUDY_STORAGE"
 TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
 EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
-SPEC_FILE = "spec.yaml"
+SPEC_FILE, REPORT_FILE = "spec.yaml", "report.html"
 
 
 def study_storage(spec: SweepSpec) -> str | None:
@@ -59,10 +59,20 @@ def save_spec(spec: SweepSpec, name: str) -> None:
         UserError: If the folder cannot be written.
     """
     named = spec.model_copy(update={"study": spec.study.model_copy(update={"name": name})})
-    folder = Path(spec.study.folder) / name
-    with written(f"study.folder {spec.study.folder}"):
-        make_folder(folder)
-        write_durably(folder / SPEC_FILE, spec_to_yaml(named))
+    folder = Path(spec.study.folder)
+    with written(f"study.folder {folder}"):
+        write_durably(folder / name / SPEC_FILE, spec_to_yaml(named), below=folder)
+
+
+def check_files(spec: SweepSpec, *names: str) -> None:
+    """Checks that files in the folder of studies are the user's own, or are not there yet.
+
+    Raises:
+        UserError: If one is a link, no regular file, or another user's.
+    """
+    for file in (Path(spec.study.folder, name) for name in names):
+        with written(file):
+            check_own(file, below=Path(spec.study.folder))
 
 
 def latest_spec() -> Path:

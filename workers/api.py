@@ -21,6 +21,7 @@ from torch.nn import Module
 from search_spaces.errors import ClusterError, ModelError
 from search_spaces.facts import ModelFacts, TargetRule
 from search_spaces.plan import Plan
+from search_spaces.safety.files import make_folder
 from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.export_manifest import ExportManifest, code_folder, load_exported_spec
 from search_spaces.specification.schema import SweepSpec
@@ -103,7 +104,7 @@ class Applied:
             OSError: If the folder cannot be written.
         """
         own = Path(folder) / f"rank-{self.rank}"
-        own.mkdir(parents=True, exist_ok=True)
+        make_folder(own)
         self.training.save(own)
 
     def close(self) -> None:

@@ -55,12 +55,11 @@ def print_error(message: str) -> None:
     console.print(Text(said, style="red"))
 
 
-def write_text(file: Path, text: str) -> None:
-    """Writes a file that the user named, and creates its folder.
+def write_text(file: Path, text: str, *, below: Path | None = None) -> None:
+    """Writes a file, and creates its folder; none under `below` may be a link.
 
     Raises:
         UserError: If the file cannot be written.
     """
     with written(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, text)
+        write_durably(file, text, below=below)

@@ -108,8 +108,6 @@ def _look(file: Path, question: str | None, *, every: bool, force: bool) -> None
 
 def _write_example(example: str, folder: Path, *, force: bool) -> None:
     texts = {folder / name: text for name, text in example_files(example).items()}
-    with written(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     _write(texts, force=force)
     change_folder = "" if folder == Path() else f"cd {folder} && "
     files = " and ".join(map(str, texts))

@@ -22,6 +22,7 @@ from orchestrator.cli.console import (
 )
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.result import Result, reserved_stdout
+from orchestrator.workspace import REPORT_FILE
 from search_spaces.errors import UserError, require
 from search_spaces.specification.load import FLAG, load_spec, study_name, with_budget
 from search_spaces.specification.schema import SweepSpec
@@ -123,9 +124,10 @@ def _report(state: SweepState, study: Path, opened: bool) -> None:
 
     spec = state.spec
     table_console().print(render_report(state, ui_hint(spec, study)))
-    page = Path(spec.study.folder, state.study, "report.html").absolute()
+    folder = Path(spec.study.folder).absolute()
+    page = folder / state.study / REPORT_FILE
     try:
-        write_text(page, report_page(state, *forecasts_or_reason(state)))
+        write_text(page, report_page(state, *forecasts_or_reason(state)), below=folder)
     except UserError as error:
         print_error(f"note: {error}")
     else:

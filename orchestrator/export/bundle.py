@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
-from shutil import copyfile
 
 from orchestrator.export.inputs import Inputs, collect_inputs
 from orchestrator.export.scripts import HEAD, SCRIPT
@@ -16,7 +15,7 @@ from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
 from orchestrator.report.terminal import without_controls
 from search_spaces.errors import UserError, written
-from search_spaces.safety.files import write_durably
+from search_spaces.safety.files import make_folder, write_durably
 from search_spaces.settings.blocks import render_blocks
 from search_spaces.settings.export_manifest import (
     CODE,
@@ -72,15 +71,14 @@ def write_bundle(bundle: Bundle, source: ExportSource, folder: Path) -> None:
         UserError: If the folder has files, or cannot be written.
     """
     with written(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, below=folder.parent)
         if any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose another folder with --out")
         inputs = collect_inputs(source.spec, carry=bundle.carries)
         for name, text in files_of(bundle, source, inputs).items():
-            write_durably(folder / name, text)
+            write_durably(folder / name, text, below=folder.parent)
         for name, origin in inputs.files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            copyfile(origin, folder / name)
+            write_durably(folder / name, origin.read_bytes(), below=folder.parent)
 
 
 def files_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from orchestrator.export.scripts import start_environment
 from orchestrator.report.format import spread
 from search_spaces.errors import UserError
 from search_spaces.plan import Plan
+from search_spaces.safety.files import write_durably
 from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest
 from search_spaces.settings.observed_run import (
     FAILURE,
@@ -175,10 +175,11 @@ def start_words(manifest: ExportManifest) -> list[str]:
 
 def _keep_log(log: Path, folder: Path) -> Path:
     try:
-        return Path(shutil.copy(log, folder / LOG_NAME))
+        write_durably(folder / LOG_NAME, log.read_bytes())
     except OSError:
-        fallback = tempfile.mkdtemp(prefix="plimsoll-verify-")
-        return Path(shutil.copy(log, Path(fallback, LOG_NAME)))
+        folder = Path(tempfile.mkdtemp(prefix="plimsoll-verify-"))
+        write_durably(folder / LOG_NAME, log.read_bytes())
+    return folder / LOG_NAME
 
 
 def first_failure(folder: Path) -> str:

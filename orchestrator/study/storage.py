@@ -32,7 +32,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import NullPool
 
 from orchestrator.study.optuna_private import StudyStorage
-from orchestrator.workspace import STORAGE_VARIABLE, study_storage, with_driver
+from orchestrator.workspace import STORAGE_VARIABLE, check_files, study_storage, with_driver
 from search_spaces.errors import StudyError, StudyLost, require
 from search_spaces.safety.files import make_folder
 from search_spaces.safety.redaction import without_password, without_secrets
@@ -203,8 +203,11 @@ def _disposed(engine: Engine) -> Iterator[Engine]:
 
 
 def storage_url(spec: SweepSpec, name: str) -> str:
-    """Returns the URL of the named storage, or of a SQLite file in the study's folder."""
-    return study_storage(spec) or f"{_SQLITE}{Path(spec.study.folder, name, STUDY_FILE)}"
+    """Returns the URL of the named storage, or of a SQLite file of ours in the study's folder."""
+    if (named := study_storage(spec)) is not None:
+        return named
+    check_files(spec, f"{name}/{STUDY_FILE}")
+    return f"{_SQLITE}{Path(spec.study.folder, name, STUDY_FILE)}"
 
 
 def sqlite_path(url: str) -> Path | None:

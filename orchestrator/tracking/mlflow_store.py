@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from orchestrator.workspace import tracking_uri
+from orchestrator.workspace import check_files, tracking_uri
 from search_spaces.errors import StudyError, TrackingLost, require
 from search_spaces.safety.files import real_path, with_home
 from search_spaces.safety.redaction import without_password, without_secrets
 from search_spaces.specification.schema import SweepSpec
 
 SQLITE = "sqlite:///"
+ARTIFACTS_VARIABLE = "MLFLOW_DEFAULT_ARTIFACT_ROOT"  # of `mlflow server`
 _DATABRICKS = "databricks"  # MLflow's address for the workspace of the default profile
+_LOCAL = ("", "file", "runs", "models")  # the last two name others
 _DATABASES = ("postgresql", "mysql", "mssql", "sqlite")
 
 
@@ -23,7 +26,10 @@ def study_folder(spec: SweepSpec) -> Path:
 
 def store_uri(spec: SweepSpec) -> str:
     """Returns the MLflow tracking URI of the specification, or else SQLite in the study folder."""
-    return tracking_uri(spec) or f"{SQLITE}{study_folder(spec) / 'mlflow.db'}"
+    if (named := tracking_uri(spec)) is not None:
+        return named
+    check_files(spec, "mlflow.db")
+    return f"{SQLITE}{study_folder(spec) / 'mlflow.db'}"
 
 
 def artifact_uri(spec: SweepSpec) -> str | None:
@@ -33,14 +39,32 @@ def artifact_uri(spec: SweepSpec) -> str | None:
     return (study_folder(spec) / "mlartifacts").as_uri()
 
 
-def check_artifacts(location: str) -> None:
-    """Checks that the packages to write to an artifact location are installed.
+def check_artifacts(location: str, spec: SweepSpec) -> Path | None:
+    """Checks that artifacts may be written at a location; returns its folder if it is a local one.
+
+    A server names no folder here, and a database that came with studies none outside of theirs.
 
     Raises:
         MissingExtraError: If the location is S3 and boto3 is not installed.
+        PermissionError: If it is a folder that the user did not name.
     """
-    if urlsplit(location).scheme == "s3":
+    parts = urlsplit(location)
+    if parts.scheme == "s3":
         require("boto3")
+    if parts.scheme not in _LOCAL:
+        return None
+    folder = Path(os.path.abspath(unquote(parts.path) if parts.scheme else location))  # noqa: PTH100
+    named = "/"  # a store of the user's choice may keep them anywhere
+    if is_server(spec):
+        named = os.environ.get(ARTIFACTS_VARIABLE, "").removeprefix("file://")
+    elif tracking_uri(spec) is None:
+        named = str(study_folder(spec))
+    if named and real_path(folder).is_relative_to(real_path(with_home(named))):
+        return folder
+    raise PermissionError(
+        f"{location} is a folder of this machine that you did not name: let the server serve its"
+        f" artifacts (--artifacts-destination), or set {ARTIFACTS_VARIABLE} to that folder"
+    )
 
 
 def is_server(spec: SweepSpec) -> bool:

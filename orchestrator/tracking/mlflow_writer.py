@@ -27,6 +27,7 @@ from orchestrator.tracking.mlflow_store import artifact_uri, check_artifacts, st
 from orchestrator.tracking.mlflow_view import KIND_TAG, VIEW_TAG, view_state
 from orchestrator.workspace import experiment_name
 from search_spaces.facts import Provenance, provenance_at
+from search_spaces.safety.files import write_durably
 from search_spaces.trial import Fingerprint
 
 _PAGE = 1000
@@ -40,6 +41,7 @@ def find_experiment(client: MlflowClient, state: SweepState) -> str:
 
     Raises:
         MissingExtraError: If its artifacts are in S3 and boto3 is not installed.
+        PermissionError: If they are in a folder that the user did not name.
     """
     name = experiment_name(state.spec, state.study)
     view = view_state(fixed_knobs(state.space), lossy=may_be_lossy(state.space, state.spec))
@@ -50,9 +52,9 @@ def find_experiment(client: MlflowClient, state: SweepState) -> str:
             artifact_location=artifact_uri(state.spec),
             tags={VIEW_TAG: view, KIND_TAG[0]: KIND_TAG[1]},
         )
-        check_artifacts(client.get_experiment(experiment_id).artifact_location)
+        check_artifacts(client.get_experiment(experiment_id).artifact_location, state.spec)
         return str(experiment_id)
-    check_artifacts(experiment.artifact_location)
+    check_artifacts(experiment.artifact_location, state.spec)
     if experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment.experiment_id)
     if VIEW_TAG not in experiment.tags:  # another program created the experiment
@@ -82,6 +84,8 @@ class StudyWriter:
         self._runs_by_trial: dict[_Identity, str] = {}
         self._parent = self._find_parent(state.records) or self._new_parent(state)
         self._client.update_run(self._parent, status="RUNNING")
+        location = str(self._client.get_run(self._parent).info.artifact_uri)
+        self._folder = check_artifacts(location, state.spec)
         self._add_source()
         self._add_params(state)
         self._write_artifacts(mlflow_artifacts.start_files(state.spec))
@@ -265,7 +269,10 @@ class StudyWriter:
 
     def _write_artifacts(self, files: dict[str, str]) -> None:
         for name, text in files.items():
-            self._client.log_text(self._parent, text, name)
+            if self._folder is None:
+                self._client.log_text(self._parent, text, name)
+            else:
+                write_durably(self._folder / name, text, below=self._folder)
 
 
 def _identity(record: Record) -> _Identity:

@@ -114,7 +114,8 @@ def test_a_file_that_cannot_be_written_costs_the_sweep_nothing(file: Path) -> No
     journal.close()
 
     assert [line["input"]["at"] for line in lines_of(file)] == [1.0]
-    assert said == [f"{file} lacks some lines of the sweep: Is a directory"]
+    problem = "it is no regular file; remove it, or choose another name"
+    assert said == [f"{file} lacks some lines of the sweep: {problem}"]
 
 
 def test_values_that_json_lacks(file: Path) -> None:

@@ -34,8 +34,7 @@ mcp()
 """,
     "boto3": """
 from orchestrator.tracking.mlflow_store import check_artifacts
-check_artifacts("file:///tmp")
-check_artifacts("s3://bucket/folder")
+check_artifacts("s3://bucket/folder", spec)
 """,
     "ray": """
 from orchestrator.cluster.runtime import connected

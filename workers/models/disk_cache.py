@@ -35,7 +35,6 @@ def content_digest(content: Any) -> str:
 def save_file(path: Path, content: bytes) -> None:
     """Writes a cached file at once; without access to its folder, nothing is cached."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, content)
 
 

@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
 from search_spaces.errors import DataError, ModelError, written
-from search_spaces.safety.files import make_folder, write_durably
+from search_spaces.safety.files import write_durably
 from search_spaces.specification.schema import PICKLE
 from workers.data.user_batches import batch_tensors, inputs_of
 from workers.models.user_code import error_summary
@@ -75,7 +75,6 @@ def save_model(model: Callable[..., Any], data: Any, label: str, folder: Path) -
             " function, or read from a file there, what cannot be pickled or is large"
         ) from error
     with written(file):
-        make_folder(folder)
         write_durably(file, content)
     return f"{file}:{label}"
 

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from search_spaces.errors import missing_extra
+from search_spaces.safety.files import write_durably
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind
 
@@ -51,8 +52,7 @@ def compile_operators(
         subprocess.run(
             command, input=text, capture_output=True, timeout=COMPILE_SECONDS, check=True
         )
-        folder.mkdir(parents=True, exist_ok=True)
-        done.touch()
+        write_durably(done, b"")
     except (subprocess.SubprocessError, OSError) as error:
         lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").split("\n")
         cause = next((line for line in reversed(lines) if line.strip()), str(error))

@@ -9,12 +9,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from search_spaces.safety import files
-from search_spaces.safety.files import MIB, read_bounded, write_durably
+from search_spaces.safety.files import MIB, opened_for_appending, read_bounded, write_durably
+
+IMPORT = "from pathlib import Path; from search_spaces.safety.files import write_durably"
+Write = Callable[..., None]
+
+
+def append(path: Path, content: bytes, *, below: Path) -> None:
+    """Appends to a file as the journal does."""
+    with opened_for_appending(path, below=below) as file:
+        file.write(content)
+
 
 WRITER = """
 import sys
@@ -86,21 +97,72 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_links_and_permissions_stay(tmp_path: Path) -> None:
-    file, link = tmp_path / "file", tmp_path / "link"
+def test_permissions_stay_and_missing_folders_are_made(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "folder" / "file"
     write_durably(file, "old")
     file.chmod(0o640)
-    link.symlink_to(file)
 
-    write_durably(link, "new")
+    write_durably(file, "new", below=tmp_path)
 
-    assert link.is_symlink()
     assert file.read_text() == "new"
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o777 & ~umask()
 
 
-def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+def umask() -> int:
+    """Returns the mask of this process's new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_the_streams_of_a_process_are_written_to(tmp_path: Path) -> None:
+    code = f"{IMPORT}; write_durably(Path('/dev/stdout'), 'through a pipe')"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"through a pipe"
+
+    with (tmp_path / "file").open("wb") as file:
+        subprocess.run(command, stdout=file, check=True)
+    assert (tmp_path / "file").read_text() == "through a pipe"
+
+
+@pytest.mark.parametrize("write", [write_durably, append])
+def test_a_link_on_the_way_is_followed_only_above(tmp_path: Path, write: Write) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "link").symlink_to("outside")
+
+    with pytest.raises(NotADirectoryError, match="it is no folder, or a link"):
+        write(tmp_path / "link" / "file", b"new", below=tmp_path)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+    write(tmp_path / "link" / "file", b"new", below=tmp_path / "link")
+    assert (tmp_path / "outside" / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("write", [write_durably, append])
+def test_only_regular_files_of_ones_own_are_written(tmp_path: Path, write: Write) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
 
-    with pytest.raises(OSError, match="No such device"):
-        write_durably(tmp_path / "pipe", "new")
+    for name, problem in (("link", "a link"), ("pipe", "no regular"), ("folder", "no regular")):
+        with pytest.raises(OSError, match=f"it is {problem}"):
+            write(tmp_path / name, b"new", below=tmp_path)
+    assert (tmp_path / "file").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_link_that_comes_at_the_last_moment_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("file")
+    monkeypatch.setattr(files, "_status", lambda *_: None)
+
+    with pytest.raises(OSError, match="Too many levels"):
+        append(tmp_path / "link", b"new", below=tmp_path)
+    write_durably(tmp_path / "link", "new")
+
+    assert (tmp_path / "file").read_text() == "old"
+    assert not (tmp_path / "link").is_symlink()
