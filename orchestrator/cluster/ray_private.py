@@ -17,6 +17,7 @@ each function with Ray's source. Each part is needed because the public API fall
 - `ray.train.v2._internal.execution.scaling_policy`: the default policy asks an autoscaler, by an
   actor that it starts and waits for.
 - `ray._private.ray_constants`: no public setting lets Ray on Linux listen on 127.0.0.1.
+- `ray.job_config`: nor one that keeps the current directory off the path of workers.
 
 Besides, `orchestrator.cluster.trainer.LeanTrainer` overrides two private methods of Ray Train's
 `DataParallelTrainer`, and the client in `orchestrator.cluster.jobs` one of Ray's job client, whose
@@ -29,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -182,3 +184,19 @@ def on_loopback() -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = variable
+
+
+@contextlib.contextmanager
+def named_code_alone() -> Iterator[Any]:
+    """Yields settings of a job whose workers look for modules only beside the driver's script."""
+    from ray.job_config import JobConfig
+
+    script = str(Path(sys.argv[0]).resolve().parent)
+    name = "_runtime_env_has_working_dir"  # without one, Ray adds the current directory
+    original = getattr(JobConfig, name)
+    is_found = script in sys.path and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ
+    setattr(JobConfig, name, lambda _: True)
+    try:
+        yield JobConfig(_py_driver_sys_path=[script] if is_found else [])
+    finally:
+        setattr(JobConfig, name, original)

@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import socket
-import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +20,12 @@ import psutil
 from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import RayNodes, await_room
 from orchestrator.cluster.processes import adopting_orphans
-from orchestrator.cluster.ray_private import on_loopback
+from orchestrator.cluster.ray_private import named_code_alone, on_loopback
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.host import kill_all
 from search_spaces.errors import ClusterError, MachineError, require
 from search_spaces.facts import ClusterFacts
-from search_spaces.safety.files import packaged_table
+from search_spaces.safety.files import packaged_table, private_folder
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind
 from workers.models.isolation import run_apart
@@ -36,7 +35,6 @@ _ENVIRONMENTS = packaged_table(__package__, "environments.yaml")
 WORKER_ENVIRONMENT: dict[str, str] = _ENVIRONMENTS["workers"]
 _OWN = "PLIMSOLL_OWN_RAY"
 RAY_LOGS_VARIABLE = "PLIMSOLL_RAY_LOGS"  # set by --debug
-_PRIVATE = 0o700  # for the user alone
 _OBJECT_STORE_BYTES = 100 * 2**20  # only requests and outcomes travel through it
 _CONNECT_SECONDS = 5.0
 _PROBE_SECONDS = 600.0  # a busy machine takes minutes to import torch in a new process
@@ -98,7 +96,7 @@ def protect_token() -> None:
         _TOKEN_FILE.expanduser().chmod(0o600)
 
 
-def private_folder() -> Path:
+def ray_folder() -> Path:
     """Returns a folder for Ray's sessions that other users cannot enter; makes it if necessary.
 
     Ray lets everybody change its folder and all that is in it, so that it has to be below one that
@@ -108,15 +106,7 @@ def private_folder() -> Path:
         OSError: If it cannot be made, or somebody else made it.
     """
     folder = Path(os.environ.get("RAY_TMPDIR") or gettempdir(), f"ray-{os.getuid()}")
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=_PRIVATE, parents=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(
-            f"{folder} belongs to somebody else: set RAY_TMPDIR to a folder of yours"
-        )
-    folder.chmod(_PRIVATE)
-    return folder
+    return private_folder(folder, "set RAY_TMPDIR to a folder of yours")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,15 +252,17 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         if address is None:
             configure_own_ray()
-            with on_loopback():
+            with on_loopback(), named_code_alone() as job:
                 ray.init(
+                    job_config=job,
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
-                    _temp_dir=str(private_folder() / "r"),  # paths of sockets have to be short
+                    _temp_dir=str(ray_folder() / "r"),  # paths of sockets have to be short
                     **logs,
                 )
         else:
-            ray.init(address=address, **logs)
+            with named_code_alone() as job:
+                ray.init(address=address, job_config=job, **logs)
     except SystemExit:  # how Ray's own handler takes SIGTERM
         raise KeyboardInterrupt from None
     except Exception as error:  # Ray raises just this if its raylet does not start in time

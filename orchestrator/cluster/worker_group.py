@@ -136,9 +136,10 @@ def worker_loop(config: dict[str, Any]) -> None:
     from workers.measure.environment import device_properties, environment_of
     from workers.models.function import received
     from workers.models.trust import ALL_MODULES, trust_modules
+    from workers.models.user_code import enter_folder
     from workers.worker import Worker
 
-    _enter_folder(config["folder"])
+    enter_folder(config["folder"], config["spec"])
     trust_modules((ALL_MODULES,))  # the driver has asked
     received.update(config["pickles"])
     channel: ActorHandle = config["channel"]
@@ -183,15 +184,6 @@ def worker_loop(config: dict[str, Any]) -> None:
         outcome = run_trial(request, worker)
         if rank == 0:
             ray.get(channel.post.remote(outcome))
-
-
-def _enter_folder(folder: str) -> None:
-    """Changes to the driver's folder, so that relative paths and modules mean the same.
-
-    The folder may not exist on another node; there a job's working directory is set already.
-    """
-    if Path(folder).is_dir():
-        os.chdir(folder)
 
 
 class WorkerGroup:

@@ -132,7 +132,7 @@ def _pretrained(name: str) -> Any:
 
     kind = PreTrainedTokenizerFast if is_file(Path(name) / "tokenizer.json") else AutoTokenizer
     try:
-        return kind.from_pretrained(name, local_files_only=True)
+        return kind.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         raise DataError(
             f"data.tokenizer {name!r} is not a tokenizer.json, a folder with a tokenizer, or a"

@@ -33,10 +33,11 @@ from search_spaces.errors import DataError, MachineError, ModelError, UserError
 
 Task = Callable[[Any], bytes]
 _STDIN, _STDOUT, _STDERR = range(3)
-_START = (
+_CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
     " from workers.models.isolation import serve; serve()"
 )
+_START = (sys.executable, "-P", "-c", _CODE)  # not even `json` comes from the current directory
 IMPORTED = ["workers.models.load", "workers.tracing.trace", "transformers.modeling_utils"]
 IDLE_SECONDS = 60.0
 _ANSWER, _ERROR = "answer.json", "error.json"
@@ -168,7 +169,7 @@ class _Forks:
                     with contextlib.suppress(OSError):  # what its end left unsent
                         pipe.close()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), str(IDLE_SECONDS), *IMPORTED],
+                [*_START, json.dumps(sys.path), str(IDLE_SECONDS), *IMPORTED],
                 env={"TRANSFORMERS_VERBOSITY": "error", **os.environ},  # a driver wants an answer
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from search_spaces.errors import ModelError, UserError
+from search_spaces.specification.schema import SweepSpec
 
 
 class UserCodeError(ModelError):
     """A user's own code raised any exception."""
 
 
+def enter_folder(folder: str, spec: SweepSpec) -> None:
+    """Changes to the driver's folder, so that relative paths mean the same.
+
+    The folder may not exist on another node; there a job's working directory is set already. Code
+    that the specification names may import more from it later, but nothing that is installed.
+    """
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    if ":" in f"{spec.model.name}{spec.train.optimizer}":
+        sys.path.append(str(Path.cwd()))
+
+
 @contextlib.contextmanager
 def importable_from_cwd() -> Iterator[None]:
     """Makes modules in the current directory importable, as under `python -m`."""
     folder = str(Path.cwd())
-    if folder in sys.path:
-        yield
-        return
     sys.path.insert(0, folder)
     importlib.invalidate_caches()
     try:

@@ -6,14 +6,18 @@ import os
 import shutil
 import sys
 import sysconfig
+import tempfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
+from search_spaces.safety.files import private_folder
+from workers.models.disk_cache import cache_folder
 from workers.plain_torch.blocks import reset_compiler
 
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"  # of compiled code, and of Triton's kernels in it
 _WARMUP_SIZE = 8
 _MIN_CAPABILITY = (7, 0)  # of a CUDA device, for Triton
 
@@ -25,6 +29,12 @@ def load_compiler(device: torch.device) -> None:
     def compute(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(x @ x).sum()
 
+    if _CACHE not in os.environ:  # torch's folder in /tmp may be one that somebody else made first
+        try:
+            folder = str(private_folder(cache_folder("inductor"), f"set {_CACHE}"))
+        except OSError:
+            folder = tempfile.mkdtemp(prefix="plimsoll-inductor-")
+        os.environ[_CACHE] = folder
     ones = torch.ones(_WARMUP_SIZE, _WARMUP_SIZE, device=device, requires_grad=True)
     loss: torch.Tensor = torch.compile(compute)(ones)
     loss.backward()

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.cluster.runtime import private_folder
+from orchestrator.cluster.runtime import ray_folder
 from tests.rigs.ray_head import environment
 
 ROOT = str(Path(__file__).parents[3])
@@ -85,18 +85,18 @@ def test_s3_a_folder_that_somebody_else_made_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    made = private_folder()
+    made = ray_folder()
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     made.chmod(0o777)
-    assert stat.S_IMODE(private_folder().stat().st_mode) == 0o700
+    assert stat.S_IMODE(ray_folder().stat().st_mode) == 0o700
     made.rmdir()
     (tmp_path / "planted").mkdir()
     made.symlink_to(tmp_path / "planted")
     with pytest.raises(PermissionError, match="belongs to somebody else: set RAY_TMPDIR"):
-        private_folder()
+        ray_folder()
     if os.getuid() == 0:
         made.unlink()
         made.mkdir()
         os.chown(made, NOBODY, NOBODY)
         with pytest.raises(PermissionError, match="belongs to somebody else"):
-            private_folder()
+            ray_folder()
