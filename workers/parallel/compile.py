@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from search_spaces.safety.files import private_folder
-from workers.models.disk_cache import cache_folder
 from workers.plain_torch.blocks import reset_compiler
 
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # of compiled code, and of Triton's kernels in it
@@ -29,12 +29,13 @@ def load_compiler(device: torch.device) -> None:
     def compute(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(x @ x).sum()
 
-    if _CACHE not in os.environ:  # torch's folder in /tmp may be one that somebody else made first
-        try:
-            folder = str(private_folder(cache_folder("inductor"), f"set {_CACHE}"))
-        except OSError:
-            folder = tempfile.mkdtemp(prefix="plimsoll-inductor-")
-        os.environ[_CACHE] = folder
+    default = default_cache_dir()
+    try:
+        private_folder(Path(default), f"set {_CACHE}")
+    except OSError:  # another user made it first, or a link: what is in it would be run here
+        torch._inductor.config.cpp_cache_precompile_headers = False  # kept there in any case
+        if os.environ.get(_CACHE, default) == default:  # which torch itself may have set
+            os.environ[_CACHE] = tempfile.mkdtemp(prefix="plimsoll-inductor-")
     ones = torch.ones(_WARMUP_SIZE, _WARMUP_SIZE, device=device, requires_grad=True)
     loss: torch.Tensor = torch.compile(compute)(ones)
     loss.backward()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import stat
+import subprocess
+import sys
 import weakref
+from getpass import getuser
 from pathlib import Path
 from typing import Any, get_args
 
@@ -113,3 +117,34 @@ def test_a_machine_without_a_compiler_says_so(
     lack = missing_for_compile(CPU)
     assert lack is not None
     assert "install" in lack
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("planted", ["a link", "another user's", "none"])
+def test_compiled_code_is_kept_where_nobody_else_can_write(planted: str, tmp_path: Path) -> None:
+    """Torch's own folder has a name that any user of the machine can make first."""
+    named, elsewhere = tmp_path / f"torchinductor_{getuser()}", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if planted == "a link":
+        named.symlink_to(elsewhere)
+    elif planted == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        named.mkdir()
+        os.chown(named, 4242, 4242)
+    kept = {name: value for name, value in os.environ.items() if "INDUCTOR" not in name}
+    script = "import torch; from workers.parallel.compile import load_compiler as load;"
+    script += "load(torch.device('cpu')); from torch._inductor.runtime.cache_dir_utils import *;"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{script} print(cache_dir())"],
+        env={**kept, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    folder = Path(run.stdout.strip())
+    assert (folder == named) is (planted == "none")
+    assert folder == named or not [*named.iterdir(), *elsewhere.iterdir()]
+    assert list(folder.rglob("*.py"))  # code of the compiled function
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
