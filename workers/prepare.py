@@ -6,6 +6,7 @@ from search_spaces.errors import DataError
 from search_spaces.facts import DataProfile, ModelFacts
 from search_spaces.specification.schema import SweepSpec
 from workers.data.dataset import load_dataset, profile
+from workers.data.forms import data_files
 from workers.models.facts import model_facts
 
 
@@ -32,6 +33,7 @@ def prepare_driver(spec: SweepSpec) -> tuple[ModelFacts, DataProfile | None]:
         ModelError: If the model cannot be found or configured, or the user does not trust it.
         DataError: As `prepare`.
     """
+    tuple(data_files(spec.data))  # one that is missing is found before a long look at the model
     facts = model_facts(spec.model, spec.train)
     return facts, check_data(spec, facts)
 
