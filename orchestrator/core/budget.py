@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.failures import reason_to_stop
 from orchestrator.core.objective import is_measured, record_of, trials_since_best
-from orchestrator.core.reasons import (
-    AllTried,
-    BudgetSpent,
-    NoImprovement,
-    NotWorthIt,
-    StopReason,
-)
+from orchestrator.core.reasons import AllTried, BudgetSpent, NoImprovement, NotWorthIt, StopReason
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState

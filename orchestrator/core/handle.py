@@ -239,12 +239,7 @@ def _lose_nodes(step: Step, trial: TrialStarted, report: TrialFinished) -> PlanB
     if losses <= MAX_NODE_LOSSES:
         step.interrupt(trial, loss)
         return None
-    _end_trial(
-        step,
-        trial,
-        report,
-        _consequences(trial, report.outcome),
-    )
+    _end_trial(step, trial, report, _consequences(trial, report.outcome))
     return PlanBlamed(trial=trial.number, loss=loss)
 
 

@@ -253,11 +253,7 @@ def _matmul(
 
 
 def _attention(
-    attention: FusedAttention,
-    share: float,
-    micro_batch: Numbers,
-    tensor: Numbers,
-    backward: bool,
+    attention: FusedAttention, share: float, micro_batch: Numbers, tensor: Numbers, backward: bool
 ) -> Iterator[Numbers]:
     shape = micro_batch.shape
     extents = (attention.heads, attention.queries, attention.keys)
