@@ -234,8 +234,7 @@ def pass_sums(variant: Variant, depth: int, micro_batch: Numbers, tensor: Number
 def _extent(traced: Pass, name: str, micro_batch: Numbers, tensor: Numbers) -> Numbers:
     value = getattr(traced, name)
     extent = Extent(fixed=value) if isinstance(value, int) else value
-    amount: Numbers = extent.at(micro_batch, tensor)
-    return amount
+    return extent.at(micro_batch, tensor)
 
 
 def _matmul(
@@ -321,8 +320,7 @@ def row_columns(
 
 def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numbers]:
     def of(part: Part, name: str) -> Numbers:
-        amount: Numbers = getattr(part, name).at(0.0, tensor)
-        return amount
+        return getattr(part, name).at(0.0, tensor)
 
     blocks = mean_part(variant, depth)
     parts = [variant.embedding, variant.head, *(part for _, part in blocks)]
@@ -397,8 +395,7 @@ def _peaks(device: Device) -> Numbers:
         measured = [point[-1] for point in device.matmul_points if point[0] == name]
         best.append(max(measured, default=device.peak_flops_per_second(name)))
     peaks = np.array(best)
-    completed: Numbers = np.where(peaks > 0, peaks, peaks[0])
-    return completed
+    return np.where(peaks > 0, peaks, peaks[0])
 
 
 def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PartBytes:
@@ -406,15 +403,13 @@ def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbe
     zero = np.zeros(len(micro_batch))
 
     def of(part: Part, name: str) -> Numbers:
-        amount: Numbers = attrgetter(name)(part).at(micro_batch, tensor)
-        return amount
+        return attrgetter(name)(part).at(micro_batch, tensor)
 
     def mean(name: str) -> Numbers:
         return sum((share * of(part, name) for share, part in mean_part(variant, depth)), zero)
 
     def largest(name: str) -> Numbers:
-        amount: Numbers = np.max([zero, *(of(kind.part, name) for kind in variant.blocks)], axis=0)
-        return amount
+        return np.max([zero, *(of(kind.part, name) for kind in variant.blocks)], axis=0)
 
     saved = ((share, part.saved_bytes) for share, part in mean_part(variant, depth))
     copies = sum((share * size.at(0.0, tensor) for share, size in saved), zero)
