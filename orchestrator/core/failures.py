@@ -111,7 +111,7 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
             return FailureDecision(replace=_unreleased(costs, None), prune=True)
 
 
-def reason_to_stop(records: Sequence[Record]) -> SameFailure | None:
+def same_failure(records: Sequence[Record]) -> SameFailure | None:
     """Returns the reason why further trials would fail as well, None if they may succeed.
 
     No plan has trained, and all failed with the same error.

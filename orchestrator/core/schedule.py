@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from orchestrator.core.blame import next_check
 from orchestrator.core.budget import (
-    Stop,
+    baseline_is_due,
     incumbent,
-    next_action,
     not_worth_it,
+    reason_to_end,
     repeat_deadline_seconds,
     start_deadline_seconds,
     trial_deadline_seconds,
@@ -107,16 +107,15 @@ def _decide(step: Step) -> bool:
         return _ask(step, check)
     if state.stop_reason is not None:
         return _conclude(step, state.stop_reason)
-    action = next_action(state.sweep, step.now)
-    if isinstance(action, Stop):
-        return _conclude(step, action.reason)
+    if (reason := reason_to_end(state.sweep, step.now)) is not None:
+        return _conclude(step, reason)
     if state.retries:
-        (plan, reason), *others = state.retries
-        if _is_suspected_of_drivers(reason) and state.sweep.running:
+        (plan, retry), *others = state.retries
+        if _is_suspected_of_drivers(retry) and state.sweep.running:
             return False
         step.state = replace(step.state, retries=tuple(others))
-        return _ask(step, Open(plan=plan, reason=reason))
-    if action.baseline:
+        return _ask(step, Open(plan=plan, reason=retry))
+    if baseline_is_due(state.sweep):
         return _ask(step, Open(plan=state.sweep.space.baseline, reason=IsBaseline()))
     return _ask(step, Propose())
 
@@ -146,8 +145,8 @@ def take_proposal(step: Step, proposed: PlanProposed) -> None:
     if not isinstance(step.state.awaited, Propose):
         return
     step.state = replace(step.state, awaited=None)
-    if stop := not_worth_it(step.state.sweep, proposed.saving, proposed.seconds):
-        step.state = replace(step.state, stop_reason=stop.reason)
+    if reason := not_worth_it(step.state.sweep, proposed.saving, proposed.seconds):
+        step.state = replace(step.state, stop_reason=reason)
         return
     _ask(step, Open(plan=proposed.plan, reason=proposed.reason, ask_seconds=proposed.ask_seconds))
 
