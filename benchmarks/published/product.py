@@ -36,7 +36,7 @@ from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.costs.plan_features import Numbers as Columns
 from search_spaces.costs.plan_features import PlanFeatures
 from search_spaces.costs.time import step_terms
-from search_spaces.costs.workload import Workload, joined, workload_of
+from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
@@ -78,12 +78,12 @@ def concatenate_workloads(works: Sequence[Workload]) -> Workload:
         for work, start in zip(works, starts, strict=False)
     ]
     return Workload(
-        executions=joined(PlanFeatures, [work.executions for work in works]),
-        rows=joined(RowColumns, rows),
-        cases=joined(CaseColumns, [work.cases for work in works]),
-        parts=joined(PartBytes, [work.parts for work in works]),
-        sums=joined(PassSums, [work.sums for work in works]),
-        kernels=joined(Kernels, shifted),
+        executions=PlanFeatures.joined([work.executions for work in works]),
+        rows=RowColumns.joined(rows),
+        cases=CaseColumns.joined([work.cases for work in works]),
+        parts=PartBytes.joined([work.parts for work in works]),
+        sums=PassSums.joined([work.sums for work in works]),
+        kernels=Kernels.joined(shifted),
     )
 
 

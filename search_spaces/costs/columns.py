@@ -19,7 +19,14 @@ from search_spaces.costs.footprint import (
     Variant,
 )
 from search_spaces.costs.matmul_rates import matmul_rates
-from search_spaces.costs.plan_features import PRECISIONS, STACKS, Counts, Numbers, PlanFeatures
+from search_spaces.costs.plan_features import (
+    PRECISIONS,
+    STACKS,
+    AbstractColumns,
+    Counts,
+    Numbers,
+    PlanFeatures,
+)
 from search_spaces.hardware.device import Architecture, Device
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -43,7 +50,7 @@ _CUDNN_ATTENTION: tuple[Architecture, ...] = ("hopper", "blackwell")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CaseColumns:
+class CaseColumns(AbstractColumns):
     """Properties of the device in each case: a row for each case."""
 
     peak_flops: Numbers
@@ -70,7 +77,7 @@ class CaseColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PartBytes:
+class PartBytes(AbstractColumns):
     """Bytes that the parts hold for one micro-batch: a row for each case."""
 
     embedding_saved: Numbers
@@ -86,7 +93,7 @@ class PartBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowColumns:
+class RowColumns(AbstractColumns):
     """Properties of the model and the device of each plan: a row for each plan."""
 
     case: Counts
@@ -119,7 +126,7 @@ class RowColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kernels:
+class Kernels(AbstractColumns):
     """Matmuls and attention kernels: a row for each kernel."""
 
     slot: Counts  # case * len(PASSES) + pass
@@ -135,7 +142,7 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PassSums:
+class PassSums(AbstractColumns):
     """Other work of each pass, besides the kernels: arrays of shape (cases, PASSES)."""
 
     traffic_bytes: Numbers

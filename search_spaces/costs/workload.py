@@ -7,7 +7,6 @@ and devices can be concatenated, to fit coefficients to all of them at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -34,15 +33,9 @@ class Workload:
     def __len__(self) -> int:
         return len(self.executions)
 
-    def take(self, rows: NDArray[Any]) -> Self:
+    def take(self, rows: NDArray[Any] | slice) -> Self:
         """Returns the workload of these plans, with all cases."""
-        return replace(
-            self,
-            executions=self.executions.take(rows),
-            rows=columns.RowColumns(
-                **{f.name: getattr(self.rows, f.name)[rows] for f in fields(columns.RowColumns)}
-            ),
-        )
+        return replace(self, executions=self.executions.take(rows), rows=self.rows.take(rows))
 
 
 def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> Workload:
@@ -80,7 +73,7 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
                 for variant, group in groups
             ],
         ),
-        kernels=columns.with_measured_rates(joined(columns.Kernels, kernels), device, cases),
+        kernels=columns.with_measured_rates(columns.Kernels.joined(kernels), device, cases),
     )
 
 
@@ -114,13 +107,3 @@ def _scattered(kind: type[Any], count: int, parts: list[tuple[Counts, Any]]) -> 
         for rows, value in parts:
             scattered[name][rows] = getattr(value, name)
     return kind(**scattered)
-
-
-def joined(kind: type[Any], values: Sequence[Any]) -> Any:
-    """Concatenates values of `kind`, column by column."""
-    return kind(
-        **{
-            f.name: np.concatenate([getattr(value, f.name) for value in values])
-            for f in fields(kind)
-        }
-    )
