@@ -365,8 +365,7 @@ _ADAPTER: TypeAdapter[Outcome] = TypeAdapter(Annotated[Outcome, Field(discrimina
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Returns the outcome as JSON values, with its type in `kind`."""
-    dumped: dict[str, Any] = _ADAPTER.dump_python(outcome, mode="json")
-    return dumped
+    return _ADAPTER.dump_python(outcome, mode="json")
 
 
 def outcome_from_json(dumped: dict[str, Any]) -> Outcome:
