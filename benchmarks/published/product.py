@@ -15,8 +15,8 @@ from benchmarks.published.forecaster import Numbers, RunForecasts
 from benchmarks.published.rows import executions_of, footprint_for, software_of
 from benchmarks.published.values import Run
 from search_spaces.costs.calibration import (
+    CALIBRATIONS,
     Calibration,
-    calibration_from_json,
     learned_time,
     probability_below,
     scaled_sum,
@@ -222,7 +222,7 @@ def forecaster_without(source: str) -> Ours:
     """
     kept = PRIORS / f"{source}.json"
     text = kept.read_text("utf-8") if kept.is_file() else None
-    calibration = shipped_calibration() if text is None else calibration_from_json(text)
+    calibration = shipped_calibration() if text is None else CALIBRATIONS.validate_json(text)
     return Ours(calibration=calibration, footprints=traced)
 
 

@@ -313,19 +313,9 @@ def _attributed(work: Workload, slopes: Numbers) -> Numbers:
     return np.where(limited[:, None], alone, slopes)
 
 
-_ADAPTER: TypeAdapter[Calibration] = TypeAdapter(Calibration)
+CALIBRATIONS: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 
 
 def shipped_calibration() -> Calibration:
     """Returns the calibration that ships with Plimsoll, before any measurement."""
-    return calibration_from_json((files(__package__) / PRIOR).read_text("utf-8"))
-
-
-def calibration_from_json(text: str) -> Calibration:
-    """Reads a calibration that `calibration_to_json` wrote."""
-    return _ADAPTER.validate_json(text)
-
-
-def calibration_to_json(calibration: Calibration) -> str:
-    """Returns a calibration as indented JSON."""
-    return _ADAPTER.dump_json(calibration, indent=1).decode() + "\n"
+    return CALIBRATIONS.validate_json((files(__package__) / PRIOR).read_text("utf-8"))
