@@ -44,10 +44,7 @@ def test_the_plan_that_one_would_start_with_goes_first() -> None:
     ],
 )
 def test_when_it_is_enough(
-    outcomes: Sequence[Outcome],
-    budget: dict[str, Any],
-    now: float,
-    reason: StopReason | None,
+    outcomes: Sequence[Outcome], budget: dict[str, Any], now: float, reason: StopReason | None
 ) -> None:
     state = state_after(outcomes, budget=budget)
 
