@@ -10,24 +10,10 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TypeVar, final
 
+from orchestrator.core import inputs
 from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.events import Event, GroupStarted, SweepEnded, TrialEnded
 from orchestrator.core.handle import handle, start
-from orchestrator.core.inputs import (
-    Answer,
-    DriverStarted,
-    EndWritten,
-    FinalistsChosen,
-    Input,
-    NodesChanged,
-    Notice,
-    PlanProposed,
-    StopRequested,
-    StudyUnavailable,
-    Tick,
-    TrialFinished,
-    TrialOpened,
-)
 from orchestrator.core.instructions import (
     Abandon,
     Announce,
@@ -92,7 +78,7 @@ class Controller:
 
     def __init__(
         self,
-        started: DriverStarted,
+        started: inputs.DriverStarted,
         study: Study,
         cluster: AbstractCluster,
         callbacks: Sequence[AbstractCallback] = (),
@@ -111,7 +97,7 @@ class Controller:
         self._secrets, self._earlier = secrets, earlier
         sweep = started.sweep
         self._search = proposer_of(sweep.space, sweep.spec, len(sweep.records), earlier)
-        self._inbox: SimpleQueue[Input] = SimpleQueue()
+        self._inbox: SimpleQueue[inputs.Input] = SimpleQueue()
         self._pending: deque[Instruction] = deque()
         self._has_written = self.is_stopped = False
         self.error: StudyError | None = None
@@ -134,16 +120,16 @@ class Controller:
             self._handle(given)
         nodes = self._cluster.nodes()
         if nodes != self.state.nodes and not self.state.ended:
-            self._handle(NodesChanged(nodes=nodes, at=self._clock()))
+            self._handle(inputs.NodesChanged(nodes=nodes, at=self._clock()))
         is_due = True
         while is_due:  # again once a result was stored, which may let more start
             self._has_written = False
-            self._handle(Tick(at=self._clock()))
+            self._handle(inputs.Tick(at=self._clock()))
             is_due = self._has_written and self.error is None
 
-    def _handle(self, given: Input) -> None:
+    def _handle(self, given: inputs.Input) -> None:
         """Handles an input, then the answers to its instructions."""
-        answers = deque[Input]([given])
+        answers = deque[inputs.Input]([given])
         while answers:
             given = answers.popleft()
             self._pending.extend(self._decide(given))
@@ -152,7 +138,7 @@ class Controller:
                     answers.append(answer)
             self._journal.write()
 
-    def _decide(self, given: Input) -> tuple[Instruction, ...]:
+    def _decide(self, given: inputs.Input) -> tuple[Instruction, ...]:
         """Lets the core decide on an input, and records one that changes something."""
         before = self.state
         self.state, instructions = handle(before, given)
@@ -160,7 +146,7 @@ class Controller:
             self._journal.record(given, instructions, before.sweep.study)
         return instructions
 
-    def put(self, given: Input) -> None:
+    def put(self, given: inputs.Input) -> None:
         """Adds an input from outside: from any thread, or from a signal's handler."""
         self._inbox.put(given)
 
@@ -168,18 +154,18 @@ class Controller:
     def _is_over(self) -> bool:
         return self.state.ended and (self.is_stopped or not self.state.groups)
 
-    def _outside(self, seconds: float) -> Input | None:
+    def _outside(self, seconds: float) -> inputs.Input | None:
         """Returns an input from outside with its time, a forecast, and without secrets."""
         try:
             given = self._inbox.get(timeout=seconds)
         except Empty:
             return None
-        self.is_stopped |= isinstance(given, StopRequested)
-        if isinstance(given, TrialFinished):
+        self.is_stopped |= isinstance(given, inputs.StopRequested)
+        if isinstance(given, inputs.TrialFinished):
             given = self._with_forecast(given)
         return replace(redact_texts(given, self._secrets), at=self._clock())
 
-    def _with_forecast(self, report: TrialFinished) -> TrialFinished:
+    def _with_forecast(self, report: inputs.TrialFinished) -> inputs.TrialFinished:
         """Adds a forecast to the report of a trial that started without one.
 
         It still is a forecast: the calibration has not seen this result.
@@ -190,7 +176,7 @@ class Controller:
         forecast = self._forecasts.expectation(trial.plan, self.state.sweep)
         return replace(report, forecast=self._noting_problems(forecast))
 
-    def _attempt(self, instruction: Instruction) -> Answer | None:
+    def _attempt(self, instruction: Instruction) -> inputs.Answer | None:
         """Carries out an instruction; after an error of the study, no trial is opened."""
         if self.error is not None and isinstance(instruction, Propose | Open | End):
             return None
@@ -199,9 +185,9 @@ class Controller:
         except StudyError as error:
             self.error = self.error or error
             unwritten = instruction.ended if isinstance(instruction, Store | Abandon) else None
-            return StudyUnavailable(unwritten=unwritten, at=self._clock())
+            return inputs.StudyUnavailable(unwritten=unwritten, at=self._clock())
 
-    def _carry_out(self, instruction: Instruction) -> Answer | None:  # noqa: C901  # a line each
+    def _carry_out(self, instruction: Instruction) -> inputs.Answer | None:  # noqa: C901  # a line each
         """Carries out an instruction, and returns the answer if there is one."""
         match instruction:
             case Propose():
@@ -210,7 +196,7 @@ class Controller:
                 return self._open(instruction)
             case ChooseFinalists(count=count):
                 plans = self._search.leaders(self.state.sweep, self._prior(), count)
-                return FinalistsChosen(plans=plans, at=self._clock())
+                return inputs.FinalistsChosen(plans=plans, at=self._clock())
             case End():
                 return self._end(instruction)
             case Store() | Abandon():
@@ -233,17 +219,17 @@ class Controller:
     def _prior(self) -> SearchPrior | None:
         return self._noting_problems(self._forecasts.prior(self.state.sweep))
 
-    def _propose(self) -> PlanProposed:
+    def _propose(self) -> inputs.PlanProposed:
         before = self._clock()
         proposed = self._search.propose(self.state.sweep, self._prior())
         now = self._clock()
         return replace(proposed, ask_seconds=now - before, at=now)
 
-    def _open(self, opening: Open) -> TrialOpened:
+    def _open(self, opening: Open) -> inputs.TrialOpened:
         number = self._study.ask(opening.plan, opening.reason)
         forecast = self._forecasts.expectation(opening.plan, self.state.sweep)
         forecast = self._noting_problems(forecast)
-        return TrialOpened(number=number, forecast=forecast, at=self._clock())
+        return inputs.TrialOpened(number=number, forecast=forecast, at=self._clock())
 
     def _write(self, instruction: Store | Abandon) -> None:
         match instruction:
@@ -255,7 +241,7 @@ class Controller:
                 cancelled = ended is None or isinstance(ended.record.outcome, Cancelled)
                 self._study.abandon(number, None if ended is None or cancelled else ended.record)
 
-    def _end(self, end: End) -> EndWritten:
+    def _end(self, end: End) -> inputs.EndWritten:
         sweep = self.state.sweep
         ended = SweepEnded(
             reason=end.reason,
@@ -265,7 +251,7 @@ class Controller:
             start_seconds=sweep.start_seconds,
         )
         self._study.keep_end(ended)
-        return EndWritten(ended=ended, at=self._clock())
+        return inputs.EndWritten(ended=ended, at=self._clock())
 
     def give_up(self, cause: Stopped) -> None:
         """Closes running trials and the sweep, whose cluster is gone; no plan is blamed.
@@ -274,7 +260,7 @@ class Controller:
         study goes first, and other drivers may have it then, since callbacks may have to wait.
         """
         now = self._clock()
-        instructions = self._decide(StopRequested(cause=cause, at=now))
+        instructions = self._decide(inputs.StopRequested(cause=cause, at=now))
         closed = [
             one for one in (*self._pending, *instructions) if isinstance(one, Store | Abandon)
         ]
@@ -288,16 +274,16 @@ class Controller:
         if self.state.sweep.ended is None and self.error is None:  # else it ended, or is unsaved
             untried = self.state.sweep.untried_count
             ended = SweepEnded(reason=ClusterSilent(), at=now, untried=untried)
-            self._tell(EndWritten(ended=ended, at=now))
+            self._tell(inputs.EndWritten(ended=ended, at=now))
         self._journal.write()
 
     def note(self, *notes: Note) -> None:
         """Announces notes for the user, at once: the loop may be about to wait for a storage."""
         said = tuple(redact_texts(note, self._secrets) for note in notes)
         if said:
-            self._tell(Notice(notes=said, at=self._clock()))
+            self._tell(inputs.Notice(notes=said, at=self._clock()))
 
-    def _tell(self, given: Notice | EndWritten) -> None:
+    def _tell(self, given: inputs.Notice | inputs.EndWritten) -> None:
         """Handles an input that only the callbacks have to know of."""
         for instruction in self._decide(given):
             self._carry_out(instruction)

@@ -51,13 +51,13 @@ class Fault:
 
     Attributes:
         path: Key with the fault, such as `train.global_batch`.
-        value: Its value as text; empty if it has none.
         advice: Description of a valid value.
+        value: The key's value as text; empty if it has none.
     """
 
     path: str
-    value: str
     advice: str
+    value: str = ""
 
     def __str__(self) -> str:
         value = f" is {self.value}" if self.value else ""

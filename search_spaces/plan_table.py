@@ -232,14 +232,12 @@ def _is_active(knob: Knob, plan: Plan, table: PlanTable) -> Flags:
     if not knob.is_active({name: getattr(plan, name) for name in knob.depends_on}):
         return np.zeros(len(table), dtype=bool)
     group_of, cases = table.cases(knob.depends_on)
-    active: Flags = np.array([bool(knob.is_active(case)) for case in cases], dtype=bool)[group_of]
-    return active
+    return np.array([bool(knob.is_active(case)) for case in cases], dtype=bool)[group_of]
 
 
 def _follows(name: str, plan: Plan, table: PlanTable, raw: Mapping[str, Flags]) -> Flags:
     causes = list(_causes(name, plan, table, raw))
-    follows: Flags = np.any(causes, axis=0) if causes else np.zeros(len(table), dtype=bool)
-    return follows
+    return np.any(causes, axis=0) if causes else np.zeros(len(table), dtype=bool)
 
 
 def _causes(name: str, plan: Plan, table: PlanTable, raw: Mapping[str, Flags]) -> Iterator[Flags]:

@@ -223,7 +223,7 @@ def _nothing_legal(
         )
         return SpecError("specification", (fault,))
     reasons = [f"{name} ({refused.detail})" for name, refused in examples.items()]
-    fault = Fault(path="space", value="", advice="no plan is legal: " + "; ".join(reasons))
+    fault = Fault(path="space", advice="no plan is legal: " + "; ".join(reasons))
     return SpecError("specification", (fault,))
 
 

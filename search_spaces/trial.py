@@ -137,8 +137,8 @@ class Conditions:
 class Costs:
     """Seconds that the trial took on its workers, and the memory that it did not free."""
 
-    build_seconds: float
-    steps_seconds: float  # from the first optimizer step to the last, including barriers
+    build_seconds: float = 0.0
+    steps_seconds: float = 0.0  # from the first optimizer step to the last, including barriers
     total_seconds: float
     residual_bytes: int  # not freed after the trial: maximum over ranks of after minus before
     compile_seconds: float = 0.0  # part of `steps_seconds` spent in torch.compile, on one rank
@@ -365,8 +365,7 @@ _ADAPTER: TypeAdapter[Outcome] = TypeAdapter(Annotated[Outcome, Field(discrimina
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Returns the outcome as JSON values, with its type in `kind`."""
-    dumped: dict[str, Any] = _ADAPTER.dump_python(outcome, mode="json")
-    return dumped
+    return _ADAPTER.dump_python(outcome, mode="json")
 
 
 def outcome_from_json(dumped: dict[str, Any]) -> Outcome:

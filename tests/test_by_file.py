@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.commands import run_command
 
 ROOT = Path(__file__).parents[1]
 CONFTEST = """
@@ -27,17 +28,14 @@ def test_a_lost_process_costs_one_test(after: int, tmp_path: Path) -> None:
     ending = PASSES.format("before") + ENDS + "".join(map(PASSES.format, "xy"[:after]))
     (tmp_path / "test_6.py").write_text(ending)
 
-    ran = subprocess.run(
+    ran = run_command(
         [
             *(sys.executable, "-m", "pytest", str(tmp_path), "--numprocesses=2"),
             *("--no-loadscope-reorder", f"--rootdir={tmp_path}", "--import-mode=importlib"),
         ],
-        check=False,
-        cwd=ROOT,
-        env={"PATH": "", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
+        folder=ROOT,
+        environment={"PATH": "", "PYTHONPATH": str(ROOT)},
+        seconds=120,
     )
 
     assert ran.returncode == 1

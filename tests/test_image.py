@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.commands import run_command
 from tests.k8s.rendering import K8S, ROOT, needs_kubectl, rendered
 from tests.k8s.test_policies import our_version, pinned
 
@@ -94,13 +95,10 @@ def _pins(text: str) -> dict[str, str]:
 def made(target: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Makes a target of the Makefile that installs nothing."""
     path = variables.pop("PATH", os.environ["PATH"])
-    return subprocess.run(
+    return run_command(
         ["make", "--silent", target, *(f"{name}={value}" for name, value in variables.items())],
-        cwd=ROOT,
-        env={"PATH": path, "HOME": os.environ["HOME"]},
-        capture_output=True,
-        text=True,
-        check=False,
+        folder=ROOT,
+        environment={"PATH": path, "HOME": os.environ["HOME"]},
     )
 
 

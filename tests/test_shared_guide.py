@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
 from search_spaces.errors import StudyError
 from search_spaces.specification.schema import StudySpec
+from tests.commands import run_command
 from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run, study_spec
 from tests.rigs.postgres import Server
@@ -75,12 +75,9 @@ def test_the_guide_from_an_empty_server_to_a_sweep(
 
 def _do(command: str, *, password: str) -> None:
     program, *arguments = shlex.split(command)
-    done = subprocess.run(
+    done = run_command(
         [str(Path(sys.executable).with_name(program)), *arguments],
-        env={**os.environ, "PGPASSWORD": password},
-        capture_output=True,
-        text=True,
-        check=False,
+        environment={**os.environ, "PGPASSWORD": password},
     )
     assert done.returncode == 0, done.stderr
 

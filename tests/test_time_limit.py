@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run_command
 from tests.time_limit import places
 
 ROOT = Path(__file__).parents[1]
@@ -31,13 +31,10 @@ def test_each_day_enters_the_same_cycle_elsewhere(count: int) -> None:
 
 
 def test_what_comes_too_late_is_skipped_and_the_run_passes() -> None:
-    ran = subprocess.run(
+    ran = run_command(
         [sys.executable, "-m", "pytest", "-q", "--until=0", "tests/test_covering.py"],
-        check=False,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
+        folder=ROOT,
+        seconds=300,
     )
 
     assert ran.returncode == 0, ran.stdout

@@ -154,12 +154,7 @@ def _with_costs(ending: trial.Outcome, total_seconds: float, residual_bytes: int
             costs = replace(costs, total_seconds=total_seconds, residual_bytes=residual_bytes)
             return replace(ending, costs=costs)
         case trial.OutOfMemory() | trial.Diverged() | trial.DoesNotTrain() | trial.Crashed():
-            costs = trial.Costs(
-                build_seconds=0.0,
-                steps_seconds=0.0,
-                total_seconds=total_seconds,
-                residual_bytes=residual_bytes,
-            )
+            costs = trial.Costs(total_seconds=total_seconds, residual_bytes=residual_bytes)
             return replace(ending, costs=costs)
         case _:
             return ending

@@ -163,10 +163,7 @@ def _evaluate(
 
 
 def _save(
-    training: AbstractTraining,
-    spec: SweepSpec,
-    group: dist.ProcessGroup | None,
-    watch: Stopwatch,
+    training: AbstractTraining, spec: SweepSpec, group: dist.ProcessGroup | None, watch: Stopwatch
 ) -> tuple[int, float]:
     """Returns the bytes that this rank wrote, and the seconds until all ranks are done."""
     watch.phase, started = "checkpoint", time.perf_counter()

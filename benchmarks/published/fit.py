@@ -29,12 +29,7 @@ from benchmarks.published.product import PRIORS, Laid, lay, measured, traced
 from benchmarks.published.reader import read
 from benchmarks.published.values import Run
 from search_spaces.costs import calibration as shipped
-from search_spaces.costs.calibration import (
-    Calibration,
-    Scales,
-    calibration_from_json,
-    calibration_to_json,
-)
+from search_spaces.costs.calibration import CALIBRATIONS, Calibration, Scales
 from search_spaces.costs.coefficients import TimeCoefficients
 from search_spaces.costs.memory import CATEGORIES, MemoryCoefficients, peak_bytes
 from search_spaces.costs.micro_batch import LAUNCH_SCALES
@@ -265,12 +260,12 @@ def main(folder: Path, keep_coefficients: bool) -> None:
     laid = replace(laid, rows=np.arange(len(runs)))
     PRIORS.mkdir(exist_ok=True)
     shipped_at = Path(shipped.__file__).with_name(shipped.PRIOR)
-    before = calibration_from_json(shipped_at.read_text("utf-8"))
+    before = CALIBRATIONS.validate_json(shipped_at.read_bytes())
     for source in (None, *tables.sources):
         where = shipped_at if source is None else PRIORS / f"{source}.json"
-        earlier = calibration_from_json(where.read_text("utf-8")) if where.is_file() else before
+        earlier = CALIBRATIONS.validate_json(where.read_bytes()) if where.is_file() else before
         found = fit(laid, runs, source, earlier if keep_coefficients else None)
-        where.write_text(calibration_to_json(found), "utf-8")
+        where.write_bytes(CALIBRATIONS.dump_json(found, indent=1) + b"\n")
         print(where.name, file=sys.stderr, flush=True)
 
 

@@ -15,8 +15,8 @@ from benchmarks.published.forecaster import Numbers, RunForecasts
 from benchmarks.published.rows import executions_of, footprint_for, software_of
 from benchmarks.published.values import Run
 from search_spaces.costs.calibration import (
+    CALIBRATIONS,
     Calibration,
-    calibration_from_json,
     learned_time,
     probability_below,
     scaled_sum,
@@ -36,7 +36,7 @@ from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.costs.plan_features import Numbers as Columns
 from search_spaces.costs.plan_features import PlanFeatures
 from search_spaces.costs.time import step_terms
-from search_spaces.costs.workload import Workload, joined, workload_of
+from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
@@ -78,12 +78,12 @@ def concatenate_workloads(works: Sequence[Workload]) -> Workload:
         for work, start in zip(works, starts, strict=False)
     ]
     return Workload(
-        executions=joined(PlanFeatures, [work.executions for work in works]),
-        rows=joined(RowColumns, rows),
-        cases=joined(CaseColumns, [work.cases for work in works]),
-        parts=joined(PartBytes, [work.parts for work in works]),
-        sums=joined(PassSums, [work.sums for work in works]),
-        kernels=joined(Kernels, shifted),
+        executions=PlanFeatures.joined([work.executions for work in works]),
+        rows=RowColumns.joined(rows),
+        cases=CaseColumns.joined([work.cases for work in works]),
+        parts=PartBytes.joined([work.parts for work in works]),
+        sums=PassSums.joined([work.sums for work in works]),
+        kernels=Kernels.joined(shifted),
     )
 
 
@@ -222,7 +222,7 @@ def forecaster_without(source: str) -> Ours:
     """
     kept = PRIORS / f"{source}.json"
     text = kept.read_text("utf-8") if kept.is_file() else None
-    calibration = shipped_calibration() if text is None else calibration_from_json(text)
+    calibration = shipped_calibration() if text is None else CALIBRATIONS.validate_json(text)
     return Ours(calibration=calibration, footprints=traced)
 
 

@@ -130,7 +130,7 @@ def _words(name: str) -> str:
 
 def _input(dumped: Json) -> Input:
     values = {name: value for name, value in dumped.items() if name != "kind"}
-    return TypeAdapter(_INPUTS[dumped["kind"]]).validate_python(values)  # type: ignore[no-any-return]
+    return TypeAdapter(_INPUTS[dumped["kind"]]).validate_python(values)
 
 
 def _proposed(path: Path) -> list[Plan]:

@@ -21,8 +21,7 @@ STUDY = typer.Argument(
 )
 StudyName = Annotated[str | None, STUDY]
 Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print only the result to stdout, as one JSON document."),
+    bool, typer.Option("--json", help="Print only the result to stdout, as one JSON document.")
 ]
 JsonFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the result to FILE as JSON.")
@@ -47,12 +46,7 @@ TrustedModules = Annotated[
 ]
 TrialNumber = Annotated[
     int | None,
-    typer.Option(
-        "--trial",
-        metavar="N",
-        min=0,
-        help="Trial N (default: the best plan).",
-    ),
+    typer.Option("--trial", metavar="N", min=0, help="Trial N (default: the best plan)."),
 ]
 Trials = Annotated[
     int | None, typer.Option(help="Number of trials (overrides budget.trials).", show_default=False)

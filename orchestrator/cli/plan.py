@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 _NUMBER_DIGITS = 4  # of a row of the table, at most
 _MOST = 10**6  # GPUs
 
-_Gpu = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="GPU: H100, A100-40, RTX 4090 ...",
-    ),
-]
+_Gpu = Annotated[str | None, typer.Option(metavar="NAME", help="GPU: H100, A100-40, RTX 4090 ...")]
 _Gpus = Annotated[
     str | None,
     typer.Option(metavar="N,N,...", help="Numbers of GPUs; the first gets the full report."),

@@ -32,9 +32,7 @@ def verify(
     minutes: Annotated[
         float | None,
         typer.Option(
-            "--minutes",
-            min=0.01,
-            help="Time limit in minutes (default: from the step time).",
+            "--minutes", min=0.01, help="Time limit in minutes (default: from the step time)."
         ),
     ] = None,
     settings_only: Annotated[
@@ -42,8 +40,7 @@ def verify(
         typer.Option("--settings-only", help="Do not compare losses, as with data of your own."),
     ] = False,
     install: Annotated[
-        bool,
-        typer.Option("--install", help="Install the parser of another trainer's file."),
+        bool, typer.Option("--install", help="Install the parser of another trainer's file.")
     ] = False,
     as_json: Json = False,
 ) -> Result:

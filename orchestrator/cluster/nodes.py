@@ -284,5 +284,4 @@ def _accepts_connections(address: str) -> bool:
 def _nodes() -> list[dict[str, Any]]:
     import ray
 
-    nodes: list[dict[str, Any]] = ray.nodes()
-    return nodes
+    return ray.nodes()

@@ -255,8 +255,7 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
             None if no group is to start now, `Searcher.FINISHED` if the sweep is over.
         """
         if self._cluster.has_ended:
-            finished: str = Searcher.FINISHED
-            return finished
+            return Searcher.FINISHED
         try:  # without a group Tune asks once a second and does nothing else
             name = self._cluster.starting.get(timeout=0.0 if self._names else _SUGGEST_SECONDS)
         except Empty:

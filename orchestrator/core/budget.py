@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from orchestrator.core.failures import reason_to_stop
+from orchestrator.core.failures import same_failure
 from orchestrator.core.objective import is_measured, record_of, trials_since_best
-from orchestrator.core.reasons import (
-    AllTried,
-    BudgetSpent,
-    NoImprovement,
-    NotWorthIt,
-    StopReason,
-)
+from orchestrator.core.reasons import AllTried, BudgetSpent, NoImprovement, NotWorthIt, StopReason
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
 from orchestrator.core.state import SweepState
@@ -35,54 +28,46 @@ _UNCAPPED_STEPS = 3
 # The same for a validation: four steps and an evaluation of the longest samples, and the last two
 _UNCAPPED_VALIDATION_STEPS = 7
 _SLOW_DISK_BYTES_PER_SECOND = 50e6  # at which all ranks together write a checkpoint
-
-
 # Workers on another machine compile DeepSpeed's operators as they start, once
 _COMPILE_SECONDS = 1200.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
-    """Run a trial: of the baseline, or of the sampler's proposal."""
+def reason_to_end(state: SweepState, now: float) -> StopReason | None:
+    """Returns the reason to end the search; None if another trial follows.
 
-    baseline: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """Hand out no more trials."""
-
-    reason: StopReason
-
-
-def next_action(state: SweepState, now: float) -> Try | Stop:
-    """Decides between another trial and the end of the search.
-
-    The first plan of a study is the baseline, which speed-ups are relative to. Trials of earlier
-    drivers count towards the budget of trials; their time does not. `now` is in seconds since the
-    epoch.
+    Trials of earlier drivers count towards the budget of trials; their time does not. `now` is in
+    seconds since the epoch.
     """
     budget = state.spec.budget
     if completed_trials(state) + len(state.running) >= budget.trials:
-        return Stop(reason=BudgetSpent(limit="trials", amount=budget.trials))
+        return BudgetSpent(limit="trials", amount=budget.trials)
     if now - state.budget_began_at >= budget.minutes * 60:
-        return Stop(reason=BudgetSpent(limit="minutes", amount=budget.minutes))
+        return BudgetSpent(limit="minutes", amount=budget.minutes)
     if budget.gpu_hours is not None and rank_hours(state.records) >= budget.gpu_hours:
-        return Stop(reason=BudgetSpent(limit="gpu_hours", amount=budget.gpu_hours))
-    if reason := reason_to_stop(state.records):
-        return Stop(reason=reason)
+        return BudgetSpent(limit="gpu_hours", amount=budget.gpu_hours)
+    if failure := same_failure(state.records):
+        return failure
     if not state.untried_count:
-        return Stop(reason=AllTried(plans=len(state.space.candidates)))
+        return AllTried(plans=len(state.space.candidates))
     if budget.patience is not None and state.best is not None:
         trials = [record for record in state.records if not is_repeat(record)]
         waited = trials_since_best(trials, state.objective)
         if waited >= budget.patience:
-            return Stop(reason=NoImprovement(trials=waited))
-    return Try(baseline=not _tried(state, state.space.baseline))
+            return NoImprovement(trials=waited)
+    return None
 
 
-def not_worth_it(state: SweepState, saving: float | None, seconds: float | None) -> Stop | None:
-    """Stops the search when its best next trial takes longer than it is expected to save.
+def baseline_is_due(state: SweepState) -> bool:
+    """Returns True if the baseline, which speed-ups are relative to, has no trial yet."""
+    baseline = state.space.baseline
+    is_running = any(trial.plan == baseline for trial in state.running)
+    return not is_running and record_of(state.records, baseline) is None
+
+
+def not_worth_it(
+    state: SweepState, saving: float | None, seconds: float | None
+) -> NotWorthIt | None:
+    """Returns the reason to end a search whose best next trial takes longer than it may save.
 
     Args:
         state: The sweep so far.
@@ -97,7 +82,7 @@ def not_worth_it(state: SweepState, saving: float | None, seconds: float | None)
     saved = saving * hours * 3600
     if saved >= seconds:
         return None
-    return Stop(reason=NotWorthIt(trial_seconds=seconds, saved_seconds=saved, training_hours=hours))
+    return NotWorthIt(trial_seconds=seconds, saved_seconds=saved, training_hours=hours)
 
 
 def incumbent(state: SweepState, plan: Plan) -> Estimate | None:
@@ -128,11 +113,6 @@ def completed_trials(state: SweepState) -> int:
         not isinstance(record.outcome, Cancelled) and not is_repeat(record)
         for record in state.records
     )
-
-
-def _tried(state: SweepState, plan: Plan) -> bool:
-    running = any(trial.plan == plan for trial in state.running)
-    return running or record_of(state.records, plan) is not None
 
 
 def trial_deadline_seconds(

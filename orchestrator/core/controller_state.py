@@ -11,12 +11,7 @@ from typing import Any
 from orchestrator.core.events import TrialEnded, TrialStarted
 from orchestrator.core.inputs import DriverStarted
 from orchestrator.core.instructions import ChooseFinalists, Open, Propose
-from orchestrator.core.placement import (
-    Node,
-    Placement,
-    Processes,
-    Shortfall,
-)
+from orchestrator.core.placement import Node, Placement, Processes, Shortfall
 from orchestrator.core.reasons import Retry, StopReason
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan

@@ -18,6 +18,7 @@ from search_spaces.trial import (
     Cancelled,
     Costs,
     Crashed,
+    CrashKind,
     Diverged,
     DoesNotTrain,
     Measured,
@@ -34,25 +35,17 @@ RESIDUAL_FLOOR_BYTES = 64 * 2**20
 
 Doing = Literal["starting", "running the trial"]
 MAX_SAME_FAILURES = 4  # plans that fail with the same error before the search ends
-DRIVER_DIED_TWICE = Crashed(
-    cause="driver_lost",
-    rank=None,
-    phase="running the trial",
-    detail="the driver died during this trial, and again during its retry",
-)
-RUNNER_DIED = Crashed(
-    cause="worker_died",
-    rank=None,
-    phase="running the trial",
-    detail="the actor running the trial died without a report",
-)
 
-GROUP_OVERDUE = Crashed(
-    cause="worker_died",
-    rank=None,
-    phase="running the trial",
-    detail="its worker group did not report within its deadline",
+
+def _died(cause: CrashKind, detail: str) -> Crashed:
+    return Crashed(cause=cause, rank=None, phase="running the trial", detail=detail)
+
+
+DRIVER_DIED_TWICE = _died(
+    "driver_lost", "the driver died during this trial, and again during its retry"
 )
+RUNNER_DIED = _died("worker_died", "the actor running the trial died without a report")
+GROUP_OVERDUE = _died("worker_died", "its worker group did not report within its deadline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +104,7 @@ def failure_decision(outcome: Outcome, *, second: bool = False) -> FailureDecisi
             return FailureDecision(replace=_unreleased(costs, None), prune=True)
 
 
-def reason_to_stop(records: Sequence[Record]) -> SameFailure | None:
+def same_failure(records: Sequence[Record]) -> SameFailure | None:
     """Returns the reason why further trials would fail as well, None if they may succeed.
 
     No plan has trained, and all failed with the same error.

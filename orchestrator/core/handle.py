@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core import inputs
 from orchestrator.core.blame import conclude_trial
 from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import GroupStarted, TrialStarted
@@ -16,23 +17,6 @@ from orchestrator.core.failures import (
     is_machine_failure,
 )
 from orchestrator.core.fingerprints import differing, is_other_group
-from orchestrator.core.inputs import (
-    Answer,
-    DriverStarted,
-    EndWritten,
-    FinalistsChosen,
-    GroupsEnded,
-    Input,
-    InterruptedTrial,
-    NodesChanged,
-    Notice,
-    PlanProposed,
-    StopRequested,
-    StudyUnavailable,
-    Tick,
-    TrialFinished,
-    TrialOpened,
-)
 from orchestrator.core.instructions import Abandon, Instruction, Kill, Release
 from orchestrator.core.notes import FingerprintsDiffer, GroupReplaced, Message, PlanBlamed
 from orchestrator.core.reasons import Retry, WorkersGone, measures_again
@@ -55,7 +39,7 @@ MAX_NODE_LOSSES = 2  # of nodes during trials of one plan; after more the plan i
 Decision = tuple[ControllerState, tuple[Instruction, ...]]
 
 
-def start(started: DriverStarted) -> Decision:
+def start(started: inputs.DriverStarted) -> Decision:
     """Returns the first state of a driver, and what it has to do."""
     step = Step(ControllerState(sweep=begin(started.sweep), driver=started), started.at)
     step.announce(started.sweep)
@@ -65,7 +49,7 @@ def start(started: DriverStarted) -> Decision:
     return step.state, tuple(step.instructions)
 
 
-def handle(state: ControllerState, given: Input) -> Decision:
+def handle(state: ControllerState, given: inputs.Input) -> Decision:
     """Returns the state after an input, and the instructions that follow, in order.
 
     The driver gives all inputs after `start` one by one, answers to instructions included. An input
@@ -75,46 +59,48 @@ def handle(state: ControllerState, given: Input) -> Decision:
     """
     step = Step(state, given.at)
     _take(step, given)
-    if not isinstance(given, TrialFinished | GroupsEnded | Notice | EndWritten):
+    if not isinstance(
+        given, inputs.TrialFinished | inputs.GroupsEnded | inputs.Notice | inputs.EndWritten
+    ):
         schedule(step)
     return step.state, tuple(step.instructions)
 
 
-def _take(step: Step, given: Input) -> None:
+def _take(step: Step, given: inputs.Input) -> None:
     match given:
-        case NodesChanged(nodes=nodes):
+        case inputs.NodesChanged(nodes=nodes):
             step.state = replace(step.state, nodes=nodes)
-        case Tick():
+        case inputs.Tick():
             _kill_overdue(step)
-        case TrialFinished():
+        case inputs.TrialFinished():
             _finish_trial(step, given)
-        case GroupsEnded():
+        case inputs.GroupsEnded():
             _end_groups(step, given)
-        case StopRequested():
+        case inputs.StopRequested():
             _stop(step, given)
-        case Notice(notes=notes):
+        case inputs.Notice(notes=notes):
             step.note(*notes)
         case _:
             _take_answer(step, given)
 
 
-def _take_answer(step: Step, given: Answer) -> None:
+def _take_answer(step: Step, given: inputs.Answer) -> None:
     match given:
-        case PlanProposed():
+        case inputs.PlanProposed():
             take_proposal(step, given)
-        case TrialOpened():
+        case inputs.TrialOpened():
             take_opened(step, given)
-        case FinalistsChosen():
+        case inputs.FinalistsChosen():
             take_finalists(step, given)
-        case EndWritten(ended=ended):
+        case inputs.EndWritten(ended=ended):
             step.announce(ended)
-        case StudyUnavailable(unwritten=unwritten):
+        case inputs.StudyUnavailable(unwritten=unwritten):
             step.state = replace(step.state, ended=True, awaited=None)
             if unwritten is not None:
                 step.take_back(unwritten.record)
 
 
-def _retry_interrupted(step: Step, trial: InterruptedTrial, *, alone: bool) -> None:
+def _retry_interrupted(step: Step, trial: inputs.InterruptedTrial, *, alone: bool) -> None:
     """Closes a trial that an earlier driver left running, and schedules its retry.
 
     A plan that ran alone when two drivers in a row died is blamed. One that is outside of
@@ -133,7 +119,7 @@ def _retry_interrupted(step: Step, trial: InterruptedTrial, *, alone: bool) -> N
     step.abandon(record)
 
 
-def _finish_trial(step: Step, report: TrialFinished) -> None:
+def _finish_trial(step: Step, report: inputs.TrialFinished) -> None:
     group = step.state.groups.get(report.group)
     if group is None or group.trial != report.number:
         return  # it came twice, or after the group was given up
@@ -181,7 +167,7 @@ def _consequences(trial: TrialStarted, outcome: Outcome) -> FailureDecision:
     return failure_decision(outcome, second=second)
 
 
-def _announce_workers(step: Step, trial: TrialStarted, report: TrialFinished) -> None:
+def _announce_workers(step: Step, trial: TrialStarted, report: inputs.TrialFinished) -> None:
     fingerprint, sweep = report.fingerprint, step.state.sweep
     if fingerprint is None:
         return
@@ -203,7 +189,7 @@ def _announce_workers(step: Step, trial: TrialStarted, report: TrialFinished) ->
 
 
 def _end_trial(
-    step: Step, trial: TrialStarted, report: TrialFinished, decision: FailureDecision
+    step: Step, trial: TrialStarted, report: inputs.TrialFinished, decision: FailureDecision
 ) -> None:
     record = Record(
         number=trial.number,
@@ -220,13 +206,13 @@ def _end_trial(
     conclude_trial(step, trial, record, decision, _waited_seconds(trial, report))
 
 
-def _waited_seconds(trial: TrialStarted, report: TrialFinished) -> float:
+def _waited_seconds(trial: TrialStarted, report: inputs.TrialFinished) -> float:
     """Returns how long a trial waited for its workers."""
     queued = max(report.started_at - trial.at, 0.0)  # clocks of two hosts may differ
     return queued + report.workers_seconds
 
 
-def _lose_nodes(step: Step, trial: TrialStarted, report: TrialFinished) -> PlanBlamed | None:
+def _lose_nodes(step: Step, trial: TrialStarted, report: inputs.TrialFinished) -> PlanBlamed | None:
     """Runs a trial again whose nodes were lost; after too many losses, its plan is blamed."""
     state, key = step.state, trial.plan.key
     losses = state.node_losses.get(key, 0) + 1
@@ -239,16 +225,11 @@ def _lose_nodes(step: Step, trial: TrialStarted, report: TrialFinished) -> PlanB
     if losses <= MAX_NODE_LOSSES:
         step.interrupt(trial, loss)
         return None
-    _end_trial(
-        step,
-        trial,
-        report,
-        _consequences(trial, report.outcome),
-    )
+    _end_trial(step, trial, report, _consequences(trial, report.outcome))
     return PlanBlamed(trial=trial.number, loss=loss)
 
 
-def _end_groups(step: Step, ended: GroupsEnded) -> None:
+def _end_groups(step: Step, ended: inputs.GroupsEnded) -> None:
     for name in ended.groups:
         group = step.state.groups.get(name)
         step.set_group(name, None)
@@ -276,7 +257,7 @@ def _kill_overdue(step: Step) -> None:
             _lose_trial(step, group.trial, GROUP_OVERDUE)
 
 
-def _stop(step: Step, stop: StopRequested) -> None:
+def _stop(step: Step, stop: inputs.StopRequested) -> None:
     """Closes all trials, so that the next driver retries them, and ends the sweep."""
     for trial in step.state.sweep.running:
         step.close(trial, stop.cause)

@@ -188,17 +188,11 @@ def best(records: Iterable[Record], objective: Objective) -> Record | None:
 def ties_of_best(records: Iterable[Record], objective: Objective) -> list[Record]:
     """Returns the feasible records whose interval overlaps that of the best one, best first."""
     values = [(record, value) for record in records if (value := objective.value(record))]
-    best: Record | None = None
-    top = Estimate(value=-math.inf, low=-math.inf, high=-math.inf)
+    values.sort(key=lambda pair: (-pair[1].value, _peak(pair[0])))
     # of thousands of records few are near the best, and the rest need no feasibility check
-    for record, value in values:
-        if value.value < top.value or not objective.feasible(record):
-            continue
-        if best is None or value.value > top.value or _peak(record) < _peak(best):
-            best, top = record, value
-    ties = [pair for pair in values if pair[1].overlaps(top) and objective.feasible(pair[0])]
-    ties.sort(key=lambda pair: (-pair[1].value, _peak(pair[0])))
-    return [record for record, _ in ties]
+    top = next((value for record, value in values if objective.feasible(record)), None)
+    near = [record for record, value in values if top and value.overlaps(top)]
+    return [record for record in near if objective.feasible(record)]
 
 
 def record_of(records: Iterable[Record], plan: Plan) -> Record | None:

@@ -209,10 +209,7 @@ def capacity_request(
     shapes = set(zip(ranks.tolist(), tensor.tolist(), strict=True))
     fit = max(min(len(placed_groups(*shape, nodes, wanted, share=share)) for shape in shapes), 1)
     request = CapacityRequest(
-        groups=fit,
-        ranks=int(ranks.max()),
-        tensor=int(tensor.max()),
-        share=share,
+        groups=fit, ranks=int(ranks.max()), tensor=int(tensor.max()), share=share
     )
     return request, min(fit, most) if groups == "auto" else groups
 
@@ -247,10 +244,7 @@ def shortfall(
         if node.id in needed
     ]
     bundles = (ranks for ranks in unrequested if ranks > 0)
-    return Shortfall(
-        nodes=needed,
-        bundles=(*bundles, *_missing_bundles(wanted, missing, nodes)),
-    )
+    return Shortfall(nodes=needed, bundles=(*bundles, *_missing_bundles(wanted, missing, nodes)))
 
 
 @lru_cache(maxsize=16)  # called for each trial, and nodes seldom change

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core import budget
 from orchestrator.core.blame import next_check
-from orchestrator.core.budget import (
-    Stop,
-    incumbent,
-    next_action,
-    not_worth_it,
-    repeat_deadline_seconds,
-    start_deadline_seconds,
-    trial_deadline_seconds,
-    validation_deadline_seconds,
-)
 from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.inputs import FinalistsChosen, PlanProposed, TrialOpened
@@ -107,16 +98,15 @@ def _decide(step: Step) -> bool:
         return _ask(step, check)
     if state.stop_reason is not None:
         return _conclude(step, state.stop_reason)
-    action = next_action(state.sweep, step.now)
-    if isinstance(action, Stop):
-        return _conclude(step, action.reason)
+    if (reason := budget.reason_to_end(state.sweep, step.now)) is not None:
+        return _conclude(step, reason)
     if state.retries:
-        (plan, reason), *others = state.retries
-        if _is_suspected_of_drivers(reason) and state.sweep.running:
+        (plan, retry), *others = state.retries
+        if _is_suspected_of_drivers(retry) and state.sweep.running:
             return False
         step.state = replace(step.state, retries=tuple(others))
-        return _ask(step, Open(plan=plan, reason=reason))
-    if action.baseline:
+        return _ask(step, Open(plan=plan, reason=retry))
+    if budget.baseline_is_due(state.sweep):
         return _ask(step, Open(plan=state.sweep.space.baseline, reason=IsBaseline()))
     return _ask(step, Propose())
 
@@ -146,8 +136,8 @@ def take_proposal(step: Step, proposed: PlanProposed) -> None:
     if not isinstance(step.state.awaited, Propose):
         return
     step.state = replace(step.state, awaited=None)
-    if stop := not_worth_it(step.state.sweep, proposed.saving, proposed.seconds):
-        step.state = replace(step.state, stop_reason=stop.reason)
+    if reason := budget.not_worth_it(step.state.sweep, proposed.saving, proposed.seconds):
+        step.state = replace(step.state, stop_reason=reason)
         return
     _ask(step, Open(plan=proposed.plan, reason=proposed.reason, ask_seconds=proposed.ask_seconds))
 
@@ -160,9 +150,9 @@ def take_opened(step: Step, opened: TrialOpened) -> None:
     step.state = replace(step.state, awaited=None)
     sweep, plan = step.state.sweep, asked.plan
     if measures_again(asked.reason):
-        deadline_seconds = repeat_deadline_seconds(sweep, plan)
+        deadline_seconds = budget.repeat_deadline_seconds(sweep, plan)
     else:
-        deadline_seconds = trial_deadline_seconds(sweep, step.now, plan, opened.forecast)
+        deadline_seconds = budget.trial_deadline_seconds(sweep, step.now, plan, opened.forecast)
     started = TrialStarted(
         number=opened.number,
         plan=plan,
@@ -226,7 +216,7 @@ def _validate(step: Step, trial: Record) -> None:
         number=trial.number,
         plan=trial.plan,
         reason=Validates(trial=trial.number),
-        deadline_seconds=validation_deadline_seconds(step.state.sweep, trial),
+        deadline_seconds=budget.validation_deadline_seconds(step.state.sweep, trial),
         at=step.now,
         validation=True,
     )
@@ -257,7 +247,7 @@ def _request(sweep: SweepState, trial: TrialStarted) -> TrialRequest:
     if trial.is_repeat:
         # its speed is the same, and its losses measure rounding
         return replace(request, perturbed=trial.plan.precision != "fp32")
-    return replace(request, incumbent=incumbent(sweep, trial.plan))
+    return replace(request, incumbent=budget.incumbent(sweep, trial.plan))
 
 
 def _run(step: Step, trial: TrialStarted) -> bool:
@@ -283,7 +273,7 @@ def _run(step: Step, trial: TrialStarted) -> bool:
     reason = present and reason_to_replace(needed, present, fresh=trial.validation)
     if reason:
         step.note(GroupReplaced(reason=reason))
-    start_seconds = start_deadline_seconds(state.sweep.spec)
+    start_seconds = budget.start_deadline_seconds(state.sweep.spec)
     if present is None:
         start_seconds += _GROUP_START_SECONDS * len(state.groups)
     group = Group(

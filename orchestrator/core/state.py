@@ -24,11 +24,7 @@ from orchestrator.core.events import (
 from orchestrator.core.objective import Objective, memory_limit_of
 from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.repeats import Speeds, is_repeat
-from orchestrator.core.validation import (
-    ValidationFailure,
-    counts_as_validation,
-    failures,
-)
+from orchestrator.core.validation import ValidationFailure, counts_as_validation, failures
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec

@@ -7,14 +7,7 @@ from dataclasses import replace
 
 from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import Event, Noted, TrialEnded, TrialStarted
-from orchestrator.core.instructions import (
-    Abandon,
-    Announce,
-    Dismiss,
-    End,
-    Instruction,
-    Store,
-)
+from orchestrator.core.instructions import Abandon, Announce, Dismiss, End, Instruction, Store
 from orchestrator.core.notes import Note
 from orchestrator.core.reasons import MachineFailed, Retry, StopReason
 from orchestrator.core.records import Record, closed_record

@@ -48,9 +48,7 @@ def breakdown(table: ForecastTable, row: int, calibration: Calibration) -> Break
         ),
         memory=tuple(
             Term(
-                name=name,
-                amount=float(forecasts.categories[0, at]),
-                scale=float(memory_scales[at]),
+                name=name, amount=float(forecasts.categories[0, at]), scale=float(memory_scales[at])
             )
             for at, name in enumerate(CATEGORIES)
         ),

@@ -14,12 +14,7 @@ from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import MOST_RECORDS, calibrated
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.forecast import (
-    SearchPrior,
-    forecast,
-    plan_forecast,
-    search_prior,
-)
+from search_spaces.costs.forecast import SearchPrior, forecast, plan_forecast, search_prior
 from search_spaces.costs.plan_encoding import VariantKey, plan_features, variants_of
 from search_spaces.costs.workload import workload_of
 from search_spaces.errors import UserError

@@ -187,5 +187,4 @@ def equal_rows(forecasts: Forecasts, row: int) -> Counts:
 
 def _repeated(values: Numbers) -> Flags:
     previous = np.concatenate([[np.nan], values[:-1]])
-    repeated: Flags = np.isclose(values, previous, rtol=10.0**-_DIGITS, atol=0)
-    return repeated
+    return np.isclose(values, previous, rtol=10.0**-_DIGITS, atol=0)

@@ -18,12 +18,7 @@ from orchestrator.report.format import (
     spread,
     value_words,
 )
-from orchestrator.report.plan_text import (
-    forecast_sentence,
-    memory_words,
-    percent,
-    term_words,
-)
+from orchestrator.report.plan_text import forecast_sentence, memory_words, percent, term_words
 from orchestrator.report.reasons import reason_words, stop_words
 from orchestrator.report.sections import Code, Document, Section, Table
 from orchestrator.report.sweep_tables import change_words, levers_blocks

@@ -32,11 +32,7 @@ from orchestrator.report.format import (
     times_words,
 )
 from orchestrator.report.reasons import stop_words
-from orchestrator.report.sweep_tables import (
-    baseline_record,
-    closest_record,
-    memory_excess,
-)
+from orchestrator.report.sweep_tables import baseline_record, closest_record, memory_excess
 from search_spaces.safety.files import packaged_table
 from search_spaces.specification.sections import SPEED_METRICS, Metric
 from search_spaces.trial import Measured

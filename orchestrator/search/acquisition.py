@@ -40,8 +40,7 @@ def first_pick_score(seen: Scores) -> Numbers:
     Such a trial tells most about memory without running out of it.
     """
     relative_value = np.exp(seen.mean - seen.mean.max()) * seen.reach
-    score: Numbers = relative_value * seen.fits**_FIT_EXPONENT + (seen.fits >= _SAFE)
-    return score
+    return relative_value * seen.fits**_FIT_EXPONENT + (seen.fits >= _SAFE)
 
 
 def exceedance(scores: Scores, threshold: float, widening: float) -> float:
@@ -91,8 +90,7 @@ def expected_improvement(mean: Numbers, deviation: Numbers, best: float) -> Numb
     """
     standardized = (mean - best) / deviation
     density = np.exp(-0.5 * standardized**2) / np.sqrt(2 * np.pi)
-    improvement: Numbers = deviation * (standardized * ndtr(standardized) + density)
-    return improvement
+    return deviation * (standardized * ndtr(standardized) + density)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,5 +132,4 @@ class SearchObjective:
         """Returns the margin over the lower bound in standard deviations; None without a bound."""
         if self.lower_bound is None:
             return None
-        margin: Numbers = (rate.mean - self.lower_bound[rows]) / rate.deviation
-        return margin
+        return (rate.mean - self.lower_bound[rows]) / rate.deviation

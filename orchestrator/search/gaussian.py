@@ -76,8 +76,7 @@ class Posterior:
         Args:
             covariance: With the observed points, of shape (points, observations).
         """
-        shift: Numbers = covariance @ self.weights
-        return shift
+        return covariance @ self.weights
 
     def whitened(self, covariance: Numbers) -> Numbers:
         """Returns the whitened covariance, of shape (observations, points).
@@ -86,10 +85,7 @@ class Posterior:
         """
         if not len(self.weights):
             return np.zeros((0, len(covariance)))
-        whitened: Numbers = solve_triangular(
-            self.root, covariance.T, lower=True, check_finite=False
-        )
-        return whitened
+        return solve_triangular(self.root, covariance.T, lower=True, check_finite=False)
 
 
 def posterior(prior: Numbers, mean: Numbers, seen: Observations) -> Posterior:

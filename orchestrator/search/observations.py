@@ -132,8 +132,7 @@ def _shared_covariance(observations: list[Observation]) -> Numbers | None:
     study = np.array([observation.study for observation in observations])
     deviation = np.array([observation.transfer_std for observation in observations])
     same = (study[:, None] == study[None]) & (study[:, None] > 0)
-    shared: Numbers = np.outer(deviation, deviation) * same
-    return shared
+    return np.outer(deviation, deviation) * same
 
 
 def _speed(observation: Observation) -> float:

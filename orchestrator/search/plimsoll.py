@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
@@ -31,7 +31,7 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import ObjectiveSpec
-from search_spaces.trial import Costs, Measured
+from search_spaces.trial import Measured
 
 # Start of a new worker group, measured with Ray 2.60 (benchmarks/results/trial_overhead.json)
 RESTART_SECONDS = 12.0
@@ -64,8 +64,9 @@ class TrialCost:
             records: Records of the study, whose costs improve the estimate.
             there: A plan that the running worker group can execute, None if there is no group.
         """
-        costs = _costs(records)
-        setup = statistics.median(_setup_seconds(costs)) if costs else _SETUP_SECONDS
+        costs = [one.outcome.costs for one in records if isinstance(one.outcome, Measured)]
+        setups = [max(cost.total_seconds - cost.steps_seconds, 0.0) for cost in costs]
+        setup = statistics.median(setups) if setups else _SETUP_SECONDS
         if step_seconds is None:
             typical = statistics.median(cost.steps_seconds for cost in costs) if costs else setup
             steps = np.full(len(self._table), typical)
@@ -79,14 +80,6 @@ class TrialCost:
             return np.zeros(len(self._table), dtype=bool)
         resized: NDArray[np.bool_] = self._world_sizes != running.world_size
         return resized | ~self._table.is_value("allocator", running.allocator)
-
-
-def _costs(records: Sequence[Record]) -> list[Costs]:
-    return [record.outcome.costs for record in records if isinstance(record.outcome, Measured)]
-
-
-def _setup_seconds(costs: Sequence[Costs]) -> list[float]:
-    return [max(cost.total_seconds - cost.steps_seconds, 0.0) for cost in costs]
 
 
 def search_objective(objective: Objective, table: PlanTable) -> SearchObjective:
@@ -239,32 +232,23 @@ class PlimsollProposer(AbstractProposer):
         )
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class _CandidateSet:
     """Candidates with their forecasts and observations, and the search over them."""
 
-    def __init__(
-        self,
-        *,
-        table: PlanTable,
-        pool: Rows,
-        prior: SearchPrior | None,
-        step_seconds: Numbers | None,
-        search: Search,
-        cost: TrialCost,
-    ) -> None:
-        self.table = table
-        self.pool = pool  # row in the space of each candidate
-        self.prior = prior
-        self.step_seconds = step_seconds
-        self.search = search
-        self.cost = cost
-        self._own: list[Observation] = []
-        self._transferred: list[Observation] = []
-        self._compared = False  # this study's fingerprint with those of the others
-        self.measured_by: dict[int, str] = {}  # name of another study, by candidate
-        self._numbers: set[int] = set()  # of the records that are observed
-        self._deviation = 0.0  # between trials of a plan, as repeats show it; 0.0 before any
-        self._rows: dict[Plan, list[int]] = {}
+    table: PlanTable
+    pool: Rows  # row in the space of each candidate
+    prior: SearchPrior | None
+    step_seconds: Numbers | None
+    search: Search
+    cost: TrialCost
+    measured_by: dict[int, str] = field(default_factory=dict)  # another study, by candidate
+    _own: list[Observation] = field(default_factory=list)
+    _transferred: list[Observation] = field(default_factory=list)
+    _compared: bool = False  # this study's fingerprint with those of the others
+    _numbers: set[int] = field(default_factory=set)  # of the records that are observed
+    _deviation: float = 0.0  # between trials of a plan, as repeats show it; 0.0 before any
+    _rows: dict[Plan, list[int]] = field(default_factory=dict)
 
     @property
     def observations(self) -> list[Observation]:

@@ -10,21 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr
 
-from orchestrator.search.acquisition import (
-    MIN_FIT_PROBABILITY,
-    Scores,
-    SearchObjective,
-    constrained_improvement,
-    distance_score,
-    exceedance,
-    expected_improvement,
-    first_pick_score,
-)
+from orchestrator.search import acquisition
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, failures, rates, shares, subsample
 from orchestrator.search.surrogate import KernelParams, Learned, Rows, Surrogate
 
-_FASTEST = SearchObjective()
+_FASTEST = acquisition.SearchObjective()
 # Prior standard deviation of an error of the forecast that all candidates share, in logarithms.
 # Throughput may be off by anything, since there may be no forecast; memory by less, and by still
 # less if the forecast tells the uncertainty of its coefficients
@@ -68,7 +59,7 @@ class CandidatePool:
     log_share: Numbers | None
     rate_parts: Numbers | None = None
     share_parts: Numbers | None = None
-    aim: SearchObjective = _FASTEST
+    aim: acquisition.SearchObjective = _FASTEST
 
     def __len__(self) -> int:
         return len(self.features)
@@ -142,7 +133,7 @@ class Search:
         improvement = None
         if incumbent is not None:
             threshold = max(incumbent.value, pending_value)
-            improvement = expected_improvement(scores.mean, scores.deviation, threshold)
+            improvement = acquisition.expected_improvement(scores.mean, scores.deviation, threshold)
         visited = {*pending, *(observation.row for observation in observations)}
         ranking = self._ranking(scores, improvement, rows, visited, seconds)
         top = np.flatnonzero(ranking >= ranking.max() - 1e-12 * abs(ranking.max()))
@@ -162,7 +153,7 @@ class Search:
 
     def _ranking(
         self,
-        scores: Scores,
+        scores: acquisition.Scores,
         improvement: Numbers | None,
         rows: Rows,
         visited: set[int],
@@ -171,10 +162,10 @@ class Search:
         """Returns the scores to rank candidates by; `visited` are tried or running."""
         if 0 < len(visited) < self._distant_trials:
             features = self._pool.features
-            return distance_score(features[rows], features[list(visited)], scores.fits)
+            return acquisition.distance_score(features[rows], features[list(visited)], scores.fits)
         if improvement is None:
-            return first_pick_score(scores)
-        ranking = constrained_improvement(improvement * scores.reach, scores.fits)
+            return acquisition.first_pick_score(scores)
+        ranking = acquisition.constrained_improvement(improvement * scores.reach, scores.fits)
         return ranking if seconds is None else ranking / seconds[rows]
 
     def regret_bound(self, observations: Sequence[Observation], free: Flags) -> float | None:
@@ -205,7 +196,9 @@ class Search:
         while high - low > 1e-4:
             middle = (low + high) / 2
             threshold = incumbent.value + middle
-            risk = sum(exceedance(chunk, threshold, REGRET_WIDENING) for chunk in chunks)
+            risk = sum(
+                acquisition.exceedance(chunk, threshold, REGRET_WIDENING) for chunk in chunks
+            )
             low, high = (middle, high) if risk > _REGRET_RISK else (low, middle)
         return float(np.exp(high))
 
@@ -255,7 +248,7 @@ class Search:
         if not len(pending):
             return fitted.rate, -np.inf
         scores = self._score_rows(fitted, pending, fitted.rate)
-        probable = scores.mean[scores.chance >= MIN_FIT_PROBABILITY]
+        probable = scores.mean[scores.chance >= acquisition.MIN_FIT_PROBABILITY]
         fantasies = [
             Observation(row=row, log_rate=mean, rate_noise=_FANTASY_NOISE)
             for row, mean in zip(
@@ -267,7 +260,7 @@ class Search:
 
     def _score_rows(
         self, fitted: _Fitted, rows: Rows, learned: Learned, tail_degrees: float = _TAIL_DEGREES
-    ) -> Scores:
+    ) -> acquisition.Scores:
         """Scores candidates by a surrogate of throughput, and by those of memory and failures."""
         rate, share = learned.of(rows), fitted.share.of(rows)
         mean, deviation = self._objective.expected(rate, share, rows)
@@ -276,7 +269,7 @@ class Search:
         if fitted.failure is not None:
             failure = fitted.failure.of(rows)
             fits = fits * ndtr(-failure.mean / failure.deviation)
-        return Scores(
+        return acquisition.Scores(
             mean=mean,
             deviation=deviation,
             fits=fits,

@@ -241,5 +241,4 @@ def _main_effects(features: Numbers) -> Numbers:
     """
     squares = [column**2 for column in features.T if len(np.unique(column)) > 2]
     columns = np.column_stack([features, *squares])
-    centred: Numbers = columns - columns.mean(axis=0)
-    return centred
+    return columns - columns.mean(axis=0)

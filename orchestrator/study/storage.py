@@ -122,7 +122,7 @@ def engine_options(url: str) -> dict[str, Any]:
         return {"connect_args": {"timeout": _BUSY_SECONDS, "factory": _DurableConnection}}
     if not is_postgres(url):
         return {"pool_pre_ping": True}
-    if _driver(url) in _PSYCOPG:
+    if make_url(url).drivername in _PSYCOPG:
         require("psycopg")
     return {"pool_pre_ping": True, "pool_size": 2, "connect_args": _connect_arguments(url)}
 
@@ -184,14 +184,10 @@ def process_name() -> str:
 
 
 def _connect_arguments(url: str) -> dict[str, Any]:
-    if _driver(url) not in (*_PSYCOPG, "postgresql+psycopg2"):
+    if make_url(url).drivername not in (*_PSYCOPG, "postgresql+psycopg2"):
         return {}
     options = {**_POSTGRES, "application_name": f"plimsoll {process_name()}"}
     return {key: value for key, value in options.items() if key not in make_url(url).query}
-
-
-def _driver(url: str) -> str:
-    return make_url(url).drivername
 
 
 @contextlib.contextmanager

@@ -287,10 +287,7 @@ class Study:
             self.abandon(trial.number)
             return None
         return InterruptedTrial(
-            number=trial.number,
-            plan=plan,
-            reason=reason,
-            in_space=plan in self._space.candidates,
+            number=trial.number, plan=plan, reason=reason, in_space=plan in self._space.candidates
         )
 
     def abandon(self, number: int, record: Record | None = None) -> None:

@@ -11,13 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, final
 
-from orchestrator.core.events import (
-    Event,
-    GroupStarted,
-    SweepEnded,
-    SweepStarted,
-    TrialEnded,
-)
+from orchestrator.core.events import Event, GroupStarted, SweepEnded, SweepStarted, TrialEnded
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.study.retry import RetryPolicy, Unavailable
 from orchestrator.tracking.mlflow_reachability import configure_mlflow

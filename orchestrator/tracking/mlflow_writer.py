@@ -11,6 +11,7 @@ from typing import final
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
+from mlflow.utils import get_results_from_paginated_fn
 
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
@@ -170,19 +171,12 @@ class StudyWriter:
         # the run of a driver that died before it wrote its first trial counts too
         return next((parent for parent, runs in children.items() if not runs), "")
 
-    def _runs(self) -> Iterator[Run]:
-        token = None
-        while True:
-            page = self._client.search_runs(
-                [self._experiment],
-                filter_string=of_study(self._study),
-                max_results=_PAGE,
-                page_token=token,
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
+    def _runs(self) -> list[Run]:
+        def page(most: int, token: str | None) -> Sequence[Run]:
+            where = [self._experiment], of_study(self._study)
+            return self._client.search_runs(*where, max_results=most, page_token=token)
+
+        return get_results_from_paginated_fn(page, _PAGE)
 
     def _new_parent(self, state: SweepState) -> str:
         tags = {
@@ -248,7 +242,7 @@ class StudyWriter:
         """Deletes runs that were created twice, because MLflow retries if a reply is lost."""
         own_runs = {self._parent, *self._runs_by_trial.values()}
         start_time = self._client.get_run(self._parent).info.start_time
-        runs = list(self._runs())
+        runs = self._runs()
         parents = {run.data.tags.get("mlflow.parentRunId") for run in runs}
         for run in runs:
             if run.info.run_id in own_runs | parents:

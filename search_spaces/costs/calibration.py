@@ -125,19 +125,16 @@ class Scales:
         """Matrix from `mean` to the logarithm of each term's whole scale."""
         terms = len(self.mean) - 1
         common = ~np.isin(np.arange(terms), self.apart)
-        loading: Numbers = np.hstack([common[:, None], np.eye(terms)])
-        return loading
+        return np.hstack([common[:, None], np.eye(terms)])
 
     @property
     def logarithms(self) -> Numbers:
         """Median of the logarithm of each term's whole scale, the common one included."""
-        logarithms: Numbers = self.loading @ np.array(self.mean)
-        return logarithms
+        return self.loading @ np.array(self.mean)
 
     def scaled(self, terms: Numbers) -> Numbers:
         """Returns terms of sums times their median scales."""
-        scaled: Numbers = terms * np.exp(self.logarithms)
-        return scaled
+        return terms * np.exp(self.logarithms)
 
     def deviation(self, slopes: Numbers, factor: Numbers | float | None = None) -> Numbers:
         """Returns the standard deviation of the logarithm of each sum.
@@ -149,8 +146,7 @@ class Scales:
         slope = (_shares(slopes) @ self.loading).T
         variance = np.maximum((np.array(self.covariance) @ slope * slope).sum(axis=0), 0.0)
         factor = self.deviation_factor if factor is None else factor
-        deviation: Numbers = np.sqrt(factor**2 * variance + self.misfit**2)
-        return deviation
+        return np.sqrt(factor**2 * variance + self.misfit**2)
 
     def parts(self, slopes: Numbers, factor: Numbers | float | None = None) -> Numbers:
         """Returns the change of each sum's logarithm per standard deviation of independent scales.
@@ -166,8 +162,7 @@ class Scales:
         root = np.linalg.cholesky(np.array(self.covariance) + _TINY * np.eye(len(self.mean)))
         factor = np.asarray(self.deviation_factor if factor is None else factor, dtype=float)
         gradients = _shares(slopes) @ self.loading
-        parts: Numbers = (gradients @ root) * (factor[:, None] if factor.ndim else factor)
-        return parts
+        return (gradients @ root) * (factor[:, None] if factor.ndim else factor)
 
 
 def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> Numbers:
@@ -184,14 +179,12 @@ def probability_below(limit: Numbers, expected: Numbers, deviation: Numbers) -> 
     """
     excess = np.log(np.maximum(limit, _TINY)) - np.log(np.maximum(expected, _TINY))
     place = excess / np.maximum(deviation, 1e-9) / (_UNIT * _FREEDOM**0.5)
-    below: Numbers = 0.5 + (place / (1 + place**2) + np.arctan(place)) / np.pi
-    return below
+    return 0.5 + (place / (1 + place**2) + np.arctan(place)) / np.pi
 
 
 def _shares(slopes: Numbers) -> Numbers:
     """Returns the derivatives of the logarithms of the sums by those of the terms' scales."""
-    shares: Numbers = (slopes.T / np.maximum(slopes.sum(axis=1), _TINY)).T
-    return shares
+    return (slopes.T / np.maximum(slopes.sum(axis=1), _TINY)).T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -216,8 +209,7 @@ class _Problem:
     def covariance_at(self, guess: Numbers) -> Numbers:
         """Returns the covariance of the scales after the measurements."""
         _, slope = self._linear(guess)
-        covariance: Numbers = self.covariance - self._gain(slope) @ slope @ self.covariance
-        return covariance
+        return self.covariance - self._gain(slope) @ slope @ self.covariance
 
     def misfit(self, guess: Numbers) -> float:
         """Returns the negative logarithm of the posterior density, up to a constant."""
@@ -233,8 +225,7 @@ class _Problem:
 
     def _gain(self, slope: Numbers) -> Numbers:
         spread = slope @ self.covariance @ slope.T + np.diag(self.noise)
-        gain: Numbers = self.covariance @ slope.T @ np.linalg.inv(spread)
-        return gain
+        return self.covariance @ slope.T @ np.linalg.inv(spread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,19 +313,9 @@ def _attributed(work: Workload, slopes: Numbers) -> Numbers:
     return np.where(limited[:, None], alone, slopes)
 
 
-_ADAPTER: TypeAdapter[Calibration] = TypeAdapter(Calibration)
+CALIBRATIONS: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 
 
 def shipped_calibration() -> Calibration:
     """Returns the calibration that ships with Plimsoll, before any measurement."""
-    return calibration_from_json((files(__package__) / PRIOR).read_text("utf-8"))
-
-
-def calibration_from_json(text: str) -> Calibration:
-    """Reads a calibration that `calibration_to_json` wrote."""
-    return _ADAPTER.validate_json(text)
-
-
-def calibration_to_json(calibration: Calibration) -> str:
-    """Returns a calibration as indented JSON."""
-    return _ADAPTER.dump_json(calibration, indent=1).decode() + "\n"
+    return CALIBRATIONS.validate_json((files(__package__) / PRIOR).read_text("utf-8"))

@@ -19,7 +19,14 @@ from search_spaces.costs.footprint import (
     Variant,
 )
 from search_spaces.costs.matmul_rates import matmul_rates
-from search_spaces.costs.plan_features import PRECISIONS, STACKS, Counts, Numbers, PlanFeatures
+from search_spaces.costs.plan_features import (
+    PRECISIONS,
+    STACKS,
+    AbstractColumns,
+    Counts,
+    Numbers,
+    PlanFeatures,
+)
 from search_spaces.hardware.device import Architecture, Device
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -43,7 +50,7 @@ _CUDNN_ATTENTION: tuple[Architecture, ...] = ("hopper", "blackwell")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CaseColumns:
+class CaseColumns(AbstractColumns):
     """Properties of the device in each case: a row for each case."""
 
     peak_flops: Numbers
@@ -70,7 +77,7 @@ class CaseColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PartBytes:
+class PartBytes(AbstractColumns):
     """Bytes that the parts hold for one micro-batch: a row for each case."""
 
     embedding_saved: Numbers
@@ -86,7 +93,7 @@ class PartBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowColumns:
+class RowColumns(AbstractColumns):
     """Properties of the model and the device of each plan: a row for each plan."""
 
     case: Counts
@@ -119,7 +126,7 @@ class RowColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kernels:
+class Kernels(AbstractColumns):
     """Matmuls and attention kernels: a row for each kernel."""
 
     slot: Counts  # case * len(PASSES) + pass
@@ -135,7 +142,7 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PassSums:
+class PassSums(AbstractColumns):
     """Other work of each pass, besides the kernels: arrays of shape (cases, PASSES)."""
 
     traffic_bytes: Numbers
@@ -234,8 +241,7 @@ def pass_sums(variant: Variant, depth: int, micro_batch: Numbers, tensor: Number
 def _extent(traced: Pass, name: str, micro_batch: Numbers, tensor: Numbers) -> Numbers:
     value = getattr(traced, name)
     extent = Extent(fixed=value) if isinstance(value, int) else value
-    amount: Numbers = extent.at(micro_batch, tensor)
-    return amount
+    return extent.at(micro_batch, tensor)
 
 
 def _matmul(
@@ -253,11 +259,7 @@ def _matmul(
 
 
 def _attention(
-    attention: FusedAttention,
-    share: float,
-    micro_batch: Numbers,
-    tensor: Numbers,
-    backward: bool,
+    attention: FusedAttention, share: float, micro_batch: Numbers, tensor: Numbers, backward: bool
 ) -> Iterator[Numbers]:
     shape = micro_batch.shape
     extents = (attention.heads, attention.queries, attention.keys)
@@ -325,8 +327,7 @@ def row_columns(
 
 def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numbers]:
     def of(part: Part, name: str) -> Numbers:
-        amount: Numbers = getattr(part, name).at(0.0, tensor)
-        return amount
+        return getattr(part, name).at(0.0, tensor)
 
     blocks = mean_part(variant, depth)
     parts = [variant.embedding, variant.head, *(part for _, part in blocks)]
@@ -401,8 +402,7 @@ def _peaks(device: Device) -> Numbers:
         measured = [point[-1] for point in device.matmul_points if point[0] == name]
         best.append(max(measured, default=device.peak_flops_per_second(name)))
     peaks = np.array(best)
-    completed: Numbers = np.where(peaks > 0, peaks, peaks[0])
-    return completed
+    return np.where(peaks > 0, peaks, peaks[0])
 
 
 def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PartBytes:
@@ -410,15 +410,13 @@ def part_bytes(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbe
     zero = np.zeros(len(micro_batch))
 
     def of(part: Part, name: str) -> Numbers:
-        amount: Numbers = attrgetter(name)(part).at(micro_batch, tensor)
-        return amount
+        return attrgetter(name)(part).at(micro_batch, tensor)
 
     def mean(name: str) -> Numbers:
         return sum((share * of(part, name) for share, part in mean_part(variant, depth)), zero)
 
     def largest(name: str) -> Numbers:
-        amount: Numbers = np.max([zero, *(of(kind.part, name) for kind in variant.blocks)], axis=0)
-        return amount
+        return np.max([zero, *(of(kind.part, name) for kind in variant.blocks)], axis=0)
 
     saved = ((share, part.saved_bytes) for share, part in mean_part(variant, depth))
     copies = sum((share * size.at(0.0, tensor) for share, size in saved), zero)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from search_spaces.costs.calibration import Z_95, Calibration, probability_below
 from search_spaces.costs.host_memory import host_bytes, host_share
 from search_spaces.costs.memory import peak_bytes
-from search_spaces.costs.plan_features import STACKS, Counts, Numbers
+from search_spaces.costs.plan_features import STACKS, AbstractColumns, Counts, Numbers
 from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload
 from search_spaces.trial import Estimate, PlanForecast
@@ -37,7 +35,7 @@ def estimate(value: float, deviation: float) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Forecasts:
+class Forecasts(AbstractColumns):
     """Forecasts as columns, a row for each plan.
 
     Deviations are standard deviations of logarithms: the 95 % confidence interval of a value is the
@@ -59,13 +57,6 @@ class Forecasts:
     host_bytes: Numbers  # offloaded by the ranks of a node
     host_share: Numbers  # of the host memory that a node has for it
 
-    def __len__(self) -> int:
-        return len(self.step_seconds)
-
-    def take(self, rows: NDArray[Any]) -> Self:
-        """Returns the forecasts of these rows."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
     def limited_by(self, row: int) -> str:
         """Returns the largest term of a plan's step."""
         return TERMS[int(np.argmax(self.terms[row]))]
@@ -81,15 +72,8 @@ def forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> Fo
     """
     # numpy releases the interpreter's lock
     with ThreadPoolExecutor(max_workers=_THREADS) as threads:
-        chunks = list(
-            threads.map(lambda chunk: _forecast(chunk, calibration, limit_bytes), _chunks(work))
-        )
-    return Forecasts(
-        **{
-            field.name: np.concatenate([getattr(chunk, field.name) for chunk in chunks])
-            for field in fields(Forecasts)
-        }
-    )
+        parts = threads.map(lambda part: _forecast(part, calibration, limit_bytes), _chunks(work))
+        return Forecasts.joined(list(parts))
 
 
 def _chunks(work: Workload) -> Iterator[Workload]:
@@ -97,7 +81,7 @@ def _chunks(work: Workload) -> Iterator[Workload]:
         yield work
         return
     for start in range(0, len(work), _CHUNK):
-        yield work.take(slice(start, start + _CHUNK))  # type: ignore[arg-type]
+        yield work.take(slice(start, start + _CHUNK))
 
 
 def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> Forecasts:
@@ -167,7 +151,7 @@ def memory_deviation_factor(work: Workload, calibration: Calibration) -> Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SearchPrior:
+class SearchPrior(AbstractColumns):
     """Prior of the search from forecasts: columns with a row for each plan.
 
     Parts, of shape (plans, coefficients), are the change per standard deviation of each
@@ -180,13 +164,6 @@ class SearchPrior:
     log_share: Numbers  # logarithm of memory over its limit: the device's or the host's
     share_parts: Numbers
     step_seconds: Numbers
-
-    def __len__(self) -> int:
-        return len(self.log_rate)
-
-    def take(self, rows: NDArray[np.intp]) -> Self:
-        """Returns the prior of these rows."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 def search_prior(work: Workload, calibration: Calibration, limit_bytes: float) -> SearchPrior:

@@ -27,8 +27,7 @@ def alignment(*sizes: Numbers | float) -> Numbers:
     whole = np.broadcast_arrays(
         *(np.round(size).astype(np.int64) for size in map(np.asarray, sizes))
     )
-    divisors: Numbers = np.gcd(np.gcd.reduce(whole), _ALIGNED).astype(np.float64)
-    return divisors
+    return np.gcd(np.gcd.reduce(whole), _ALIGNED).astype(np.float64)
 
 
 def matmul_rates(
@@ -71,8 +70,7 @@ def matmul_rates(
         return by_class[max((each for each in by_class if each <= share), default=lowest)]
 
     factors = np.vectorize(factor, otypes=[float])(alignment(columns, inner))
-    measured: Numbers = np.exp(rates + factors)
-    return measured
+    return np.exp(rates + factors)
 
 
 def _nearest(sizes: Numbers, logs: Numbers, queries: Numbers) -> Numbers:
@@ -81,5 +79,4 @@ def _nearest(sizes: Numbers, logs: Numbers, queries: Numbers) -> Numbers:
     distances = np.linalg.norm(queries[..., None, :] - sizes, axis=-1)
     order = np.argsort(distances, axis=-1, kind="stable")[..., :_NEAREST]
     weights = 1 / np.maximum(np.take_along_axis(distances, order, axis=-1), _TINY)
-    mean: Numbers = (weights * logs[order]).sum(axis=-1) / weights.sum(axis=-1)
-    return mean
+    return (weights * logs[order]).sum(axis=-1) / weights.sum(axis=-1)

@@ -98,8 +98,7 @@ def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: StagePa
     temporaries = peak[3] + np.where(cuda, coefficients.workspace_bytes, 0.0)
     states = (weights, peak[0], optimizer, peak[1], peak[2])
     others = (temporaries, features.buffer_bytes, outside, fragments)
-    categories: Numbers = np.array([*states, *others]) * (trained + frozen > 0)
-    return categories
+    return np.array([*states, *others]) * (trained + frozen > 0)
 
 
 def _largest(moments: Sequence[tuple[Numbers, ...]]) -> Numbers:

@@ -116,8 +116,7 @@ def _operator_rate(work: Workload, coefficients: TimeCoefficients, compiled: Fla
     eight_bit = cases.peak_flops > cases.attention_flops
     traffic = traffic * np.where(eight_bit, coefficients.eight_bit_traffic, 1.0)[:, None]
     share = np.where(cases.on_cpu > 0, coefficients.host_operators, coefficients.traffic_share)
-    rate: Numbers = (share * cases.bandwidth)[:, None] / traffic
-    return rate
+    return (share * cases.bandwidth)[:, None] / traffic
 
 
 def _launches(
@@ -149,14 +148,12 @@ def _collective_seconds(work: Workload, coefficients: TimeCoefficients) -> Numbe
     )
     latencies = sums.exchanges * np.where(cases.tensor > 1, latency, 0.0)[:, None]
     host_factor = np.where(cases.on_cpu > 0, coefficients.host_talk, 1.0)
-    seconds: Numbers = (wire + latencies) * host_factor[:, None]
-    return seconds
+    return (wire + latencies) * host_factor[:, None]
 
 
 def reached_share(share: Numbers | float, measured: Numbers) -> Numbers:
     """Returns the share of a rate that programs reach: all of it if the rate was measured."""
-    shares: Numbers = np.where(measured > 0, 1.0, share)
-    return shares
+    return np.where(measured > 0, 1.0, share)
 
 
 def _kernel_seconds(work: Workload, coefficients: TimeCoefficients) -> tuple[Numbers, Numbers]:

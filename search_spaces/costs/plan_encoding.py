@@ -12,13 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.costs.footprint import Compute, Footprint, Split
-from search_spaces.costs.plan_features import (
-    PRECISIONS,
-    STACKS,
-    Flags,
-    Numbers,
-    PlanFeatures,
-)
+from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers, PlanFeatures
 from search_spaces.costs.sequence_packing import fill_ratios, longest_fill
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention, Loss

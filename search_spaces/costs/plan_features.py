@@ -6,6 +6,7 @@ encoded too, so that forecasts can be compared with published measurements.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -30,7 +31,25 @@ Transformer Engine, as in NeMo."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlanFeatures:
+class AbstractColumns:
+    """Columns of equal length, a row for each plan, case or kernel."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def take(self, rows: NDArray[Any] | slice) -> Self:
+        """Returns these rows, in their order."""
+        return replace(self, **{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Returns the rows of all parts, one part after the other."""
+        columns = {one.name: [getattr(part, one.name) for part in parts] for one in fields(cls)}
+        return cls(**{name: np.concatenate(column) for name, column in columns.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlanFeatures(AbstractColumns):
     """Columns of equal length; bytes are per parameter unless the field says otherwise."""
 
     # parallelism
@@ -84,10 +103,3 @@ class PlanFeatures:
     pinned: Flags
     # training software: index into STACKS
     stack: Counts
-
-    def __len__(self) -> int:
-        return len(self.tensor)
-
-    def take(self, rows: NDArray[Any]) -> Self:
-        """Returns these rows, in their order."""
-        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self)})

@@ -225,20 +225,18 @@ def _of_step(work: Workload, pieces: Numbers, split: _SlowestRank) -> Numbers:
     repeated = np.where(features.selective[:, None], selective, full)
     block = block + features.recomputed[:, None] * repeated
     micro = n_embedding * embedding + n_block * block + n_head * head
-    seconds: Numbers = micro * features.accumulation[:, None]
-    return seconds
+    return micro * features.accumulation[:, None]
 
 
 def _overhead(work: Workload, coefficients: TimeCoefficients) -> Numbers:
     """Forecasts what a step costs besides its work: more where ranks wait for each other."""
     features = work.executions
     ranks = (features.tensor * features.pipeline * features.data).astype(float)
-    seconds: Numbers = (
+    return (
         coefficients.step_seconds
         + coefficients.pass_seconds * features.accumulation
         + coefficients.rank_seconds * np.log2(ranks)
     )
-    return seconds
 
 
 def _software_factor(work: Workload, coefficients: TimeCoefficients) -> Numbers:

@@ -7,8 +7,7 @@ and devices can be concatenated, to fit coefficients to all of them at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from search_spaces.costs import columns
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.plan_features import Counts, Numbers, PlanFeatures
+from search_spaces.costs.plan_features import Counts, PlanFeatures
 from search_spaces.hardware.device import Device
 
 
@@ -34,15 +33,9 @@ class Workload:
     def __len__(self) -> int:
         return len(self.executions)
 
-    def take(self, rows: NDArray[Any]) -> Self:
+    def take(self, rows: NDArray[Any] | slice) -> Self:
         """Returns the workload of these plans, with all cases."""
-        return replace(
-            self,
-            executions=self.executions.take(rows),
-            rows=columns.RowColumns(
-                **{f.name: getattr(self.rows, f.name)[rows] for f in fields(columns.RowColumns)}
-            ),
-        )
+        return replace(self, executions=self.executions.take(rows), rows=self.rows.take(rows))
 
 
 def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) -> Workload:
@@ -56,31 +49,20 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
         (footprint.variants[number], np.flatnonzero(cases.variant == number))
         for number in np.unique(cases.variant)
     ]
-    kernels = [
-        columns.kernels_of(variant, footprint.depth, computed[group], tensor[group], group)
-        for variant, group in groups
-    ]
+    order = np.argsort(np.concatenate([group for _, group in groups]))  # of cases in groups
+    parts, sums, kernels = [], [], []
+    for variant, group in groups:
+        sizes = variant, footprint.depth
+        parts.append(columns.part_bytes(*sizes, longest[group], tensor[group]))
+        sums.append(columns.pass_sums(*sizes, computed[group], tensor[group]))
+        kernels.append(columns.kernels_of(*sizes, computed[group], tensor[group], group))
     return Workload(
         executions=executions,
         rows=columns.row_columns(footprint, device, executions, case_of_row),
         cases=columns.case_columns(footprint, device, cases),
-        parts=_scattered(
-            columns.PartBytes,
-            len(first),
-            [
-                (group, columns.part_bytes(variant, footprint.depth, longest[group], tensor[group]))
-                for variant, group in groups
-            ],
-        ),
-        sums=_scattered(
-            columns.PassSums,
-            len(first),
-            [
-                (group, columns.pass_sums(variant, footprint.depth, computed[group], tensor[group]))
-                for variant, group in groups
-            ],
-        ),
-        kernels=columns.with_measured_rates(joined(columns.Kernels, kernels), device, cases),
+        parts=columns.PartBytes.joined(parts).take(order),
+        sums=columns.PassSums.joined(sums).take(order),
+        kernels=columns.with_measured_rates(columns.Kernels.joined(kernels), device, cases),
     )
 
 
@@ -103,24 +85,3 @@ def _cases(executions: PlanFeatures) -> tuple[Counts, Counts]:
         code = code * len(values) + positions
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     return inverse, first
-
-
-def _scattered(kind: type[Any], count: int, parts: list[tuple[Counts, Any]]) -> Any:
-    """Assembles a value of `kind` with `count` rows from parts with their row indices."""
-    scattered: dict[str, Numbers] = {}
-    for name in (f.name for f in fields(kind)):
-        trailing = getattr(parts[0][1], name).shape[1:]
-        scattered[name] = np.zeros((count, *trailing))
-        for rows, value in parts:
-            scattered[name][rows] = getattr(value, name)
-    return kind(**scattered)
-
-
-def joined(kind: type[Any], values: Sequence[Any]) -> Any:
-    """Concatenates values of `kind`, column by column."""
-    return kind(
-        **{
-            f.name: np.concatenate([getattr(value, f.name) for value in values])
-            for f in fields(kind)
-        }
-    )

@@ -45,7 +45,7 @@ def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...
     """
     if not text.strip():
         advice = f"is empty; a device needs {', '.join(REQUIRED)}, or `based_on` and changed keys"
-        raise SpecError(source, (Fault(path="file", value="", advice=advice),))
+        raise SpecError(source, (Fault(path="file", advice=advice),))
     tree, syntax_faults = read_tree(text)
     faults = list(syntax_faults)
     devices: dict[str, Device] = {}

@@ -48,8 +48,7 @@ def preset_config(name: str) -> dict[str, Any]:
     """
     if name not in preset_names():
         raise ModelError(f"there is no preset {name!r}; did you mean {nearest_preset(name)!r}?")
-    config: dict[str, Any] = json.loads((files(__package__) / f"{name}.json").read_text("utf-8"))
-    return config
+    return json.loads((files(__package__) / f"{name}.json").read_text("utf-8"))
 
 
 def nearest_preset(name: str) -> str:

@@ -117,7 +117,7 @@ def _missing(location: tuple[int | str, ...]) -> Iterator[Fault]:
     depth, fields = _innermost(location)
     if depth < len(location):
         advice = f"is missing: {_description(location)}"
-        yield Fault(path=_path(location), value="", advice=advice)
+        yield Fault(path=_path(location), advice=advice)
         return
     for key, field in fields.items():
         if field.is_required():

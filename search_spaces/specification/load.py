@@ -91,7 +91,7 @@ def set_key(tree: dict[str, Any], parts: Sequence[str], value: Any) -> None:
 
 
 def _refusal(text: str, advice: str) -> SpecError:
-    return SpecError("command line", (Fault(path=f"{FLAG} {text}", value="", advice=advice),))
+    return SpecError("command line", (Fault(path=f"{FLAG} {text}", advice=advice),))
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
@@ -111,7 +111,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
         if (trainer := recognized_trainer(path)) is None:
             raise
     advice = f"is a configuration of {trainer}; `plimsoll init --from {path}` makes a specification"
-    raise SpecError(str(path), (Fault(path="file", value="", advice=advice),))
+    raise SpecError(str(path), (Fault(path="file", advice=advice),))
 
 
 def parse_spec(text: str, *, source: str, overrides: Sequence[str] = ()) -> SweepSpec:

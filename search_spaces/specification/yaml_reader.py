@@ -76,16 +76,19 @@ def read_tree(text: str) -> tuple[dict[str, Any] | None, tuple[Fault, ...]]:
     except yaml.YAMLError as error:
         return None, (_syntax_fault(error),)
     except (RecursionError, _TooMuchError):
-        advice = f"holds more than {MAX_VALUES:,} values or is nested deeper than {MAX_DEPTH}"
-        return None, (Fault(path="file", value="", advice=advice),)
+        return _refused(
+            f"holds more than {MAX_VALUES:,} values or is nested deeper than {MAX_DEPTH}"
+        )
     if not isinstance(tree, dict):
         kind = "a list" if isinstance(tree, list) else "a single value"
-        advice = f"is {kind}, but must hold sections such as `model:` and `train:`"
-        return None, (Fault(path="file", value="", advice=advice),)
+        return _refused(f"is {kind}, but must hold sections such as `model:` and `train:`")
     if not tree and not reader.faults:
-        advice = "is empty; it needs at least `model: gpt2` and `train: {global_batch: 32}`"
-        return None, (Fault(path="file", value="", advice=advice),)
+        return _refused("is empty; it needs at least `model: gpt2` and `train: {global_batch: 32}`")
     return tree, tuple(reader.faults)
+
+
+def _refused(advice: str) -> tuple[None, tuple[Fault]]:
+    return None, (Fault(path="file", advice=advice),)
 
 
 class _Reader:
@@ -94,6 +97,9 @@ class _Reader:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
         self._values = 0
+
+    def _note(self, path: str, advice: str) -> None:
+        self.faults.append(Fault(path=path, advice=advice))
 
     def value(self, node: yaml.Node, path: str, depth: int) -> Any:
         self._values += 1
@@ -117,11 +123,8 @@ class _Reader:
                 continue
             where = f"{path}.{key}" if path else key
             if key in lines:
-                lines_shown = (
-                    f"line {line}" if lines[key] == line else f"lines {lines[key]} and {line}"
-                )
-                advice = f"is given twice, in {lines_shown}; keep one"
-                self.faults.append(Fault(path=where, value="", advice=advice))
+                both = f"line {line}" if lines[key] == line else f"lines {lines[key]} and {line}"
+                self._note(where, f"is given twice, in {both}; keep one")
                 continue
             lines[key] = line
             yield key, self.value(value_node, where, depth + 1)
@@ -131,17 +134,15 @@ class _Reader:
             return str(self._scalar(node, path))
         key = str(node.value)[:20] if isinstance(node, yaml.ScalarNode) else "a list or mapping"
         advice = f"has the key {key!r} in line {line}; keys must be text (put it in quotes)"
-        self.faults.append(Fault(path=path, value="", advice=advice))
+        self._note(path, advice)
         return None
 
     def _scalar(self, node: yaml.Node, path: str) -> Any:
         text, kind = str(node.value), node.tag.removeprefix(_TAG)
         if kind not in ("null", "bool", "int", "float", "str"):
-            advice = f"has the tag {kind!r}; only plain values can be used"
-            self.faults.append(Fault(path=path, value="", advice=advice))
+            self._note(path, f"has the tag {kind!r}; only plain values can be used")
         elif any("\ud800" <= character <= "\udfff" for character in text):
-            advice = "holds half of a surrogate pair, which is not text"
-            self.faults.append(Fault(path=path, value="", advice=advice))
+            self._note(path, "holds half of a surrogate pair, which is not text")
         else:
             return _plain(text, kind)
         return None
@@ -165,12 +166,12 @@ def _syntax_fault(error: yaml.YAMLError) -> Fault:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
         problem = error.problem or error.context or "cannot be read"
-        return Fault(path=where, value="", advice=f"is not valid YAML: {problem}")
+        return Fault(path=where, advice=f"is not valid YAML: {problem}")
     if isinstance(error, yaml.reader.ReaderError):
         code = error.character if isinstance(error.character, int) else ord(error.character)
         advice = f"the character U+{code:04X} is not allowed in YAML"
-        return Fault(path=f"position {error.position}", value="", advice=advice)
-    return Fault(path="file", value="", advice=f"is not valid YAML: {error}")
+        return Fault(path=f"position {error.position}", advice=advice)
+    return Fault(path="file", advice=f"is not valid YAML: {error}")
 
 
 def yaml_text(path: Path, *, kind: str, command: str = "") -> str:
@@ -186,7 +187,7 @@ def yaml_text(path: Path, *, kind: str, command: str = "") -> str:
     """
 
     def refuse(advice: str) -> SpecError:
-        return SpecError(str(path), (Fault(path="file", value="", advice=advice),))
+        return SpecError(str(path), (Fault(path="file", advice=advice),))
 
     try:
         return read_bounded(path, MIB).decode("utf-8-sig")

@@ -12,23 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.plimsoll.own_net import NET
+
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 ROOT = Path(__file__).parents[2]
 (LINES,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
 MOST_CHARACTERS = 20_000  # of what a cell writes, with all replacements of its line
 OWN = """
 import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
-
-    def forward(self, x, y):
-        for layer in self.layers:
-            x = layer(x).relu()
-        return (x - y).square().mean()
 
 samples = [{"x": torch.full((8,), number / 99), "y": torch.ones(8)} for number in range(99)]
 
@@ -60,7 +51,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
     cells = [
         {"cell_type": "code", "id": f"cell-{number}", "metadata": {}, "execution_count": None}
         | {"outputs": [], "source": source}
-        for number, source in enumerate((OWN, LINES, *SHOWN, COMMAND))
+        for number, source in enumerate((NET + OWN, LINES, *SHOWN, COMMAND))
     ]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     (folder / "mine.ipynb").write_text(json.dumps(notebook))

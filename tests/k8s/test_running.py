@@ -23,6 +23,7 @@ import psycopg
 import pytest
 import yaml
 
+from tests.commands import run_command
 from tests.k8s.containers import environment, submitter_script
 from tests.k8s.rendering import Resource, example_secrets, plain_name, rendered, the
 from tests.k8s.services import Services, asked, postgres, tracking
@@ -105,14 +106,11 @@ def test_the_rendered_job_ends_with_a_sweep_in_mlflow(services: Services, tmp_pa
 
     with ray_head(tmp_path, token=True, **variables) as environ:
         address = environ["RAY_API_SERVER_ADDRESS"]
-        submitter = subprocess.run(
+        submitter = run_command(
             ["bash", "-ce", submitter_script(mounted_job, address=address, submission=SUBMISSION)],
-            env={name: value for name, value in environ.items() if name not in variables},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=1500,
-            check=False,
+            folder=tmp_path,
+            environment={name: value for name, value in environ.items() if name not in variables},
+            seconds=1500,
         )
         job_info = job_information(address, environ["RAY_AUTH_TOKEN"])
 

@@ -23,13 +23,8 @@ from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import (
-    Outcome,
-)
-from tests.outcomes import (
-    CPU_FINGERPRINT,
-    LIMIT_BYTES,
-)
+from search_spaces.trial import Outcome
+from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES
 from tests.plans import ddp_plan
 
 BEGAN = 1_790_000_000.0  # seconds since the epoch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from search_spaces.settings.trainers import trainer_table
 from search_spaces.space import build_space
 from search_spaces.specification.load import load_spec
 from search_spaces.specification.schema import GIB, StudySpec
+from tests.commands import run_command
 from tests.orchestrator.cli.test_sync import swept
 from tests.orchestrator.export.folders import ROOT, taken_of
 from tests.workers.values import LLAMA, a_plan
@@ -55,13 +55,7 @@ def run_example(name: str, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2"]
-    ran = subprocess.run(
-        [*torchrun, str(ROOT / "examples" / name), str(KEPT)],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+    ran = run_command([*torchrun, str(ROOT / "examples" / name), str(KEPT)], seconds=800)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from search_spaces.errors import OPTIONAL_PACKAGES
 from tests.absent import OPTIONAL, environment_without
+from tests.commands import run_command
 
 # what is done in one process without the module; in this order, since a package that could be
 # imported stays so
@@ -95,14 +95,7 @@ print(json.dumps(sentences))
 def sentences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Returns the output of each feature without its package, by the package's module."""
     environment = environment_without((), tmp_path_factory.mktemp("site"))
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    ended = run_command([sys.executable, "-c", SCRIPT], environment=environment, seconds=200)
     assert ended.returncode == 0, ended.stderr
     found: dict[str, str] = json.loads(ended.stdout.splitlines()[-1])
     return found

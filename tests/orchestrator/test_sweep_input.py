@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -18,13 +17,11 @@ import yaml
 from orchestrator.cli import main
 from orchestrator.study.study import Study
 from search_spaces.specification.load import load_spec
+from tests.commands import run_command
 from tests.orchestrator.records import make_space
 from tests.orchestrator.study.values import run
 
-TINY = {
-    "name": "gpt2",
-    "config": {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 100},
-}
+TINY = {"name": "gpt2", "config": {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 100}}
 # Runs each specification named on the command line, and writes what came of it as JSON. One
 # process for many: importing torch, transformers and mlflow takes longer than all the rest.
 SCRIPT = """
@@ -53,14 +50,11 @@ class Ended:
 
 def tuned(folder: Path, *names: str, seconds: float) -> dict[str, Ended]:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    ran = subprocess.run(
+    ran = run_command(
         [sys.executable, "-c", SCRIPT, *(f"{name}.yaml" for name in names)],
-        cwd=folder,
-        env={**environment, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
+        folder=folder,
+        environment={**environment, "HF_HUB_OFFLINE": "1"},
+        seconds=seconds,
     )
     assert ran.returncode == 0, ran.stderr
     return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,11 @@ from typing import Any
 import pytest
 
 import plimsoll
+from tests.commands import run_command
+from tests.plimsoll.own_net import NET
 
 PROGRAM = """
 import json, sys, torch, plimsoll
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
-
-    def forward(self, x, y):
-        for layer in self.layers:
-            x = layer(x).relu()
-        return (x - y).square().mean()
 
 samples = [{"x": torch.full((8,), number / 9), "y": [0.5] * 8} for number in range(9)]
 
@@ -55,17 +45,14 @@ if __name__ == "__main__":
 
 def run_program(folder: Path, trials: int) -> tuple[list[Any], str]:
     """Runs the program outside of the checkout; returns what it printed and what it logged."""
-    (folder / "train.py").write_text(PROGRAM)
+    (folder / "train.py").write_text(NET + PROGRAM)
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment["PYTHONPATH"] = str(Path(plimsoll.__file__).parents[1])
-    ran = subprocess.run(
+    ran = run_command(
         [sys.executable, "train.py", str(trials)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
+        folder=folder,
+        environment=environment,
+        seconds=800,
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1]), ran.stderr

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from plimsoll.installed import collisions, unsupported_versions
+from tests.commands import run_command
 
 ROOT = Path(__file__).parent.parent.parent
 OURS = {
@@ -72,14 +72,11 @@ def test_the_command_says_so_though_orchestrator_is_another_s(site: Path, comman
     (site / "orchestrator").mkdir()
     (site / "orchestrator" / "__init__.py").write_text("raise RuntimeError('of ado-core')")
     (site / "plimsoll").symlink_to(ROOT / "plimsoll")
-    ended = subprocess.run(
+    ended = run_command(
         [sys.executable, "-m", "plimsoll", command],
-        env={**os.environ, "PYTHONPATH": str(site)},
-        cwd=site,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        folder=site,
+        environment={**os.environ, "PYTHONPATH": str(site)},
+        seconds=60,
     )
 
     assert (ended.returncode, ended.stdout) == (2, "")

@@ -32,10 +32,7 @@ OOM = Injected(kind="oom", attempts=(2,))
 
 def line(record: Record, rate: float, *, validation: bool = False) -> Line:
     return Line(
-        number=record.number,
-        plan=record.plan.key,
-        validation=validation,
-        samples_per_second=rate,
+        number=record.number, plan=record.plan.key, validation=validation, samples_per_second=rate
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run_command
 from tests.rigs.machine import Machine
 
 WRITES = """
@@ -59,12 +60,9 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def run(machine: Machine, code: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_command(
         [sys.executable, "-c", code, str(machine.disk), *words],
-        env={**os.environ, **machine.environ},
-        capture_output=True,
-        text=True,
-        check=False,
+        environment={**os.environ, **machine.environ},
     )
 
 

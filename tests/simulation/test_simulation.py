@@ -62,10 +62,7 @@ def test_a_seed_draws_the_same_sweep_each_time() -> None:
 def test_a_planted_fault_is_found(fault: str) -> None:
     """The simulation runs in a process of its own, which keeps the fault."""
     ran = subprocess.run(
-        [sys.executable, "-c", _PLANTED, fault],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", _PLANTED, fault], capture_output=True, text=True, check=True
     )
 
     assert ran.stdout.strip() != "None"

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from search_spaces.trial import Measured, Outcome, Refused, outcome_from_json
+from tests.commands import run_command
 from tests.workers.values import GLOBAL_BATCH, STEPS, a_plan, a_spec
 from workers.local import trial_request
 
@@ -44,15 +45,7 @@ def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     }
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         environment.pop(name, None)
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    return run_command(command, folder=folder, environment=environment, seconds=SECONDS)
 
 
 def outcome_in(finished: subprocess.CompletedProcess[str]) -> Outcome:

@@ -118,8 +118,7 @@ def _epoch_work(
         tokens = dealt.sum(axis=-1)
     else:
         tokens = plan.micro_batch * -(-dealt.max(axis=-1) // multiple) * multiple
-    work: NDArray[np.int64] = _turned(tokens.transpose(1, 2, 0), plan).sum(axis=0).max(axis=0)
-    return work
+    return _turned(tokens.transpose(1, 2, 0), plan).sum(axis=0).max(axis=0)
 
 
 def longest_samples(lengths: Lengths, global_batch: int) -> tuple[int, ...]:

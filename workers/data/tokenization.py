@@ -147,8 +147,7 @@ def _from_transformers(name: str, vocab_size: int, *, special: bool) -> Encoder:
 
     def encode_batch(batch: list[str]) -> list[list[int]]:
         encoded = tokenizer(batch, verbose=False, add_special_tokens=special)
-        ids: list[list[int]] = encoded["input_ids"]
-        return ids
+        return encoded["input_ids"]
 
     return Encoder(
         encode_batch=encode_batch,

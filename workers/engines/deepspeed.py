@@ -108,8 +108,7 @@ class DeepSpeedTraining(AbstractTraining):
     @property
     def module(self) -> nn.Module:
         """The model inside the engine."""
-        module: nn.Module = self.engine.module
-        return module
+        return self.engine.module
 
     def step(self, batches: Sequence[MicroBatch], targets: float, watch: Stopwatch) -> torch.Tensor:
         parts = []

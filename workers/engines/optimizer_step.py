@@ -16,11 +16,7 @@ from workers.process_groups import Mesh
 
 
 def make_update(
-    module: nn.Module,
-    kind: Optimizer,
-    train: TrainSpec,
-    compute: Precision,
-    norm: GradientNorm,
+    module: nn.Module, kind: Optimizer, train: TrainSpec, compute: Precision, norm: GradientNorm
 ) -> Update:
     """Makes the optimizer and its update with the specification's clipping and schedule.
 

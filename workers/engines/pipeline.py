@@ -141,8 +141,7 @@ class PipelineRunner:
         name = self._settings.schedule
         schedule: Any = get_schedule_class(_TORCH_NAMES.get(name, name))
         is_multi = issubclass(schedule, PipelineScheduleMulti)
-        made: TorchSchedule = schedule(stages if is_multi else stages[0], micro_batches, **options)
-        return made
+        return schedule(stages if is_multi else stages[0], micro_batches, **options)
 
 
 def _run(schedule: TorchSchedule, micro_batches: int, *, trains: bool) -> None:

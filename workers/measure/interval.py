@@ -133,8 +133,7 @@ def effective_windows(deviations: Numbers) -> Numbers:
     error = np.sqrt((1 - np.clip(observed, 0, 1) ** 2) / windows)
     rho = np.clip(unbiased + _AUTOCORRELATION_MARGIN * error, 0, _MAX_AUTOCORRELATION)
     inflation = (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**windows) / (windows * (1 - rho) ** 2)
-    effective: Numbers = windows / inflation
-    return effective
+    return windows / inflation
 
 
 def stall_seconds(
@@ -169,13 +168,11 @@ def is_precise(
     first = _weighted_mean(seconds[..., :half], steps[..., :half])
     second = _weighted_mean(seconds[..., -half:], steps[..., -half:])
     narrow = (high - low) / 2 <= interval * mean
-    agree: Flags = narrow & (np.abs(first - second) <= interval / 2 * mean)
-    return agree
+    return narrow & (np.abs(first - second) <= interval / 2 * mean)
 
 
 def _weighted_mean(seconds: Numbers, steps: Numbers) -> Numbers:
-    mean: Numbers = (seconds * steps).sum(axis=-1) / steps.sum(axis=-1)
-    return mean
+    return (seconds * steps).sum(axis=-1) / steps.sum(axis=-1)
 
 
 def _weights(seconds: Sequence[float], steps: Sequence[int] | None) -> Numbers:

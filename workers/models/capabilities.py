@@ -94,8 +94,7 @@ def _logits(model: Any, *rows: list[torch.Tensor]) -> torch.Tensor:
     if model.config._attn_implementation == STAND_IN:
         bounds = dict.fromkeys(STARTS, sample_starts(positions))
         bounds |= dict.fromkeys(LONGEST, tokens.shape[1])
-    logits: torch.Tensor = model(input_ids=tokens, position_ids=positions, **bounds).logits
-    return logits
+    return model(input_ids=tokens, position_ids=positions, **bounds).logits
 
 
 def learned_positions(module: nn.Module) -> int | None:

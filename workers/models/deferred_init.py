@@ -80,11 +80,7 @@ class InitialValues:
     rounding: Rounding | None = None
 
     def materialise(
-        self,
-        module: nn.Module,
-        device: torch.device,
-        *,
-        weights_on: torch.device | None = None,
+        self, module: nn.Module, device: torch.device, *, weights_on: torch.device | None = None
     ) -> None:
         """Puts a model, or a stage of one, on `device`, in place and with its values.
 

@@ -338,5 +338,4 @@ def import_function(name: str) -> Callable[..., Any]:
 def _unpickled(place: str) -> Callable[..., Any]:
     with user_code_errors(f"{place} cannot be loaded; the program that made it makes it again"):
         content = received[place] if place in received else Path(place).read_bytes()
-        function: Callable[..., Any] = pickle.loads(content)  # noqa: S301 the user trusts it
-        return function
+        return pickle.loads(content)  # noqa: S301 the user trusts it

@@ -21,12 +21,7 @@ from search_spaces.specification.sections import TrainSpec
 from workers.data.batches import FunctionSource, batch_source_of
 from workers.data.user_batches import SampleNumbers, refuse_other_inputs
 from workers.models.built import PROBE_SAMPLES, seeded
-from workers.models.function import (
-    MOST_STEPS,
-    NumberedBatches,
-    build_function,
-    call_function,
-)
+from workers.models.function import MOST_STEPS, NumberedBatches, build_function, call_function
 from workers.models.load import build, build_whole
 from workers.models.shapes import random_batches
 from workers.models.small_model import VOCABULARY, small_fields_of, small_model, tolerated

@@ -9,10 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from transformers.initialization import no_tie_weights
-from transformers.utils.import_utils import (
-    is_flash_attn_2_available,
-    is_flash_attn_3_available,
-)
+from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from search_spaces.errors import ModelError
 from search_spaces.facts import ModelFacts
@@ -21,18 +18,9 @@ from search_spaces.specification.schema import ModelSpec, Task
 from search_spaces.specification.sections import LoraSpec, TrainSpec
 from workers.models.block_calls import training_facts
 from workers.models.built import PROBE_SAMPLES, BuiltModel, seeded
-from workers.models.capabilities import (
-    bypasses_hooks,
-    learned_positions,
-    separating_attentions,
-)
+from workers.models.capabilities import bypasses_hooks, learned_positions, separating_attentions
 from workers.models.config import BAD_VALUES, make_config, one_sentence
-from workers.models.config_source import (
-    check_remote_code,
-    config_class,
-    raw_config,
-    stored_base,
-)
+from workers.models.config_source import check_remote_code, config_class, raw_config, stored_base
 from workers.models.deferred_init import InitialValues, original_name
 from workers.models.experts import active_parameters
 from workers.models.init_recorder import NotReplayableError, Recipe, recording

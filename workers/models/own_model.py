@@ -81,8 +81,7 @@ def save_model(model: Callable[..., Any], data: Any, label: str, folder: Path) -
 
 def _batches(data: Any, label: str) -> Callable[..., Any]:
     if callable(data) and not isinstance(data, type):
-        function: Callable[..., Any] = data
-        return function
+        return data
     samples = data.dataset if isinstance(data, DataLoader) else data
     of = "" if samples is data else f"{type(data).__name__} of "
     kind = f"{of}{type(samples).__name__}"

@@ -299,8 +299,7 @@ def autotp_refusal(module: nn.Module) -> str | None:
     """
     name = _architecture(module)
     untested = f"{name} was not shown to train correctly under DeepSpeed's AutoTP"
-    refusal: str | None = _tables()["autotp"].get(name, untested)
-    return refusal
+    return _tables()["autotp"].get(name, untested)
 
 
 def parallel_facts(

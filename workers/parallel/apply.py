@@ -28,10 +28,7 @@ _MESH_AFTER_FORWARD = "_get_post_forward_mesh_info"  # a function of FSDP2
 
 
 def parallelize(
-    model: BuiltModel,
-    settings: TorchSettings,
-    mesh: Mesh | None,
-    device: torch.device,
+    model: BuiltModel, settings: TorchSettings, mesh: Mesh | None, device: torch.device
 ) -> nn.Module:
     """Applies the plan to a model or a stage of it, on `device`; returns the wrapped module.
 
@@ -58,9 +55,7 @@ def parallelize(
 
 
 def wrap_blocks(
-    module: nn.Module,
-    blocks: Sequence[nn.Module],
-    settings: BlockSettings,
+    module: nn.Module, blocks: Sequence[nn.Module], settings: BlockSettings
 ) -> Sequence[nn.Module]:
     """Recomputes and compiles the blocks of a model, under any engine; returns all blocks.
 

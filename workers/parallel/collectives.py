@@ -96,8 +96,7 @@ def _wait(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _apply(function: Any, *arguments: Any) -> torch.Tensor:
-    result: torch.Tensor = function.apply(*arguments)
-    return result
+    return function.apply(*arguments)
 
 
 class _Copied(torch.autograd.Function):

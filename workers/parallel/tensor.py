@@ -189,8 +189,7 @@ def _slice(
 
 
 def _packing(owner: nn.Module) -> tuple[int, int]:
-    packing: tuple[int, int] = getattr(owner, "packing", (1, 1))
-    return packing
+    return getattr(owner, "packing", (1, 1))
 
 
 def _transpose_packing(

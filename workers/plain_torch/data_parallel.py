@@ -136,8 +136,7 @@ def without_ddp_splits(forward: Forward) -> Forward:
     Splitting is meant for models that are compiled as a whole, and fails on recomputation. Blocks
     are small enough for their gradients to be reduced while other blocks compute.
     """
-    patched: Forward = torch._dynamo.config.patch(optimize_ddp=False)(forward)
-    return patched
+    return torch._dynamo.config.patch(optimize_ddp=False)(forward)
 
 
 def compress_gradients(

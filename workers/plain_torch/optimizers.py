@@ -220,13 +220,11 @@ def eight_bit_adamw(groups: list[ParameterGroup], rates: dict[str, Any]) -> torc
     """Makes bitsandbytes' AdamW."""
     from bitsandbytes.optim import AdamW8bit
 
-    optimizer: torch.optim.Optimizer = AdamW8bit(groups, **rates)
-    return optimizer
+    return AdamW8bit(groups, **rates)
 
 
 def cpu_adamw(groups: list[ParameterGroup], rates: dict[str, Any]) -> torch.optim.Optimizer:
     """Makes DeepSpeed's AdamW for weights in host memory."""
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-    optimizer: torch.optim.Optimizer = DeepSpeedCPUAdam(groups, adamw_mode=True, **rates)
-    return optimizer
+    return DeepSpeedCPUAdam(groups, adamw_mode=True, **rates)

@@ -165,5 +165,4 @@ def _mutated(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator
 
 
 def _storage_id(tensor: torch.Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
-    return address
+    return tensor.untyped_storage()._cdata

@@ -46,11 +46,7 @@ def _base(result: ProbeResult) -> tuple[Device, bool]:
     except DeviceError:
         blank = known_device("cpu")
         return dataclasses.replace(
-            blank,
-            name=result.device_name,
-            aliases=(),
-            architecture="other",
-            link_kind="pcie",
+            blank, name=result.device_name, aliases=(), architecture="other", link_kind="pcie"
         ), False
 
 

@@ -84,12 +84,7 @@ def _summary(cause: BaseException) -> str:
 # compiled code saves and computes no more than what it is made of; Liger's kernel is in chunks too
 _TRACED_LOSSES: Mapping[Loss, Loss] = {"compiled": "whole", "fused": "chunked"}
 NO_FACTS = ModelFacts(  # rendering the settings of a split reads none of them
-    name="",
-    architecture="",
-    parameters=0,
-    blocks=0,
-    attentions=(),
-    packing=(),
+    name="", architecture="", parameters=0, blocks=0, attentions=(), packing=()
 )
 
 

@@ -132,8 +132,7 @@ def dense_bytes(tensor: torch.Tensor) -> int:
 
 @cache
 def _name(operator: Any) -> str:
-    name: str = operator._schema.name
-    return name
+    return operator._schema.name
 
 
 def _only_views(

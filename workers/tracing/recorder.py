@@ -192,5 +192,4 @@ class Recorder(TorchDispatchMode):
 
 
 def _key(tensor: torch.Tensor) -> int:
-    key: int = tensor.untyped_storage()._cdata
-    return key
+    return tensor.untyped_storage()._cdata

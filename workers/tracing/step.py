@@ -112,10 +112,9 @@ def _attention(
             key, value = (part.repeat_interleave(groups, -3) for part in (key, value))
         bias = _bias(attn_mask, query, key)
         trains = any(part.requires_grad for part in (query, key, value))
-        fused: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
+        return torch.ops.aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, trains, dropout_p, is_causal, scale=scale
         )[0]
-        return fused
 
 
 def _cross_entropy(
@@ -137,12 +136,11 @@ def _cross_entropy(
     functional = torch.nn.functional
     is_plain = label_smoothing == 0.0 and size_average is None and reduce is None
     if target.is_floating_point() or not is_plain:
-        loss: torch.Tensor = functional.cross_entropy(
+        return functional.cross_entropy(
             *(_in_fp32(input), target, weight, size_average, ignore_index, reduce),
             reduction=reduction,
             label_smoothing=label_smoothing,
         )
-        return loss
     with torch.autocast("cpu", enabled=False):
         logarithms = functional.log_softmax(input, min(1, input.dim() - 1), dtype=input.dtype)
         return functional.nll_loss(
@@ -161,8 +159,7 @@ def _dropout(
     if not training or not 0 < p < 1 or inplace:
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
     # as on CUDA, with a mask of one byte for each number
-    dropped: torch.Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
-    return dropped
+    return torch.ops.aten.native_dropout(input, p, True)[0]
 
 
 def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:

@@ -7,13 +7,7 @@ from typing import Any
 
 from benchmarks.gpu.worker import Trial
 from search_spaces.plan import Plan
-from search_spaces.trial import (
-    Costs,
-    Estimate,
-    Measured,
-    Outcome,
-    OutOfMemory,
-)
+from search_spaces.trial import Costs, Estimate, Measured, Outcome, OutOfMemory
 from tests.outcomes import CPU_FINGERPRINT, make_conditions, make_measured
 from tests.plans import ddp_plan
 

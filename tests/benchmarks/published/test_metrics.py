@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from benchmarks.published.metrics import (
-    kendall_tau,
-    oom_scores,
-    percentage_errors,
-    top1_regret,
-)
+from benchmarks.published.metrics import kendall_tau, oom_scores, percentage_errors, top1_regret
 
 NAN = math.nan
 

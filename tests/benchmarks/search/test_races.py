@@ -86,11 +86,7 @@ def test_a_trial_tells_one_repeat_and_regret_goes_by_the_mean(surface: Surface) 
 
 def test_figures_are_medians_of_trials_and_means_of_regret() -> None:
     races = [
-        Race(
-            regret=np.array([*[0.5] * (at - 1), 0.0]),
-            seconds=np.arange(1.0, at + 1),
-            ran_out=at,
-        )
+        Race(regret=np.array([*[0.5] * (at - 1), 0.0]), seconds=np.arange(1.0, at + 1), ran_out=at)
         for at in (1, 2, 9)
     ]
     told = figures(races)

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
-from benchmarks.search.competitors.ours import (
-    Plimsoll,
-    memory_times,
-)
+from benchmarks.search.competitors.ours import Plimsoll, memory_times
 from benchmarks.search.surfaces import Surface, Trial
 from tests.benchmarks.search.toys import order_of, toy_surface
 

@@ -158,7 +158,7 @@ def test_check_says_what_a_sweep_would_do(
 
     *block, what, space, searched = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in block if line[0] != " "] == [
-        *("data", "model", "loss", "machine"),
+        *("data", "model", "loss", "machine")
     ]
     assert what.startswith("demo.yaml is valid: the study demo tries up to 40 plans of gpt2 in")
     assert space == "On 2 ranks, 300 of 300 combinations are legal."

@@ -64,10 +64,7 @@ def test_why_the_winner_won(here: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["zero_stage=3", "micro_batch=8"], "it was tried, as trial 3"),
         (["micro_batch=3"], "global batch of 16 is not a multiple of micro_batch 3 x data 2 = 6"),
         (["micro_batch=8", "batching=padded"], "forecast"),
-        (
-            ["batching=grouped"],
-            "space.batching does not include grouped, only padded, packed",
-        ),
+        (["batching=grouped"], "space.batching does not include grouped, only padded, packed"),
         (["checkpoint_ratio=0.5"], "after 4 trials: the budget of 3 trials is used up"),
         (["tried.json"], "it was tried, as trial 3"),
         (["other_batch.json"], "is 32, but train.global_batch is 16"),

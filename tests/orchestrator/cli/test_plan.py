@@ -160,10 +160,7 @@ def test_where_nothing_fits_it_says_what_would(
     ],
 )
 def test_errors_are_sentences(
-    arguments: tuple[str, ...],
-    words: str,
-    spec_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], words: str, spec_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("plan", spec_path, *arguments) == 2
 

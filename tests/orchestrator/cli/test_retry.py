@@ -73,10 +73,7 @@ def test_single_trials_are_taken_back_and_the_others_stay(
     ],
 )
 def test_what_cannot_be_taken_back_is_said(
-    spec: SweepSpec,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    words: str,
+    spec: SweepSpec, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     code, said = command(capsys, "retry", *arguments)
 

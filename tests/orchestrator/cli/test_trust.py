@@ -21,10 +21,7 @@ from tests.orchestrator.records import make_record, make_space
 from tests.outcomes import make_measured
 from workers.models.trust import TRUST_VARIABLE
 
-OUTCOMES = (
-    (a_plan(), make_measured(20.0, 0.3)),
-    (a_plan(micro_batch=4), make_measured(40.0, 0.5)),
-)
+OUTCOMES = ((a_plan(), make_measured(20.0, 0.3)), (a_plan(micro_batch=4), make_measured(40.0, 0.5)))
 PLANTED = "open('ran', 'w')\ndef make(): ...\n"
 FACTS = ModelFacts(
     name="planted_net:make",
@@ -110,9 +107,7 @@ def test_s1_without_facts_in_the_study_an_export_says_so(
     assert not (here / "ran").exists()
 
 
-def test_s6_a_study_refuses_another_commit_of_its_model(
-    here: Path,
-) -> None:
+def test_s6_a_study_refuses_another_commit_of_its_model(here: Path) -> None:
     spec = load_spec(a_study(OUTCOMES))
     at = {
         commit: spec.model_copy(update={"model": ModelSpec(name="team/net", revision=commit * 40)})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from tests.absent import OPTIONAL, environment_without
+from tests.commands import run_command
 from tests.workers.values import a_plan
 
 pytestmark = pytest.mark.thorough
@@ -58,14 +58,11 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
     (folder / "sweep.yaml").write_text(SPEC, encoding="utf-8")
     plan = a_plan(micro_batch=1, accumulation=2, data=1, attention="eager")
     (folder / "plan.json").write_text(json.dumps(plan.as_dict()), encoding="utf-8")
-    process = subprocess.run(
+    process = run_command(
         [sys.executable, "-c", SCRIPT],
-        env=environment_without(OPTIONAL, tmp_path_factory.mktemp("site")),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
+        folder=folder,
+        environment=environment_without(OPTIONAL, tmp_path_factory.mktemp("site")),
+        seconds=800,
     )
     assert process.returncode == 0, process.stderr
     commands, imported = json.loads(process.stdout.splitlines()[-1])

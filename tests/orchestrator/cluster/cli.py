@@ -13,6 +13,7 @@ import yaml
 from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records
 from search_spaces.specification.load import load_spec, spec_to_tree
+from tests.commands import run_command
 from tests.rigs.ray_head import environment
 from tests.workers.values import a_spec
 
@@ -48,15 +49,7 @@ def plimsoll_in(
     environ: Mapping[str, str], *arguments: str, folder: Path, seconds: float = 800
 ) -> subprocess.CompletedProcess[str]:
     """Runs `plimsoll` in a folder with an environment, such as one that names a cluster."""
-    return subprocess.run(
-        [PLIMSOLL, *arguments],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    return run_command([PLIMSOLL, *arguments], folder=folder, environment=environ, seconds=seconds)
 
 
 def records_in(folder: Path, name: str = "sweep") -> tuple[Record, ...]:

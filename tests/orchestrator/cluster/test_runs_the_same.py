@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
 from search_spaces.trial import Measured, outcome_from_json
+from tests.commands import run_command
 from tests.orchestrator.cluster.cli import PLIMSOLL, plimsoll, records_in, write_sweep
 from tests.rigs.ray_head import environment
 
@@ -85,15 +85,7 @@ def by_the_command(folder: Path, plan: Plan) -> Measured:
     environ = environment(folder, PATH=path, OMP_NUM_THREADS="1")
     program = shutil.which(command[0], path=path)
     assert program is not None
-    finished = subprocess.run(
-        [program, *command[1:]],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+    finished = run_command([program, *command[1:]], folder=folder, environment=environ, seconds=800)
     assert finished.returncode == 0, finished.stderr
     outcome = outcome_from_json(json.loads(finished.stdout)["result"])
     assert isinstance(outcome, Measured), outcome

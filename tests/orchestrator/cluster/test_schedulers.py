@@ -15,6 +15,7 @@ import yaml
 
 from orchestrator.cluster.slurm import follow_job, queued_job, submit_script
 from orchestrator.export.cluster_job import SBATCH, SKY, ClusterJob, render_job
+from tests.commands import run_command
 from tests.k8s import crd_check, policies
 from tests.k8s.pods import pods
 from tests.k8s.rendering import K8S
@@ -196,14 +197,11 @@ def test_a_task_of_skypilot_runs_its_command_on_a_ray_of_its_own(tmp_path: Path)
     task = yaml.safe_load(render_job(SKY, job, workdir=".", setup=""))
     node = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1"}
     node |= {"RAY_AUTH_TOKEN": "a" * 64, "PATH": f"{BIN}:{os.environ['PATH']}"}
-    ended = subprocess.run(
+    ended = run_command(
         ["bash", "-c", task["run"]],
-        cwd=tmp_path,
-        env=environment(tmp_path, **node),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+        folder=tmp_path,
+        environment=environment(tmp_path, **node),
+        seconds=600,
     )
 
     assert ended.returncode == 3, ended.stdout + ended.stderr

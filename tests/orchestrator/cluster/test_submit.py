@@ -18,6 +18,7 @@ from orchestrator.cluster.jobs import DEFAULT_EXCLUDES, _heaviest
 from orchestrator.cluster.ray_private import packed_sizes
 from orchestrator.study.reader import load_records
 from search_spaces.specification.load import load_spec
+from tests.commands import run_command
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import plimsoll_in, submitted
 from tests.proxies import proxy_to
@@ -123,13 +124,10 @@ def test_a_job_whose_answer_is_lost_is_not_started_twice(
     )
     with proxy_to(int(cluster[ADDRESS].rpartition(":")[2])) as line:
         line.swallow(b"POST /api/jobs/")
-        told = subprocess.run(
+        told = run_command(
             [sys.executable, "-c", asks],
-            cwd=tmp_path,
-            env=cluster | {ADDRESS: f"http://127.0.0.1:{line.port}"},
-            capture_output=True,
-            text=True,
-            check=False,
+            folder=tmp_path,
+            environment=cluster | {ADDRESS: f"http://127.0.0.1:{line.port}"},
         )
 
     assert told.stdout == "['answer-is-lost']\n", told.stderr

@@ -23,6 +23,7 @@ from orchestrator.core.records import Record
 from orchestrator.study.reader import load_records, load_state
 from search_spaces.specification.load import load_spec
 from search_spaces.trial import Crashed, Measured, OutOfMemory
+from tests.commands import run_command
 from tests.orchestrator.cluster import awkward_model
 from tests.orchestrator.cluster.cli import PLIMSOLL
 from tests.rigs.postgres import PASSWORD, QUOTED, Server
@@ -79,13 +80,8 @@ def swept(
     shutil.copy(awkward_model.__file__, folder / "awkward_model.py")
     (folder / "sweep.yaml").write_text(SPEC.replace("STORAGE", postgres.new_database()))
     first = killed_in_validation(folder, cluster)
-    second = subprocess.run(
-        [PLIMSOLL, "tune", "sweep.yaml", "--json"],
-        cwd=folder,
-        env=cluster,
-        capture_output=True,
-        text=True,
-        check=False,
+    second = run_command(
+        [PLIMSOLL, "tune", "sweep.yaml", "--json"], folder=folder, environment=cluster
     )
     assert second.returncode == 0, first + second.stderr
     spec = load_spec(folder / "sweep.yaml")

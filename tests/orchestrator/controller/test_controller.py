@@ -42,13 +42,7 @@ from search_spaces.trial import Cancelled, Crashed, PlanForecast, Stopped, Timed
 from tests.orchestrator.controller.sweeps import PlayedCluster, Sweep, make_nodes
 from tests.orchestrator.records import BEGAN, make_spec
 from tests.orchestrator.study.values import stored_end
-from tests.outcomes import (
-    CPU_FINGERPRINT,
-    every_outcome,
-    make_expectation,
-    make_measured,
-    make_oom,
-)
+from tests.outcomes import CPU_FINGERPRINT, every_outcome, make_expectation, make_measured, make_oom
 
 Make = Callable[..., Sweep]
 VALUE = "0123456789abcdef-of-a-variable"

@@ -32,9 +32,7 @@ from orchestrator.core.instructions import (
     Store,
 )
 from orchestrator.core.placement import CapacityRequest, Node
-from orchestrator.core.reasons import (
-    Sampled,
-)
+from orchestrator.core.reasons import Sampled
 from search_spaces.plan import Plan
 from search_spaces.trial import Outcome, Stopped
 from tests.orchestrator.records import BEGAN, make_space, make_spec

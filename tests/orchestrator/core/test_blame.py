@@ -17,14 +17,7 @@ from orchestrator.core.reasons import (
     Retry,
     ended_by_machine,
 )
-from search_spaces.trial import (
-    Cancelled,
-    Crashed,
-    CrashKind,
-    DriverDied,
-    Outcome,
-    WorkersFailed,
-)
+from search_spaces.trial import Cancelled, Crashed, CrashKind, DriverDied, Outcome, WorkersFailed
 from tests.orchestrator.core.driven import (
     BASELINE,
     PAIRS,

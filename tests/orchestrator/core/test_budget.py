@@ -1,4 +1,4 @@
-"""The next action of a sweep, as a table: the state, the time, and the decision."""
+"""The end of a search, as a table: the state, the time, and the reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.budget import Stop, Try, next_action, not_worth_it
+from orchestrator.core.budget import baseline_is_due, not_worth_it, reason_to_end
 from orchestrator.core.reasons import AllTried, BudgetSpent, NoImprovement, NotWorthIt, StopReason
 from orchestrator.core.state import advance
 from search_spaces.trial import Outcome
@@ -23,11 +23,8 @@ GOOD, WORSE, TIGHT = make_measured(40.0), make_measured(30.0), make_measured(50.
 def test_the_plan_that_one_would_start_with_goes_first() -> None:
     state = state_after()
 
-    action = next_action(state, BEGAN)
-    assert action == Try(baseline=True)
-
-    running = advance(state, started(0, state.space.baseline))
-    assert next_action(running, BEGAN) == Try(baseline=False)
+    assert baseline_is_due(state)
+    assert not baseline_is_due(advance(state, started(0, state.space.baseline)))
 
 
 @pytest.mark.parametrize(
@@ -47,20 +44,11 @@ def test_the_plan_that_one_would_start_with_goes_first() -> None:
     ],
 )
 def test_when_it_is_enough(
-    outcomes: Sequence[Outcome],
-    budget: dict[str, Any],
-    now: float,
-    reason: StopReason | None,
+    outcomes: Sequence[Outcome], budget: dict[str, Any], now: float, reason: StopReason | None
 ) -> None:
     state = state_after(outcomes, budget=budget)
 
-    action = next_action(state, BEGAN + now)
-
-    if reason is None:
-        assert isinstance(action, Try)
-    else:
-        assert isinstance(action, Stop)
-        assert action.reason == reason
+    assert reason_to_end(state, BEGAN + now) == reason
 
 
 def test_a_space_that_was_tried_ends_the_search() -> None:
@@ -69,15 +57,15 @@ def test_a_space_that_was_tried_ends_the_search() -> None:
     for number, plan in enumerate(state.space.candidates):
         state = advance(state, started(number, plan))
 
-    stop = next_action(replace(state, running=()), BEGAN)
+    reason = reason_to_end(replace(state, running=()), BEGAN)
 
-    assert stop == Stop(reason=AllTried(plans=plans))
+    assert reason == AllTried(plans=plans)
 
 
 def test_what_is_under_way_counts_towards_the_trials() -> None:
     state = advance(state_after([GOOD], budget={"trials": 2}), started(1, make_plan()))
 
-    assert isinstance(next_action(state, BEGAN), Stop)
+    assert reason_to_end(state, BEGAN) == BudgetSpent(limit="trials", amount=2)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +82,9 @@ def test_a_trial_must_save_more_than_it_takes(
     hours: float | None, measured: int, saving: float | None, seconds: float | None, dear: bool
 ) -> None:
     state = state_after([GOOD] * measured, budget={"trials": 9, "training_hours": hours})
-    stop = not_worth_it(state, saving, seconds)
+    reason = not_worth_it(state, saving, seconds)
 
-    assert (stop is not None) == dear
-    if stop is not None:
-        assert stop.reason == NotWorthIt(
-            trial_seconds=40.0, saved_seconds=pytest.approx(36.0), training_hours=10.0
-        )
+    expected = NotWorthIt(
+        trial_seconds=40.0, saved_seconds=pytest.approx(36.0), training_hours=10.0
+    )
+    assert reason == (expected if dear else None)

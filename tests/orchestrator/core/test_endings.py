@@ -6,11 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.failures import (
-    GroupFailure,
-    announced_failure,
-    outcome_of_group_failure,
-)
+from orchestrator.core.failures import GroupFailure, announced_failure, outcome_of_group_failure
 from search_spaces.trial import Crashed, CrashKind, Diverged, Outcome, OutOfMemory
 from tests.outcomes import make_costs, make_measured, make_oom
 

@@ -11,7 +11,7 @@ from orchestrator.core.failures import (
     RESIDUAL_FLOOR_BYTES,
     RESIDUAL_SHARE,
     failure_decision,
-    reason_to_stop,
+    same_failure,
 )
 from orchestrator.core.reasons import (
     DeadlineMissed,
@@ -166,4 +166,4 @@ def test_what_ends_a_sweep(outcomes: list[Outcome], reason: SameFailure | None) 
         replace(state_after([make_measured()]).records[0], number=number, outcome=outcome)
         for number, outcome in enumerate(outcomes)
     ]
-    assert reason_to_stop(records) == reason
+    assert same_failure(records) == reason

@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.events import (
-    GroupStarted,
-    Noted,
-    SweepStarted,
-    TrialStarted,
-)
+from orchestrator.core.events import GroupStarted, Noted, SweepStarted, TrialStarted
 from orchestrator.core.failures import DRIVER_DIED_TWICE, GROUP_OVERDUE
 from orchestrator.core.handle import handle, start
 from orchestrator.core.inputs import (
@@ -119,11 +114,7 @@ def test_a_sweep_from_its_start_to_its_end() -> None:
         (Tick(at=now), [TrialStarted, RequestCapacity, Noted, Run], Phase.VALIDATING),
         (Tick(at=now), [], Phase.VALIDATING),
         (finished("group-1", 0, 20.0), [], Phase.VALIDATING),  # came twice
-        (
-            replace(finished("group-2", 1, 40.0), validation=True),
-            [Store],
-            Phase.VALIDATING,
-        ),
+        (replace(finished("group-2", 1, 40.0), validation=True), [Store], Phase.VALIDATING),
         (Tick(at=now), [End, Dismiss, Dismiss], Phase.DONE),
         (Tick(at=now), [], Phase.DONE),
         (finished("group-2", 1, 40.0), [], Phase.DONE),
@@ -296,8 +287,7 @@ def test_a_group_is_overdue_at_one_moment() -> None:
     assert kinds(instructions) == [Kill, Abandon, Open]
     assert instructions[0] == Kill(group="group-1")
     assert instructions[2] == Open(
-        plan=BASELINE,
-        reason=Retry(trial=0, cause=WorkersFailed(outcome=GROUP_OVERDUE)),
+        plan=BASELINE, reason=Retry(trial=0, cause=WorkersFailed(outcome=GROUP_OVERDUE))
     )
     assert driven.state.groups.keys() == {"group-2"}
     assert driven.report("group-1", 0) == ()

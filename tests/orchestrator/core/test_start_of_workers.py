@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.budget import (
-    Stop,
-    Try,
-    next_action,
-    start_deadline_seconds,
-    trial_deadline_seconds,
-)
+from orchestrator.core.budget import reason_to_end, start_deadline_seconds, trial_deadline_seconds
 from orchestrator.core.events import GroupStarted
 from orchestrator.core.state import SweepState, advance
 from tests.orchestrator.core.values import state_after
@@ -30,8 +24,8 @@ def after_start() -> SweepState:
 def test_the_minutes_of_a_budget_begin_when_the_first_workers_are_ready() -> None:
     state = after_start()
 
-    assert isinstance(next_action(state, BEGAN + START_SECONDS + 119.0), Try)
-    assert isinstance(next_action(state, BEGAN + START_SECONDS + 120.0), Stop)
+    assert reason_to_end(state, BEGAN + START_SECONDS + 119.0) is None
+    assert reason_to_end(state, BEGAN + START_SECONDS + 120.0) is not None
     assert trial_deadline_seconds(state, BEGAN + START_SECONDS + 40.0) == 80.0
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.events import (
-    Event,
-    GroupStarted,
-    Noted,
-    SweepEnded,
-    TrialEnded,
-)
+from orchestrator.core.events import Event, GroupStarted, Noted, SweepEnded, TrialEnded
 from orchestrator.core.notes import Message
 from orchestrator.core.objective import throughput
 from orchestrator.core.reasons import AllTried
@@ -56,8 +50,7 @@ def test_each_event_changes_what_it_tells_of() -> None:
 
 rates = st.floats(1.0, 100.0, allow_nan=False)
 outcomes = st.one_of(
-    st.sampled_from(every_outcome()),
-    st.builds(make_measured, rates, st.floats(0.1, 1.0)),
+    st.sampled_from(every_outcome()), st.builds(make_measured, rates, st.floats(0.1, 1.0))
 )
 
 

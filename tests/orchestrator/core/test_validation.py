@@ -172,11 +172,7 @@ LOSSES = [6.9 - 0.05 * step for step in range(14)]
 
 @pytest.mark.parametrize(
     ("changes", "off", "holds"),
-    [
-        ({}, 1e-4, True),
-        ({}, 2e-3, False),
-        ({"validation": validation_run(draws=True)}, 2e-2, True),
-    ],
+    [({}, 1e-4, True), ({}, 2e-3, False), ({"validation": validation_run(draws=True)}, 2e-2, True)],
 )
 def test_losses_that_are_apart(changes: dict[str, Any], off: float, holds: bool) -> None:
     losses = [*LOSSES[:4], LOSSES[4] - off * LOSSES[0], *LOSSES[5:]]

@@ -24,13 +24,7 @@ from orchestrator.report.terminal import render_text
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import GIB
 from search_spaces.trial import Outcome
-from tests.orchestrator.explain.values import (
-    a_ground,
-    a_plan,
-    a_state,
-    measured,
-    out_of_memory,
-)
+from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
 from tests.outcomes import every_outcome
 
 LOST = a_plan(zero_stage=2, micro_batch=4)

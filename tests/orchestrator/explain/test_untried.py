@@ -11,11 +11,7 @@ import pytest
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import BudgetSpent
 from orchestrator.explain.context import ForecastContext
-from orchestrator.explain.untried import (
-    UntriedExplanation,
-    ValueNotSearched,
-    explain_untried,
-)
+from orchestrator.explain.untried import UntriedExplanation, ValueNotSearched, explain_untried
 from orchestrator.forecast.table import forecast_table
 from orchestrator.report.explain_text import untried_reasons
 from search_spaces.plan import Plan

@@ -10,13 +10,7 @@ from orchestrator.explain.winner import BestExplanation, explain_best
 from orchestrator.report.explain_text import baseline_sentence
 from search_spaces.plan import Plan
 from search_spaces.trial import Outcome
-from tests.orchestrator.explain.values import (
-    a_ground,
-    a_plan,
-    a_state,
-    measured,
-    out_of_memory,
-)
+from tests.orchestrator.explain.values import a_ground, a_plan, a_state, measured, out_of_memory
 
 BASELINE = a_plan(zero_stage=2)
 WINNER = a_plan(micro_batch=4)

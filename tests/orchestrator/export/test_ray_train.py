@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from orchestrator.export.verify import environment_of
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
 from search_spaces.settings.trainers import trainer_table
+from tests.commands import run_command
 from tests.orchestrator.export.folders import CLIP, ROOT, STEPS, run_folder, taken_of
 from tests.rigs.ray_head import ray_head
 from tests.workers.test_same_training import LOSS_TOLERANCE, losses_with_the_longest
@@ -45,13 +45,10 @@ def test_workers_that_ray_sends_a_script_to_use_their_own_recorder_of_clipping(
 ) -> None:
     what = taken_of(a_plan(data=1), grad_clip=CLIP)
     write_bundle(export_bundle(what, "ray-train"), what, tmp_path / "out")
-    ran = subprocess.run(
+    ran = run_command(
         [sys.executable, "-c", _PICKLED],
-        env=environment_of(ExportManifest.read(tmp_path / "out"), tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+        environment=environment_of(ExportManifest.read(tmp_path / "out"), tmp_path),
+        seconds=600,
     )
     assert ran.returncode == 0, ran.stderr
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from orchestrator.export.formats import export_bundle
 from orchestrator.export.rayjob import job_name, memory_gib
 from orchestrator.export.source import ExportSource
 from search_spaces.trial import Fingerprint
+from tests.commands import run_command
 from tests.k8s import crd_check, policies
 from tests.k8s.containers import submitter_script
 from tests.k8s.pods import pods
@@ -196,14 +196,8 @@ def test_the_entry_point_trains_as_a_job_of_a_real_ray(tmp_path: Path) -> None:
     ):
         address = environ["RAY_API_SERVER_ADDRESS"]
         script = submitter_script(job, address=address, submission="train-abcde")
-        submitter = subprocess.run(
-            ["/bin/bash", "-ce", "--", script],
-            env=environ,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=800,
-            check=False,
+        submitter = run_command(
+            ["/bin/bash", "-ce", "--", script], folder=tmp_path, environment=environ, seconds=800
         )
 
     assert submitter.returncode == 0, submitter.stdout + submitter.stderr

@@ -33,8 +33,7 @@ from workers.models.load import describe
 from workers.tracing.trace import trace
 
 SPEC = make_spec(
-    model=LLAMA,
-    space={"zero_stage": [0, 3], "micro_batch": [1, 2, 4, 8], "attention": ["sdpa"]},
+    model=LLAMA, space={"zero_stage": [0, 3], "micro_batch": [1, 2, 4, 8], "attention": ["sdpa"]}
 )
 CLUSTER = ClusterFacts(device="cpu", slots=2, memory_limit_bytes=LIMIT_BYTES)
 SLOWER, FULLER = 3.0, 1.5  # than the shipped calibration expects: this machine is another

@@ -71,12 +71,7 @@ def a_footprint(wanted: tuple[VariantKey, ...]) -> Footprint:
             split=split,
             loss=loss,
             embedding=Part(trained=Extent(split_fixed=VOCABULARY * HIDDEN)),
-            blocks=(
-                BlockKind(
-                    indices=tuple(range(DEPTH)),
-                    part=a_part(12 * HIDDEN, activations),
-                ),
-            ),
+            blocks=(BlockKind(indices=tuple(range(DEPTH)), part=a_part(12 * HIDDEN, activations)),),
             head=a_part(VOCABULARY, logits),
         )
         for attention, compute, split, loss in wanted

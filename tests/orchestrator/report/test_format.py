@@ -15,8 +15,7 @@ from tests.outcomes import make_conditions, make_measured
 
 
 @pytest.mark.parametrize(
-    ("access", "words"),
-    [("direct_io", "direct I/O"), ("page_cache", "the page cache"), (None, "")],
+    ("access", "words"), [("direct_io", "direct I/O"), ("page_cache", "the page cache"), (None, "")]
 )
 def test_rates_say_how_they_were_measured(access: DriveAccess | None, words: str) -> None:
     device = replace(known_device("H100"), drive_access=access)

@@ -6,13 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from orchestrator.report.labels import (
-    _LOSSY_WORDS,
-    _WORDS,
-    fixed_knobs,
-    fixed_words,
-    plan_words,
-)
+from orchestrator.report.labels import _LOSSY_WORDS, _WORDS, fixed_knobs, fixed_words, plan_words
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
 from tests.orchestrator.records import make_plan, make_space, make_spec

@@ -8,11 +8,7 @@ from dataclasses import replace
 from orchestrator.core.reasons import Remeasures
 from orchestrator.core.state import SweepState
 from orchestrator.report.sweep_document import report_page
-from orchestrator.report.sweep_text import (
-    equals_sentence,
-    evidence_sentences,
-    repeats_sentence,
-)
+from orchestrator.report.sweep_text import equals_sentence, evidence_sentences, repeats_sentence
 from orchestrator.tracking.mlflow_artifacts import best_markdown
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import state_after

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.budget import rank_hours
-from orchestrator.report.sweep_tables import (
-    progress,
-)
+from orchestrator.report.sweep_tables import progress
 from tests.orchestrator.records import BEGAN, make_spec, make_state
 from tests.outcomes import make_measured
 

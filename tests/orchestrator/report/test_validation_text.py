@@ -80,10 +80,7 @@ def test_losses_are_told_with_what_may_be() -> None:
         ),
         (
             failing_then_validated(),
-            [
-                "validation in a fresh worker group passed",
-                f"the validation of trial 2 {FAILED}",
-            ],
+            ["validation in a fresh worker group passed", f"the validation of trial 2 {FAILED}"],
         ),
         (searched([make_oom()]), []),
     ],

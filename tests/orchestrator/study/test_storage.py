@@ -56,10 +56,7 @@ def test_a_server_that_does_not_answer_is_no_mistake_of_the_user(text: str, away
     error = OperationalError("connect", None, Exception(text))
     error.__cause__ = Exception(text)
 
-    with (
-        pytest.raises(StudyError) as caught,
-        storage_errors("postgresql://ann@127.0.0.1:9/sweeps"),
-    ):
+    with pytest.raises(StudyError) as caught, storage_errors("postgresql://ann@127.0.0.1:9/sweeps"):
         raise error
 
     assert isinstance(caught.value, StudyLost) is away

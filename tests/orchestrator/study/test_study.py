@@ -20,14 +20,7 @@ from search_spaces.errors import StudyError
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Outcome
 from tests.orchestrator.records import PROPOSED, make_record, make_space
-from tests.orchestrator.study.values import (
-    NAME,
-    next_plan,
-    open_study,
-    run,
-    stored_end,
-    study_spec,
-)
+from tests.orchestrator.study.values import NAME, next_plan, open_study, run, stored_end, study_spec
 from tests.outcomes import make_measured, make_oom
 
 SAMPLERS = ("tpe", "gp", "random")

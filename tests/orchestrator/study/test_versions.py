@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from orchestrator.study.warm_start import earlier_studies
 from orchestrator.workspace import with_driver
 from search_spaces.errors import StudyError
 from search_spaces.specification.schema import SweepSpec
+from tests.commands import run_command
 from tests.orchestrator.study.values import NAME, execute, open_study, run
 from tests.rigs.postgres import PASSWORD, QUOTED
 
@@ -44,12 +44,9 @@ def test_an_older_storage_is_upgraded_by_the_command_that_is_named(
 
     assert command == ["optuna", "storage", "upgrade", "--storage", "$STORAGE_URL"]
     assert earlier_studies(spec, "other") == ()  # a search can do without
-    upgraded = subprocess.run(
+    upgraded = run_command(
         [str(Path(sys.executable).with_name("optuna")), *command[1:-1], with_driver(storage)],
-        env={"PATH": "", "PGPASSWORD": PASSWORD},
-        capture_output=True,
-        text=True,
-        check=False,
+        environment={"PATH": "", "PGPASSWORD": PASSWORD},
     )
     assert upgraded.returncode == 0, upgraded.stderr
     assert len(load_records(spec, NAME)) == 2

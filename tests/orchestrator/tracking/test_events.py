@@ -19,14 +19,7 @@ from tests.outcomes import every_outcome, make_expectation
 
 DOCS = Path(__file__).parents[3] / "docs" / "observability.md"
 SPEC = make_spec(tracking={"experiment": "team"})
-KINDS = {
-    "sweep_started",
-    "group_started",
-    "trial_started",
-    "trial_ended",
-    "noted",
-    "sweep_ended",
-}
+KINDS = {"sweep_started", "group_started", "trial_started", "trial_ended", "noted", "sweep_ended"}
 MEASURING = Activity(kind=ActivityKind.MEASURING, trial=0, samples_per_second=None, at=BEGAN)
 RECORDS = make_records(make_space(SPEC), every_outcome())
 

@@ -334,9 +334,7 @@ def test_validations_are_runs_of_their_own_and_written_once(folder: Path) -> Non
     assert "validation in a fresh worker group passed" in parent.data.tags["mlflow.note.content"]
 
 
-def test_every_run_says_user_source_commit_and_data(
-    everything: Logged,
-) -> None:
+def test_every_run_says_user_source_commit_and_data(everything: Logged) -> None:
     parent, trials, _ = everything
 
     for run in (parent, *trials):

@@ -55,9 +55,7 @@ def test_commit_branch_and_remote_of_a_folder_within_a_repository(repository: Pa
     )
 
 
-def test_changed_files_are_said_and_files_that_git_does_not_track_are_not(
-    repository: Path,
-) -> None:
+def test_changed_files_are_said_and_files_that_git_does_not_track_are_not(repository: Path) -> None:
     (repository / "mlflow.db").write_text("of a sweep")
     clean = code_version(repository)
     (repository / "train.py").write_text("print('less')\n")

@@ -7,11 +7,7 @@ import pytest
 from scipy.stats import lognorm
 
 from benchmarks.published.product import concatenate_workloads
-from search_spaces.costs.calibration import (
-    calibration_from_json,
-    calibration_to_json,
-    shipped_calibration,
-)
+from search_spaces.costs.calibration import CALIBRATIONS, shipped_calibration
 from search_spaces.costs.forecast import estimate, forecast
 from search_spaces.costs.memory import CATEGORIES
 from search_spaces.costs.time import TERMS
@@ -98,4 +94,4 @@ def test_records_pull_the_forecast_to_what_was_measured() -> None:
 def test_a_calibration_is_kept_as_json() -> None:
     calibration = shipped_calibration()
 
-    assert calibration_from_json(calibration_to_json(calibration)) == calibration
+    assert CALIBRATIONS.validate_json(CALIBRATIONS.dump_json(calibration)) == calibration

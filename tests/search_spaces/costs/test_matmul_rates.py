@@ -19,10 +19,7 @@ BF16 = [point for point in POINTS if point[0] == "bf16"]
 
 
 def rate(
-    rows: float,
-    columns: float,
-    inner: float,
-    points: Sequence[MatmulPoint] = POINTS,
+    rows: float, columns: float, inner: float, points: Sequence[MatmulPoint] = POINTS
 ) -> float:
     found = matmul_rates(points, "bf16", rows, columns, inner)
     assert found is not None

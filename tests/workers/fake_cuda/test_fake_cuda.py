@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.commands import run_command
+
 ROOT = Path(__file__).parents[3]
 SHARDED = {"data": 2, "micro_batch": 1}
 OFFLOADED = SHARDED | {"offload_parameters": "cpu", "offload_optimizer": "cpu"}
@@ -64,14 +66,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _run(program: str, library: Path, cases: Any) -> list[Any]:
     """Runs cases in one process, which loads the device before torch."""
-    ran = subprocess.run(
+    ran = run_command(
         [sys.executable, "-m", f"tests.workers.fake_cuda.{program}", library, json.dumps(cases)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        folder=ROOT,
+        environment=os.environ | {"PYTHONPATH": str(ROOT)},
+        seconds=1200,
     )
     assert ran.returncode == 0, ran.stderr
     results: list[Any] = json.loads(ran.stdout.splitlines()[-1])
