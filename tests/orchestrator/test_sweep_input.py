@@ -79,7 +79,10 @@ KEPT = "kept"  # a study that has a trial
 # name: what is wrong, and the words that have to be said of it
 FAULTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "missing-model": ({"model": "no-such-model"}, ("no-such-model",)),
-    "missing-data": ({"data": {"files": ["nowhere.txt"]}}, ("nowhere.txt", "is neither a file nor a folder here")),
+    "missing-data": (
+        {"data": {"files": ["nowhere.txt"]}},
+        ("nowhere.txt", "is neither a file nor a folder here"),
+    ),
     "study-nobody-answers": (
         {"study": {"storage": "postgresql://ann:hunter2@127.0.0.1:9/sweeps"}},
         ("study.storage postgresql://127.0.0.1:9/sweeps cannot be opened", "Connection refused"),
