@@ -9,6 +9,7 @@ import os
 import platform
 import time
 import traceback
+from collections.abc import Collection
 from dataclasses import replace
 
 from search_spaces import trial
@@ -131,21 +132,22 @@ def _ending_of(error: BaseException, phase: str, worker: Worker) -> trial.Outcom
             limit_bytes=limit_bytes if on_device else None,
             rank=worker.ranks.rank,
             phase=phase,
-            detail=without_secrets(_detail(error), values=secrets),
+            detail=_detail(error, secrets),
             costs=None,
         )
     return trial.Crashed(
         cause=crash_cause(error, phase),
         rank=worker.ranks.rank,
         phase=phase,
-        detail=without_secrets(_detail(error), values=secrets),
+        detail=_detail(error, secrets),
         trace=without_secrets("".join(traceback.format_exception(error)), values=secrets),
     )
 
 
-def _detail(error: BaseException) -> str:
+def _detail(error: BaseException, secrets: Collection[str]) -> str:
     first_line = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first_line}"[:_DETAIL_CHARACTERS]
+    said = without_secrets(f"{type(error).__name__}: {first_line}", values=secrets)
+    return said[:_DETAIL_CHARACTERS]  # not before: half a secret is not recognized
 
 
 def _with_costs(ending: trial.Outcome, total_seconds: float, residual_bytes: int) -> trial.Outcome:

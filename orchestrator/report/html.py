@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from orchestrator.report.charts import Figure
 from orchestrator.report.sections import Document
+from orchestrator.report.terminal import without_controls
 
 _PACKAGE = "orchestrator.report"
 _PLOTLY = "plotly/plotly-basic.min.js"
@@ -32,7 +33,7 @@ def render_page(document: Document, figures: Mapping[str, Figure]) -> str:
     rounded = json.loads(json.dumps(figures), parse_float=lambda text: float(f"{float(text):.6g}"))
     headline = f"{document.headline[:1].upper()}{document.headline[1:]}"
     page = _environment().get_template("document.jinja")
-    return page.render(document=document, headline=headline, figures=rounded)
+    return without_controls(page.render(document=document, headline=headline, figures=rounded))
 
 
 @cache

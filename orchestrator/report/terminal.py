@@ -22,7 +22,9 @@ from orchestrator.report.sections import Block, Code, Document, Table
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of reading
 _SEPARATORS = "\u2028\u2029"
-_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_SEPARATORS}]")  # not \t and \n
+_SURROGATES = r"\ud800-\udfff"  # half a character, which nothing can encode
+# not \t and \n
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_SEPARATORS}{_SURROGATES}]")
 _COLOR = re.compile(r"(\x1b\[[0-9;]*m|\r\n?)")  # and the line ends of progress bars
 _PICTURES = 0x2400  # U+241B is a picture of ESC, and so on
 _DELETE, _DELETE_PICTURE = 0x7F, "\u2421"
@@ -57,6 +59,10 @@ def _picture(control: re.Match[str]) -> str:
 @final
 class SafeConsole(Console):
     """Console that writes no control characters but its own."""
+
+    def on_broken_pipe(self) -> None:
+        """Lets the command line end the command, as for every other write."""
+        raise  # noqa: PLE0704  # rich calls it where it handles the error
 
     def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
         """Renders an object; its texts lose their control characters."""

@@ -105,6 +105,13 @@ def test_any_name_can_be_read_back(name: str) -> None:
     assert "<!--" not in page
 
 
+def test_n9_no_control_character_or_half_character_reaches_the_page() -> None:
+    page = one_chart("red \x1b[31m \x9b31m \u202e half \udce9")
+
+    assert "red \u241b[31m \ufffd31m \ufffd half \ufffd" in page
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)
+
+
 def test_the_basic_bundle_draws_every_trace(pages: dict[str, str]) -> None:
     bundle = (PLOTLY / "plotly-basic.min.js").read_text(encoding="utf-8")
     able = set(re.findall(r'moduleType:"trace",name:"(\w+)"', bundle))

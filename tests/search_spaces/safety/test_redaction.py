@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import time
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.safety.redaction import secret_values, without_password, without_secrets
+from search_spaces.safety.redaction import (
+    MOST_CHARACTERS,
+    secret_values,
+    without_password,
+    without_secrets,
+)
 from search_spaces.specification.load import parse_spec, spec_to_yaml
 
 SECRET = "hunter2"
+ROOT = Path(__file__).parents[3]
+PATTERNS = (
+    "redaction.py",
+    "provenance.py",
+    "yaml_reader.py",
+)  # files with patterns of secrets, or \ud800
+SECONDS = 5.0  # for 10 MB; far more than it takes
 
 
 @pytest.mark.parametrize(
@@ -101,6 +116,184 @@ def test_s5_secrets_that_libraries_repeat_are_hidden(text: str, left: str | None
     assert without_secrets(redacted) == redacted
 
 
+# each with S3CRET in it
+FORMS = (
+    *("x?options=PGPASSWORD%3DS3CRET", "%50GPASS%57ORD=S3CRET", "a=PGPASSWORD%253DS3CRET"),
+    *(
+        "DB_PASS=S3CRET",
+        "dbpass: S3CRET",
+        "MYSQL_PWD=S3CRET",
+        "Uid=ann;Pwd=S3CRET;",
+        "pgPass = S3CRET",
+    ),
+    *(
+        "MyPassword1=S3CRET",
+        "clientSecret=S3CRET",
+        "export STRIPE_KEY=S3CRETab",
+        "ssh-key: S3CRETxx",
+    ),
+    *(
+        "GH_TOKEN_2=S3CRETx",
+        "api_token: S3CRETS",
+        "{'user': 'a', 'pass': 'S3CRET'}",
+        "TOKEN_1=S3CRETx",
+    ),
+    "npm_S3CRETabcdefghijklmnopqrstuvwx1234567",
+    "AIzaS3CRETabcdefghijklmnopqrstuvwxyz-_12",
+    "ghp_S3CRETS3CRETS3CRETS3CRET12",
+    *("xoxb-S3CRET-12345-abc", "https://hooks.slack.com/services/T00/B00/S3CRETS3CRETS3CRET"),
+    "Endpoint=https;AccountName=a;AccountKey=S3CRET/abc+12==;EndpointSuffix=core",
+    *("psql --password S3CRET", "['psql', '--password', 'S3CRET']", "--api-key=S3CRETxyz"),
+    *(
+        "machine h login ann password S3CRET",
+        "machine h\n  login a\n  account b\n  password S3CRET",
+    ),
+    *("default login a password S3CRET", "machine h password S3CRET login a"),
+    *(
+        "Cookie: sid=S3CRET; b=S3CRET",
+        "{'Set-Cookie': 'a=S3CRET; Path=/'}",
+        "cookies={'sid': 'S3CRET'}",
+    ),
+    *(
+        "//registry.npmjs.org/:_authToken=S3CRETswordfish",
+        "_auth=S3CRETabc123==",
+        "JSESSIONID=S3CRET12",
+    ),
+    *("Authorization: S3CRETx", "'Authorization': 'token S3CRETx'", "X-Api-Key: S3CRET"),
+    *("curl -u ann:S3CRET http://x", "[('DB_PASS', 'S3CRET')]", "<password>S3CRET</password>"),
+    *("b'password': b'S3CRET'", "ALTER ROLE a PASSWORD 'S3CRET'", "IDENTIFIED BY 'S3CRET'"),
+    *(
+        'password="S3CRET',
+        "password is S3CRET",
+        "PASSWORD => S3CRET",
+        "postgresql://a:S3C%52ET%2F@db/x",
+    ),
+    *("db?sig=S3CRET&x=1", "SharedAccessKey=S3CRETabcd="),
+)
+
+
+@pytest.mark.parametrize("text", FORMS)
+@pytest.mark.parametrize("around", ["{}", "error near {} in line 3", "x" * 200 + " {}\n"])
+def test_n9_secrets_are_hidden_by_name_and_form(text: str, around: str) -> None:
+    redacted = without_secrets(around.format(text))
+
+    assert "S3C" not in redacted
+    assert "***" in redacted
+    assert without_secrets(redacted) == redacted
+
+
+WORDS = (
+    *("tokens_per_second=123.4", "key_value_heads: 8", "max_tokens: 512", "tokenizer: gpt2"),
+    *("pad_token='<|endoftext|>'", "eos_token=</s>", "KeyError: 'lm_head.weight'", "bypass=True"),
+    *("size mismatch for h.0.attn.key.weight: copying a param with shape", "past_key_values=None"),
+    *("forward_pass: 0.32s", "PWD=/home/ann", "unexpected keyword argument 'foo'", "key: layer12"),
+    *(
+        "missing keys: ['a.b1.c']",
+        "tokenizer_revision: 3f2a9c4d5e",
+        "--max-tokens 512 --tokenizer g",
+    ),
+    *("expected one of 'password', 'token'", 'password authentication failed for user "ann"'),
+    *(
+        "passes=3 passed: 12",
+        "sort_key: name1a2b3c",
+        "token_type_ids: [0]",
+        "monkeypatch: a1b2c3d4",
+    ),
+    *("num_key_value_heads=8, head_dim=128", "100%20 done 50%41", "hf_deepspeed_config is None"),
+    *(
+        "check the credentials: MLFLOW_TRACKING_TOKEN",
+        "password=${DB_PASS}",
+        "use --token or set it",
+    ),
+)
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_n9_words_of_configurations_are_no_secrets(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+def test_n9_no_message_or_label_of_the_product_looks_like_a_secret() -> None:
+    texts = list[str]()
+    for package in ("orchestrator", "search_spaces", "workers", "plimsoll"):
+        for file in (ROOT / package).rglob("*"):
+            if file.suffix == ".py" and file.name not in PATTERNS:
+                texts += _constants(file.read_text())
+            elif file.suffix in (".yaml", ".jinja") and file.name != "secrets.yaml":
+                texts += file.read_text().splitlines()
+
+    assert len(texts) > 10_000
+    assert [text for text in texts if without_secrets(text) != text[:MOST_CHARACTERS]] == []
+
+
+def _constants(source: str) -> list[str]:
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return [node.value for node in nodes if isinstance(node.value, str)]
+
+
+HOSTILE = (
+    *("x", "token", "password=", "://u:", "a:", "://u:x@", "key='", 'key="', "key=\\'", "key=key"),
+    *(
+        "token ",
+        "%25",
+        "\udcff",
+        "-----BEGIN PRIVATE KEY-----",
+        "cookie: ",
+        "login a ",
+        "hf_",
+        "eyJ",
+    ),
+    *("-", "_", "=", "'", "\\", "authorization: b", "A", "%", " ", "\n", "secret" + "-" * 50),
+)
+
+
+@pytest.mark.parametrize("part", HOSTILE)
+def test_n3_ten_megabytes_of_anything_take_little_time(part: str) -> None:
+    text = part * (10_000_000 // len(part))
+    began = time.process_time()
+
+    redacted = without_secrets(text, values=["tr0ub4dor"])
+
+    assert time.process_time() - began < SECONDS
+    assert redacted.encode()
+    assert len(redacted) < 7 * MOST_CHARACTERS  # where each is written as an escape
+
+
+@pytest.mark.parametrize("part", HOSTILE)
+def test_n3_time_grows_with_the_length_below_the_bound(part: str) -> None:
+    def seconds(length: int) -> float:
+        began = time.process_time()
+        without_secrets(part * (length // len(part)))
+        return time.process_time() - began
+
+    quarter = min(seconds(MOST_CHARACTERS // 4) for _ in range(3))
+    whole = min(seconds(MOST_CHARACTERS) for _ in range(3))
+
+    assert whole < 8 * quarter + 0.01  # 16 times if it were quadratic
+
+
+@given(st.text(max_size=60), st.integers(0, 2 * MOST_CHARACTERS))
+def test_n3_a_long_message_is_cut_where_no_secret_is_divided(around: str, at: int) -> None:
+    secret = "hf_" + "S3CRET" * 6
+    text = "word " * (at // 5) + f"{around} {secret} {around}" + " word" * MOST_CHARACTERS
+
+    redacted = without_secrets(text)
+
+    assert "S3CRET" not in redacted
+    assert redacted.startswith("word " * (at // 5 > 0))
+    assert redacted.endswith(" word")
+
+
+def test_n3_a_key_whose_beginning_is_cut_off_is_hidden() -> None:
+    key = "-----BEGIN PRIVATE KEY-----\n" + "S3CRETS3CRET+/\n" * 5_000 + "-----END PRIVATE KEY-----"
+
+    assert "S3CRET" not in without_secrets(key)
+
+
+def test_n4_half_a_character_is_written_as_an_escape() -> None:
+    assert without_secrets("no file caf\udce9.txt") == r"no file caf\udce9.txt"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -120,9 +313,12 @@ def test_s5_values_of_secret_variables_are_hidden_wherever_they_are() -> None:
         "PWD": "/home/ann/project",
         "TOKENIZERS_PARALLELISM": "falsehood",
         "SHORT_TOKEN": "abc",
+        "DB_PASS": "swordfish sea",
+        "mysql_pwd": "0ctopus!ink",
         "HF_TOKEN": "",
     }
     values = secret_values(environment)
 
-    assert values == {"0123456789abcdef", "tr0ub4dor"}
+    assert values == {"0123456789abcdef", "tr0ub4dor", "swordfish sea", "0ctopus!ink"}
+    assert without_secrets("a=swordfish+sea&b=0ctopus%21ink", values=values) == "a=***&b=***"
     assert without_secrets("got 0123456789abcdef/tr0ub4dor!", values=values) == "got ***/***!"
