@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from orchestrator.workspace import (
     SPEC_FILE,
     STORAGE_VARIABLE,
@@ -120,8 +122,14 @@ def _study_in_database(url: str, name: str, *, label: str) -> NamedStudy:
             f" one, or {label}#NAME"
         )
     name = name or next(iter(subjects))
-    sections = {section: dict(keys) for section, keys in subjects[name].items()}
-    spec = _with_storage(SweepSpec.model_validate(sections), url)
+    try:
+        spec = SweepSpec.model_validate(subjects[name])
+    except ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        raise StudyError(
+            f"{label}: cannot read {key} of the job of study {name}: give its specification"
+        ) from None
+    spec = _with_storage(spec, url)
     return NamedStudy(spec=spec, name=name, note=NO_SPEC_NOTE)
 
 

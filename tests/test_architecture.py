@@ -22,7 +22,6 @@ ROOMS = {"orchestrator": (10, 6), "workers": (10, 9), "search_spaces": (8, 6)}
 SHORT = {
     "orchestrator/cli/schema.py": "one command a file",
     "orchestrator/export/torchrun.py": "one format a file",
-    "orchestrator/study/optuna_private.py": "private parts of a library in one file",
     "plimsoll/__main__.py": "what `python -m plimsoll` runs",
     "search_spaces/knobs/registry.py": "the knobs of five files, in one order",
     "search_spaces/knobs/process.py": "the knobs of one subject a file",
@@ -106,7 +105,6 @@ def test_frameworks_are_named_only_where_they_are_known(trees: dict[str, ast.AST
     ("pattern", "file"),
     [
         (r"ray\.(.*\.)?(_\w+|generated|class_cache)(\.|$)", "orchestrator/cluster/ray_private.py"),
-        (r"optuna\.(.*\.)?_\w+", "orchestrator/study/optuna_private.py"),
     ],
 )
 def test_private_parts_are_named_in_one_file(

@@ -21,7 +21,9 @@ _TRANSFERABLE = ("model", "data", "train")
 
 def job_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the job in the attributes of a study, by section; empty without one."""
-    return dict(attributes.get(_SUBJECT, {}))
+    subject = attributes.get(_SUBJECT)
+    sections = subject.items() if isinstance(subject, dict) else ()
+    return {name: keys for name, keys in sections if isinstance(keys, dict)}
 
 
 def _job(spec: SweepSpec, *more: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def load_provenances(spec: SweepSpec, name: str) -> tuple[Provenance, ...]:
     Raises:
         StudyError: If there is no such study, or its storage cannot be opened.
     """
-    return _load(spec, name, kept_provenances)
+    return _load(spec, name, lambda study: kept_provenances(study, _say))
 
 
 def stored_studies(url: str) -> dict[str, dict[str, Any]]:
@@ -154,8 +154,9 @@ def load_state(spec: SweepSpec, name: str) -> SweepState:
 
     def read(study: optuna.Study) -> SweepState:
         validations = kept_validations(study, _say)
-        records, understanding = records_of(study, _say), kept_understanding(study)
-        return stored_state(spec, name, records, validations, kept_end(study), understanding)
+        records, understanding = records_of(study, _say), kept_understanding(study, _say)
+        ended = kept_end(study, _say)
+        return stored_state(spec, name, records, validations, ended, understanding)
 
     return _load(spec, name, read)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -12,19 +12,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.core.events import SweepEnded
 from orchestrator.core.records import Record
-from search_spaces.errors import StudyError
+from search_spaces.errors import StudyError, UserError
 from search_spaces.facts import Provenance, Understanding
 
 RECORD = "record"
 _RECORDS: TypeAdapter[Record] = TypeAdapter(Record)
-_ENDS: TypeAdapter[SweepEnded] = TypeAdapter(SweepEnded)
+_ENDS: TypeAdapter[SweepEnded | None] = TypeAdapter(SweepEnded)
 _PREFIX = "validation of trial "
 _ENDED, _TRIALS = "ended", "trials"
 _PROVENANCE = "provenance"
 _TAKEN_BACK = "taken back"
 _UNDERSTANDING = "understanding"
-_UNDERSTANDINGS: TypeAdapter[Understanding] = TypeAdapter(Understanding)
+_UNDERSTANDINGS: TypeAdapter[Understanding | None] = TypeAdapter(Understanding)
 _PROVENANCES: TypeAdapter[tuple[Provenance, ...]] = TypeAdapter(tuple[Provenance, ...])
+_NUMBERS: TypeAdapter[tuple[int, ...]] = TypeAdapter(tuple[int, ...])
+_UNREADABLE = (ValidationError, UserError, TypeError, ArithmeticError)  # some of values' own checks
+Say = Callable[[str], None] | None
+Stored = TypeVar("Stored")
 
 
 def record_to_json(record: Record) -> Any:
@@ -44,12 +48,29 @@ def record_from_json(kept: Any) -> Record:
     """
     try:
         return _RECORDS.validate_python(kept)
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
+    except _UNREADABLE as error:
         raise UnreadableRecord(
             "another version of Plimsoll wrote the study's records: this one cannot read"
-            f" {where}; choose another study.name, or use the version that wrote it"
+            f" {_where(error)}; choose another study.name, or use the version that wrote it"
         ) from error
+
+
+def _where(error: Exception) -> str:
+    places = error.errors()[0]["loc"] if isinstance(error, ValidationError) else ()
+    return ".".join(map(str, places)) or "it"
+
+
+def _stored(
+    study: optuna.Study, name: str, adapter: TypeAdapter[Stored], default: Stored, say: Say = None
+) -> Stored:
+    """Returns a stored value; the default if there is none, or none that can be read."""
+    attributes = study.user_attrs
+    try:
+        return adapter.validate_python(attributes[name]) if name in attributes else default
+    except _UNREADABLE as error:
+        if say is not None:
+            say(f"study {study.study_name}: its {name} is left out (cannot read {_where(error)})")
+        return default
 
 
 def record_of(trial: FrozenTrial) -> Record:
@@ -64,7 +85,7 @@ def record_of(trial: FrozenTrial) -> Record:
     return record
 
 
-def records_of(study: optuna.Study, say: Callable[[str], None] | None = None) -> tuple[Record, ...]:
+def records_of(study: optuna.Study, say: Say = None) -> tuple[Record, ...]:
     """Returns the records of all trials that ended with one, except those that cannot be read.
 
     Args:
@@ -90,7 +111,7 @@ def records_of(study: optuna.Study, say: Callable[[str], None] | None = None) ->
 
 def ended_trials(study: optuna.Study) -> tuple[FrozenTrial, ...]:
     """Returns the trials of a study that ended with a record, without those taken back."""
-    taken_back = set(study.user_attrs.get(_TAKEN_BACK, ()))
+    taken_back = _stored(study, _TAKEN_BACK, _NUMBERS, ())
     return tuple(
         trial
         for trial in study.get_trials(deepcopy=False)
@@ -102,7 +123,7 @@ def ended_trials(study: optuna.Study) -> tuple[FrozenTrial, ...]:
 
 def keep_taken_back(study: optuna.Study, numbers: Collection[int]) -> None:
     """Stores that the results of these trials do not count any more. One commit."""
-    earlier = study.user_attrs.get(_TAKEN_BACK, ())
+    earlier = _stored(study, _TAKEN_BACK, _NUMBERS, ())
     study.set_user_attr(_TAKEN_BACK, sorted({*earlier, *numbers}))
 
 
@@ -112,9 +133,7 @@ def keep_validation(study: optuna.Study, validation: Record) -> None:
     study.set_user_attr(name, record_to_json(validation))
 
 
-def kept_validations(
-    study: optuna.Study, say: Callable[[str], None] | None = None
-) -> tuple[Record, ...]:
+def kept_validations(study: optuna.Study, say: Say = None) -> tuple[Record, ...]:
     """Returns all validations of a study that can be read, in the order in which they ended."""
     validations = []
     for name, value in study.user_attrs.items():
@@ -134,19 +153,14 @@ def keep_end(study: optuna.Study, ended: SweepEnded) -> None:
     )
 
 
-def kept_end(study: optuna.Study) -> SweepEnded | None:
+def kept_end(study: optuna.Study, say: Say = None) -> SweepEnded | None:
     """Returns the stored end of a sweep.
 
-    None if there is none, another version wrote it, or a trial has ended since.
+    None if there is none that can be read, or a trial has ended since.
     """
-    stored = study.user_attrs.get(_ENDED)
-    if stored is None or stored[_TRIALS] != len(ended_trials(study)):
-        return None
-    ended = {name: value for name, value in stored.items() if name != _TRIALS}
-    try:
-        return _ENDS.validate_python(ended)
-    except ValidationError:
-        return None
+    ended = _stored(study, _ENDED, _ENDS, None, say)
+    is_last = ended and study.user_attrs[_ENDED].get(_TRIALS) == len(ended_trials(study))
+    return ended if is_last else None
 
 
 def keep_understanding(study: optuna.Study, understanding: Understanding) -> None:
@@ -155,12 +169,9 @@ def keep_understanding(study: optuna.Study, understanding: Understanding) -> Non
     study.set_user_attr(_UNDERSTANDING, content)
 
 
-def kept_understanding(study: optuna.Study) -> Understanding | None:
-    """Returns how the job is understood; None if that is not stored, or by another version."""
-    try:
-        return _UNDERSTANDINGS.validate_python(study.user_attrs.get(_UNDERSTANDING))
-    except ValidationError:
-        return None
+def kept_understanding(study: optuna.Study, say: Say = None) -> Understanding | None:
+    """Returns how the job is understood; None if that is not stored, or cannot be read."""
+    return _stored(study, _UNDERSTANDING, _UNDERSTANDINGS, None, say)
 
 
 def keep_provenance(study: optuna.Study, provenance: Provenance) -> None:
@@ -171,12 +182,9 @@ def keep_provenance(study: optuna.Study, provenance: Provenance) -> None:
     study.set_user_attr(_PROVENANCE, _PROVENANCES.dump_python((*earlier, provenance), mode="json"))
 
 
-def kept_provenances(study: optuna.Study) -> tuple[Provenance, ...]:
+def kept_provenances(study: optuna.Study, say: Say = None) -> tuple[Provenance, ...]:
     """Returns the provenances of a study's drivers, oldest first; equal neighbours count once.
 
     Empty if they cannot be read.
     """
-    try:
-        return _PROVENANCES.validate_python(study.user_attrs.get(_PROVENANCE, ()))
-    except ValidationError:
-        return ()
+    return _stored(study, _PROVENANCE, _PROVENANCES, (), say)

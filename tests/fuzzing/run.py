@@ -61,6 +61,10 @@ class OddFolder:
 
     def __init__(self) -> None:
         _make_files()
+        self.keep()
+
+    def keep(self) -> None:
+        """Takes the folder as it is for what is restored."""
         self._files = {
             path: (path.stat(), path.read_bytes())
             for path in Path().rglob("*")

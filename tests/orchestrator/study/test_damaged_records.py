@@ -8,14 +8,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from orchestrator.core.events import SweepEnded
+from orchestrator.core.reasons import AllTried
 from orchestrator.core.records import Record
 from orchestrator.report.reasons import note_words
-from orchestrator.study.reader import load_records, load_state
+from orchestrator.study.reader import load_provenances, load_records, load_state
+from orchestrator.study.serialization import keep_taken_back
 from orchestrator.study.storage import open_engine, storage_url
 from orchestrator.study.study import Study
+from search_spaces.errors import StudyError
+from search_spaces.facts import Understanding, planned_cluster
 from search_spaces.specification.schema import SweepSpec
-from tests.orchestrator.records import PROPOSED, make_record
+from search_spaces.trial import Crashed
+from tests.orchestrator.records import LLAMA, PROPOSED, make_record
 from tests.orchestrator.study.values import NAME, next_plan, open_study, run, started, study_spec
+from tests.orchestrator.tracking.test_mlflow import PROVENANCE
 from tests.outcomes import make_measured
 
 
@@ -103,3 +110,55 @@ def test_a_damaged_validation_and_trial_are_left_out(spec: SweepSpec) -> None:
     study, said = reopened(spec)
     assert study.interrupted() == ()
     assert said[0].startswith("trial 2 is abandoned: its plan cannot be read")
+
+
+@pytest.mark.parametrize("damage", ["7", "[]", '"x"', "{", "NaN", "[" * 3_000 + "]" * 3_000])
+@pytest.mark.parametrize("key", ["ended", "understanding", "provenance", "taken back", "subject"])
+def test_n5_a_value_of_the_study_in_another_form_is_left_out(
+    key: str, damage: str, spec: SweepSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = open_study(spec)
+    run(study, 2)
+    study.keep_end(SweepEnded(reason=AllTried(plans=2), at=1.0))
+    study.keep_provenance(PROVENANCE)
+    study.keep_understanding(
+        Understanding(data=None, model=LLAMA, cluster=planned_cluster(spec, 2), ranks=2)
+    )
+    keep_taken_back(study._study, [])
+    assert load_state(spec, NAME).ended is not None
+    with open_engine(storage_url(spec, NAME)).begin() as connection:
+        statement = text("UPDATE study_user_attributes SET value_json = :damage WHERE key = :key")
+        changed = connection.execute(statement, {"damage": damage, "key": key}).rowcount
+    assert changed == 1
+
+    state = load_state(spec, NAME)
+    load_provenances(spec, NAME)
+
+    assert len(state.records) == 2
+    assert (state.ended is None) == (key == "ended")
+    said = capsys.readouterr().err
+    is_readable = damage == "[]" and key in ("provenance", "taken back")
+    assert (f"its {key} is left out" in said) == (
+        key not in ("taken back", "subject") and not is_readable
+    )
+
+
+def test_n4_half_a_character_in_a_stored_message_can_be_printed(spec: SweepSpec) -> None:
+    study = open_study(spec)
+    run(study, 1)
+    (record,) = asked(study, 1)
+    crash = Crashed(cause="exception", rank=0, phase="build", detail="no file caf\udce9.txt")
+    study.tell(replace(record, outcome=crash))
+
+    *_, last = load_records(spec, NAME)
+
+    assert last.outcome == replace(crash, detail=r"no file caf\udce9.txt")
+
+
+def test_n5_a_trial_with_parameters_of_another_form_is_named(spec: SweepSpec) -> None:
+    run(open_study(spec), 2)
+    with open_engine(storage_url(spec, NAME)).begin() as connection:
+        connection.execute(text("UPDATE trial_params SET distribution_json = '7'"))
+
+    with pytest.raises(StudyError, match="trial 0 cannot be read"):
+        load_records(spec, NAME)
