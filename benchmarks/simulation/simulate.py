@@ -292,7 +292,7 @@ class _Driver:
         assert self.controller is not None
         sweep = self.controller.state.sweep
         assert sweep.ended is not None
-        return sweep_exit_code(sweep.ended.reason, found=sweep.best is not None)
+        return sweep_exit_code(sweep)
 
     def _ended_by_machine(self) -> bool:
         ended = self.controller.state.sweep.ended if self.controller else None

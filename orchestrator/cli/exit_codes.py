@@ -6,10 +6,15 @@ import errno
 import signal
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from orchestrator.core.reasons import StopReason, ended_by_machine
+from orchestrator.core.failures import cause_of_all
+from orchestrator.core.reasons import ended_by_machine
 from search_spaces.errors import MachineError, StudyLost, TrackingLost, UserError
 from search_spaces.safety.files import packaged_table
+
+if TYPE_CHECKING:
+    from orchestrator.core.state import SweepState
 
 
 class ExitCode(IntEnum):
@@ -22,6 +27,7 @@ class ExitCode(IntEnum):
     TRY_AGAIN = 75  # sysexits.h: EX_TEMPFAIL
     NO_SUCH_COMMAND = 127  # as in shells
     INTERRUPTED = 130  # 128 + SIGINT
+    NO_READER = 141  # 128 + SIGPIPE
     TERMINATED = 143  # 128 + SIGTERM
 
 
@@ -57,11 +63,11 @@ def exit_code_after(error: BaseException) -> ExitCode:
             return ExitCode.INTERNAL_ERROR
 
 
-def sweep_exit_code(reason: StopReason, *, found: bool) -> ExitCode:
-    """Returns the exit code of a sweep that ended; `found`: it has a best plan."""
-    if ended_by_machine(reason):
+def sweep_exit_code(state: SweepState) -> ExitCode:
+    """Returns the exit code of a sweep that ended."""
+    if (state.ended and ended_by_machine(state.ended.reason)) or cause_of_all(state.records):
         return ExitCode.TRY_AGAIN
-    return ExitCode.DONE if found else ExitCode.NOTHING_FOUND
+    return ExitCode.NOTHING_FOUND if state.best is None else ExitCode.DONE
 
 
 def exit_codes_epilog() -> str:

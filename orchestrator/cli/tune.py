@@ -22,6 +22,7 @@ from orchestrator.cli.console import (
 )
 from orchestrator.cli.exit_codes import exit_code_after, sweep_exit_code
 from orchestrator.cli.result import Result, reserved_stdout
+from orchestrator.core.failures import cause_of_all
 from orchestrator.workspace import REPORT_FILE
 from search_spaces.errors import UserError, require
 from search_spaces.specification.load import FLAG, load_spec, study_name, with_budget
@@ -91,11 +92,12 @@ def tune(
         # after --set, the file alone does not describe the sweep; the study's folder does
         _report(state, Path(spec.study.folder, name) if overrides else spec_path, opened)
     if state.best is None:
-        print_error(f"No plan was found: {best_sentence(state)}")
+        lead = "" if cause_of_all(state.records) else "No plan was found: "
+        print_error(f"{lead}{best_sentence(state)}")
     return Result(
         kind="report",
         content=lambda: report_document(state),
-        code=sweep_exit_code(state.ended.reason, found=state.best is not None),
+        code=sweep_exit_code(state),
     )
 
 

@@ -50,7 +50,7 @@ def conclude_trial(
             return
     else:
         step.state = replace(step.state, machine_failures=0)
-    checkable = not (trial.validation or trial.is_repeat) and _last_measured(step) is not None
+    checkable = not (trial.validation or trial.is_repeat) and last_measured(step) is not None
     if decision.retry or (is_machine_failure(outcome) and not checkable):
         assert isinstance(outcome, Crashed)
         step.interrupt(trial, WorkersFailed(outcome=outcome))
@@ -66,7 +66,7 @@ def conclude_trial(
 
 def next_check(step: Step) -> Open | None:
     """Returns the trial of a measured plan that checks the machine; None if none is due."""
-    suspects, known = step.state.suspects, _last_measured(step)
+    suspects, known = step.state.suspects, last_measured(step)
     running = any(isinstance(trial.reason, ChecksMachine) for trial in step.state.sweep.running)
     if not suspects or known is None or running:
         return None
@@ -81,7 +81,8 @@ def _blame_suspects(step: Step) -> None:
         step.store(suspect.record, suspect.waited_seconds)
 
 
-def _last_measured(step: Step) -> Record | None:
+def last_measured(step: Step) -> Record | None:
+    """Returns the last trial that was measured; None if there is none."""
     records = reversed(step.state.sweep.records)
     return next((record for record in records if isinstance(record.outcome, Measured)), None)
 

@@ -123,6 +123,13 @@ def same_failure(records: Sequence[Record]) -> SameFailure | None:
     return SameFailure(trials=len(ended), cause=cause, error=errors.pop())
 
 
+def cause_of_all(records: Sequence[Record]) -> Crashed | None:
+    """Returns the first crash if every trial crashed; None if plan or model explain one ending."""
+    ended = [record.outcome for record in records if not isinstance(record.outcome, Cancelled)]
+    crashes = [one for one in ended if isinstance(one, Crashed) and one.cause != "layout"]
+    return crashes[0] if crashes and len(crashes) == len(ended) else None
+
+
 def is_machine_failure(outcome: Outcome) -> TypeGuard[Crashed]:
     """Returns True for a failure that usually comes from the machine, not from the plan."""
     return isinstance(outcome, Crashed) and outcome.cause in ("start_failed", "disk_full")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core import inputs
-from orchestrator.core.blame import conclude_trial
+from orchestrator.core.blame import conclude_trial, last_measured
 from orchestrator.core.controller_state import ControllerState, Group
-from orchestrator.core.events import GroupStarted, TrialStarted
+from orchestrator.core.events import GroupStarted, TrialEnded, TrialStarted
 from orchestrator.core.failures import (
     DRIVER_DIED_TWICE,
     GROUP_OVERDUE,
@@ -19,7 +19,7 @@ from orchestrator.core.failures import (
 from orchestrator.core.fingerprints import differing, is_other_group
 from orchestrator.core.instructions import Abandon, Instruction, Kill, Release
 from orchestrator.core.notes import FingerprintsDiffer, GroupReplaced, Message, PlanBlamed
-from orchestrator.core.reasons import Retry, WorkersGone, measures_again
+from orchestrator.core.reasons import ChecksMachine, Retry, WorkersGone, measures_again
 from orchestrator.core.records import Record, closed_record
 from orchestrator.core.schedule import schedule, take_finalists, take_opened, take_proposal
 from orchestrator.core.state import begin
@@ -44,8 +44,9 @@ def start(started: inputs.DriverStarted) -> Decision:
     step = Step(ControllerState(sweep=begin(started.sweep), driver=started), started.at)
     step.announce(started.sweep)
     step.note(*started.notes)
+    suspects = [one for one in started.interrupted if not isinstance(one.reason, ChecksMachine)]
     for trial in started.interrupted:
-        _retry_interrupted(step, trial, alone=len(started.interrupted) == 1)
+        _retry_interrupted(step, trial, alone=len(suspects) == 1)
     return step.state, tuple(step.instructions)
 
 
@@ -103,8 +104,9 @@ def _take_answer(step: Step, given: inputs.Answer) -> None:
 def _retry_interrupted(step: Step, trial: inputs.InterruptedTrial, *, alone: bool) -> None:
     """Closes a trial that an earlier driver left running, and schedules its retry.
 
-    A plan that ran alone when two drivers in a row died is blamed. One that is outside of
-    today's space is dropped, and a repeat is chosen anew.
+    A plan that ran alone when two drivers in a row died is suspected, and blamed at once if no
+    measured plan can check the machine. One that is outside of today's space is dropped, and a
+    repeat is chosen anew.
     """
     cause = trial.reason.cause if isinstance(trial.reason, Retry) else None
     before = cause if isinstance(cause, DriverDied) else None
@@ -116,7 +118,19 @@ def _retry_interrupted(step: Step, trial: inputs.InterruptedTrial, *, alone: boo
             step.state = replace(step.state, retries=(*step.state.retries, again))
         return
     record = closed_record(trial.number, trial.plan, DRIVER_DIED_TWICE, trial.reason, at=step.now)
-    step.abandon(record)
+    if last_measured(step) is None:
+        step.abandon(record)
+        return
+    under_way = TrialStarted(
+        number=trial.number,
+        plan=trial.plan,
+        reason=trial.reason,
+        deadline_seconds=0.0,
+        at=step.now,
+    )
+    step.announce(under_way)
+    suspect = TrialEnded(record=record, at=step.now)
+    step.state = replace(step.state, suspects=(*step.state.suspects, suspect))
 
 
 def _finish_trial(step: Step, report: inputs.TrialFinished) -> None:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from orchestrator.core.failures import cause_of_all
 from orchestrator.core.objective import (
     PEAK_NOISE_SHARE,
     best,
@@ -80,6 +81,8 @@ def _nothing_feasible(state: SweepState) -> str:
         )
     if failed := failed_validations_sentence(state):
         return failed
+    if cause := cause_of_all(state.records):
+        return f"this machine or environment fails every plan: first cause {cause.detail}"
     closest = closest_record(state.records, headroom)
     if closest is None:
         counts = labels.counts_words(outcome_counts(state.records))

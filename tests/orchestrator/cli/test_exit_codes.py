@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.exit_codes import MEANINGS, ExitCode, exit_code_after
+from orchestrator.cli.exit_codes import MEANINGS, ExitCode, exit_code_after, sweep_exit_code
 from orchestrator.cluster.runtime import RAY_LOGS_VARIABLE
+from orchestrator.core.events import SweepEnded
+from orchestrator.core.reasons import AllTried
+from orchestrator.report.sweep_text import best_sentence
+from search_spaces.trial import Cancelled, Crashed, DoesNotTrain, Outcome, Stopped
 from tests.orchestrator.cli.test_app import run
+from tests.orchestrator.records import BEGAN, make_spec, make_state
+from tests.outcomes import make_measured, make_oom
 
 ROOT = Path(__file__).parents[3]
 
@@ -78,3 +85,32 @@ def test_a_fault_of_ours_is_told_apart(
 
     assert run("schema", "--debug") == ExitCode.INTERNAL_ERROR
     assert "Traceback" in capsys.readouterr().err
+
+
+FAILED = Crashed(cause="exception", rank=0, phase="build", detail="ImportError: no triton here")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code", "words"),
+    [
+        ((FAILED, replace(FAILED, cause="worker_died", detail="so")), 75, "no triton here"),
+        ((FAILED, Cancelled(cause=Stopped(by="Ctrl-C"))), 75, "no triton here"),
+        ((FAILED, make_oom()), 1, "no plan is feasible"),
+        ((replace(FAILED, cause="layout"), FAILED), 1, "no plan is feasible"),
+        ((DoesNotTrain(norm="0", costs=None),), 1, "no plan is feasible"),
+        ((Cancelled(cause=Stopped(by="Ctrl-C")),), 1, "no plan is feasible"),
+        ((FAILED, make_measured()), 0, "is best"),
+    ],
+)
+def test_n10_a_machine_that_fails_every_plan_is_no_negative_result(
+    outcomes: tuple[Outcome, ...], code: int, words: str
+) -> None:
+    spec = make_spec(validation={"enabled": False})
+    state = replace(
+        make_state(outcomes, spec), ended=SweepEnded(reason=AllTried(plans=2), at=BEGAN)
+    )
+
+    assert sweep_exit_code(state) == code
+    assert words in best_sentence(state)
+    machine = "this machine or environment fails every plan: first cause ImportError"
+    assert (machine in best_sentence(state)) == (code == ExitCode.TRY_AGAIN)

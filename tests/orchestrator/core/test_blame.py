@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.core.blame import MAX_MACHINE_FAILURES
+from orchestrator.core.failures import DRIVER_DIED_TWICE
 from orchestrator.core.handle import start
 from orchestrator.core.inputs import InterruptedTrial
 from orchestrator.core.instructions import Abandon, Dismiss, End, Open, Run, Store
@@ -163,6 +165,16 @@ def test_a_stop_closes_what_is_suspected() -> None:
     assert outcomes(driven) == [make_measured()]
 
 
+def resumed(*interrupted: InterruptedTrial) -> Driven:
+    """Returns a controller that found these trials, after an earlier one measured the baseline."""
+    measured = measured_then_failed()[0].state.sweep.records
+    driven = Driven.by(driver(spec=BUDGET, groups=1, records=measured, interrupted=interrupted))
+    driven.show(*nodes("a", "b"))
+    driven.opened = 4
+    driven.open()
+    return driven
+
+
 def left(number: int, death: DriverDied | None) -> InterruptedTrial:
     reason = IsBaseline() if death is None else Retry(trial=0, cause=death)
     return InterruptedTrial(number=number, plan=PAIRS[number], reason=reason)
@@ -185,6 +197,38 @@ def test_drivers_that_died_with_several_trials_blame_none_of_them() -> None:
     causes, blamed = retries_of(left(0, DriverDied(times=2, alone=True)))
     assert causes == []
     assert [outcome.kind for outcome in blamed] == ["crashed"]
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_n10_a_plan_that_two_drivers_died_with_is_blamed_only_after_a_check(works: bool) -> None:
+    driven = resumed(left(1, DriverDied(times=1, alone=True)))
+    (check,) = (trial for trial in driven.state.sweep.running if trial.is_repeat)
+    assert check.reason == ChecksMachine(trial=0, suspect=1)
+    assert len(outcomes(driven)) == 1  # it does not count as failed yet
+
+    if works:
+        fail(driven, make_measured())
+        assert [record.plan for record in driven.state.sweep.records] == [
+            BASELINE,
+            BASELINE,
+            PAIRS[1],
+        ]
+        assert outcomes(driven)[-1] == DRIVER_DIED_TWICE
+        return
+    fail(driven, DIED)
+    assert driven.state.ended
+    assert len(outcomes(driven)) == 1
+    assert driven.state.sweep.untried_count == PLANS - 1  # all but the baseline
+
+
+def test_n10_a_driver_that_dies_in_the_check_leaves_the_plan_suspected() -> None:
+    check = replace(left(2, None), plan=BASELINE, reason=ChecksMachine(trial=0, suspect=1))
+    twice = left(1, DriverDied(times=1, alone=True))
+    driven = resumed(twice, check)
+
+    assert [suspect.record.number for suspect in driven.state.suspects] == [1]
+    (again,) = (trial for trial in driven.state.sweep.running if trial.is_repeat)
+    assert again.reason == ChecksMachine(trial=0, suspect=1)
 
 
 def test_what_two_drivers_died_with_runs_alone() -> None:

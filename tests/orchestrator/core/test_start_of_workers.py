@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.core.budget import reason_to_end, start_deadline_seconds, trial_deadline_seconds
 from orchestrator.core.events import GroupStarted
 from orchestrator.core.state import SweepState, advance
+from search_spaces.safety.files import packaged_table
 from tests.orchestrator.core.values import state_after
 from tests.orchestrator.records import BEGAN, make_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
@@ -48,3 +49,10 @@ def test_workers_may_compile_deepspeeds_operators_as_they_start() -> None:
 
     assert start_deadline_seconds(plain) == 120.0
     assert start_deadline_seconds(with_deepspeed) == 120.0 + 1200.0
+
+
+def test_n10_ray_does_not_end_a_start_before_its_own_limit_does() -> None:
+    ray = packaged_table("orchestrator.cluster", "environments.yaml")["driver"]
+    a_day = make_spec(cluster={"start_minutes": 24 * 60})
+
+    assert float(ray["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"]) > start_deadline_seconds(a_day)
