@@ -6,10 +6,12 @@ import contextlib
 import os
 import platform
 import re
+import resource
 import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from search_spaces.errors import DISTRIBUTION
+from search_spaces.errors import DISTRIBUTION, MachineError
 from search_spaces.specification.schema import GIB
 from workers.memory.nvml import nvml
 
@@ -39,11 +41,35 @@ KEY_PACKAGES = (
     "transformers",
 )
 
+_LEAST_OPEN_FILES = 256  # Ray's driver and its processes hang with fewer
+_LEAST_TEMPORARY_BYTES = 64 * 2**20
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # Linux, cgroup v2
 _CPU_INFO = Path("/proc/cpuinfo")
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")  # of this container, under cgroup v2
 _VMSTAT = Path("/proc/vmstat")  # of the whole machine
 _OOM_KILL_FIELD = "oom_kill"
+
+
+def check_limits() -> None:
+    """Checks that this process may open the files, and write the temporary ones, of a sweep.
+
+    Raises:
+        MachineError: If it may not.
+    """
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= most < _LEAST_OPEN_FILES:
+        raise MachineError(
+            f"a process may open {most} files here, and a sweep needs {_LEAST_OPEN_FILES}:"
+            " raise the limit (ulimit -n), then run the same command again"
+        )
+    try:
+        folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+        if shutil.disk_usage(folder).free >= _LEAST_TEMPORARY_BYTES:
+            return
+        fault = f"{folder} is full"
+    except OSError as error:
+        fault = f"there is no folder for temporary files ({error.strerror or error})"
+    raise MachineError(f"{fault}: make room there, or set RAY_TMPDIR, then run it again")
 
 
 def package_versions(*, every: bool = False) -> tuple[tuple[str, str], ...]:

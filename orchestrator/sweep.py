@@ -24,7 +24,7 @@ from orchestrator.core.placement import capacity_request, groups_on_head
 from orchestrator.core.state import AbstractCallback, AbstractView, SweepState
 from orchestrator.forecast.background_trace import BackgroundTrace
 from orchestrator.forecast.forecaster import SweepForecasts, TracedForecasts
-from orchestrator.host import Termination, termination_as_interrupt
+from orchestrator.host import Termination, check_limits, termination_as_interrupt
 from orchestrator.journal import FILE, Journal
 from orchestrator.report.reasons import groups_fault
 from orchestrator.study.locks import DriverLock, exclusive_driver
@@ -83,10 +83,11 @@ def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback])
         The final state.
 
     Raises:
-        UserError: If model, data, cluster, study or tracking cannot be used.
+        UserError: If model, data, cluster, study, tracking or this machine cannot be used.
         StudyLost: If the study's storage was unavailable for longer than the sweep waits.
         SweepStopped: On Ctrl-C and SIGTERM, once running trials are closed and callbacks notified.
     """
+    check_limits()
     with termination_as_interrupt() as termination:
         try:
             spec, show = _pinned(spec, name), partial(_show, callbacks)

@@ -17,6 +17,7 @@ The command line prints it without a traceback, and exits with 2.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 DISTRIBUTION = "plimsoll-tune"  # the name on PyPI; the command is `plimsoll`
 
 
@@ -36,13 +38,16 @@ def written(target: Path | str) -> Iterator[None]:
     """Turns errors of writing files into one sentence that names the target.
 
     Raises:
-        UserError: If the file or folder cannot be written.
+        MachineError: If there is no room, or the file system takes nothing.
+        UserError: If the file or folder cannot be written for another reason.
     """
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
         reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise UserError(f"{target} cannot be written: {reason}") from None
+        is_machine = isinstance(error, OSError) and error.errno in _MACHINE
+        kind = MachineError if is_machine else UserError
+        raise kind(f"{target} cannot be written: {reason}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

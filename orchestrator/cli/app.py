@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -31,7 +32,7 @@ from orchestrator.cli.trial import trial
 from orchestrator.cli.tune import tune
 from orchestrator.cli.ui import ui
 from orchestrator.cli.verify import verify
-from search_spaces.errors import DISTRIBUTION, UserError
+from search_spaces.errors import DISTRIBUTION, MachineError, UserError
 
 app = typer.Typer(
     name="plimsoll",
@@ -95,6 +96,10 @@ def run(app: typer.Typer, arguments: Sequence[str] | None, *, name: str) -> NoRe
     """Runs an application of commands and exits with one of `ExitCode`."""
     os.umask(os.umask(stat.S_IWOTH) | stat.S_IWOTH)  # other users cannot change what it writes
     try:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            raise MachineError("the working folder is gone: change to another one") from None
         app(arguments, prog_name=name)
     except UserError as error:
         print_error(str(error))

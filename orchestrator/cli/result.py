@@ -11,6 +11,7 @@ import functools
 import inspect
 import json
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ def as_command(command: Callable[..., Result | None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, debug: bool = False, **options: Any) -> None:
-        with _debugging() if debug else contextlib.nullcontext():
+        with _debugging() if debug else contextlib.nullcontext(), _reader():
             if options.get("as_json"):
                 with reserved_stdout() as stdout:
                     result = command(**options)
@@ -91,6 +92,21 @@ def _is_stdout(stream: TextIO) -> bool:
         return stream.fileno() == _STDOUT
     except (OSError, ValueError):  # an in-memory stream
         return False
+
+
+@contextlib.contextmanager
+def _reader() -> Iterator[None]:
+    """Ends the command in silence once nobody reads stdout any more."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        poll = select.poll()
+        poll.register(_STDOUT, 0)
+        if not poll.poll(0):  # another pipe or socket
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        raise SystemExit(ExitCode.NO_READER) from None
 
 
 @contextlib.contextmanager
