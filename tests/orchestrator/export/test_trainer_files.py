@@ -62,6 +62,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
         {"schedule": "constant", "grad_clip": None},
         (),
     ),
+    "bridge": (
+        {"tensor": 2, "sequence_parallel": True, "pipeline": 2, "checkpoint_ratio": 1.0}
+        | {"loader_workers": 3},
+        {"schedule": "constant", "grad_clip": None},
+        ("megatron-bridge",),
+    ),
+    "bridge zero": (
+        {"engine": "deepspeed", "zero_stage": 1, "offload_optimizer": "cpu", "pin_memory": True}
+        | {"overlap": False, "tensor": 2},
+        {"betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.0},
+        ("megatron-bridge",),
+    ),
 }
 ALL = [(form, case) for case, (_, _, forms) in CASES.items() for form in forms or ("torchtitan",)]
 
@@ -76,7 +88,7 @@ def exported(form: str, case: str, folder: Path) -> tuple[Bundle, Plan, dict[str
     schedule = "cosine" if form == "verl" else "linear"
     spec = a_spec(
         model={"name": "llama-3-8b"},
-        data={"files": [str(data)], "field": "text"} if form != "torchtitan" else {},
+        data={"files": [str(data)], "field": "text"} if form not in NO_DATA else {},
         train={**TRAIN, "decay": decay, "schedule": schedule, **train},
         trainer=form,
     )
@@ -104,7 +116,7 @@ def test_init_takes_an_exported_file_as_the_plan(
     today = {**DEFAULTS, **spec.baseline}
     assert {knob: today[knob] for knob in knobs} == {knob: getattr(plan, knob) for knob in knobs}
     taken = dict(flattened(spec.train.model_dump()))
-    names_ranks = form in ("torchtitan", "verl") or plan.engine == "deepspeed"
+    names_ranks = form in ("torchtitan", *SECTIONS) or plan.engine == "deepspeed"
     ranks = plan.data if names_ranks else 1
     samples = plan.micro_batch * plan.accumulation * ranks
     assert taken == train | {"global_batch": samples, "precision": plan.precision}
@@ -116,8 +128,9 @@ def test_a_trainer_has_each_key_of_its_file(form: str, case: str, tmp_path: Path
     if form != "torchtitan":
         (text,) = (text for name, text in files.items() if name.endswith(".yaml"))
         tree = yaml.safe_load(text)
-        names = {name for name, _ in flattened(tree)} if form == "verl" else tree.keys()
-        free = ("model.override_config.", "optim.override_optimizer_config.")  # take any field
+        names = {name for name, _ in flattened(tree)} if form in SECTIONS else tree.keys()
+        # these take any field
+        free = ("model.override_config.", "optim.override_optimizer_config.", "env_vars.")
         unknown = {name for name in names if name not in KEYS[form] and not name.startswith(free)}
         assert unknown == ({"defaults"} if form == "verl" else set())  # Hydra's, which it extends
         return
@@ -147,6 +160,16 @@ def test_a_trainer_has_each_key_of_its_file(form: str, case: str, tmp_path: Path
         ),
         ("verl", {"zero_stage": 3}, {"decay": "all", "schedule": "linear"}, "schedule is linear"),
         ("verl", {"zero_stage": 3}, ADAPTERS, "train.method is lora"),
+        ("megatron-bridge", {"zero_stage": 3}, {"decay": "stock"}, "zero_stage is 3"),
+        ("megatron-bridge", {}, {"decay": "all"}, "Megatron-Bridge leaves biases and norms"),
+        ("megatron-bridge", {}, ADAPTERS, "train.method is lora"),
+        (
+            "megatron-bridge",
+            {"engine": "deepspeed", "zero_stage": 1, "offload_optimizer": "cpu"},
+            {"decay": "stock"},
+            "all weights decay",
+        ),
+        ("megatron-bridge", {"pipeline": 8, "data": 1}, {"decay": "all"}, "does not divide"),
     ],
 )
 def test_a_plan_that_a_file_cannot_express_is_refused_with_formats_that_can(
@@ -187,6 +210,22 @@ def test_verify_reads_a_file_by_our_table_and_says_how_to_get_its_parser(
     code, words = command(capsys, "verify", str(out))
     assert code == 1
     assert words.endswith("differs: train.learning_rate")
+
+
+def test_verify_says_that_the_parser_of_megatron_bridge_cannot_be_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, *_ = exported("megatron-bridge", "bridge", tmp_path)
+    compile(bundle.files["pretrain.py"], "pretrain.py", "exec")
+
+    code, words = command(capsys, "verify", str(tmp_path / "out"))
+    assert code == 1
+    assert "DIFFERS" not in words
+    assert "megatron_bridge.yaml was parsed only by Plimsoll: Megatron-Bridge needs CUDA" in words
+
+    code, words = command(capsys, "verify", str(tmp_path / "out"), "--install")
+    assert code == 2
+    assert "megatron-bridge cannot be installed: Megatron-Bridge needs CUDA" in words
 
 
 def test_verify_lets_an_installed_parser_decide(
