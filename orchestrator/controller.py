@@ -248,6 +248,7 @@ class Controller:
             at=end.at,
             regret_bound=self._search.regret_bound(sweep, self._prior()),
             untried=sweep.untried_count,
+            compile_seconds=sweep.compile_seconds,
             start_seconds=sweep.start_seconds,
         )
         self._study.keep_end(ended)

@@ -97,11 +97,14 @@ def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback])
                 check_files(spec, *(f"{name}/{file}" for file in _FILES))
                 check_study(spec, name, print_to_stderr)
                 check_tracking(spec)
+                compile_seconds = 0.0  # ranks of another cluster compile as they start
                 if cluster_address(spec) is None:
-                    compile_operators(spec, show, print_to_stderr)
+                    compile_seconds = compile_operators(spec, show, print_to_stderr)
                 with contextlib.suppress(NotReady):
                     preparation.get(_SOON_SECONDS)
-                return _connect_and_run(spec, name, callbacks, termination, preparation)
+                return _connect_and_run(
+                    spec, name, callbacks, termination, preparation, compile_seconds
+                )
         except KeyboardInterrupt:
             raise SweepStopped(termination.signum) from None
 
@@ -112,6 +115,7 @@ def _connect_and_run(
     callbacks: Sequence[AbstractCallback],
     termination: Termination,
     preparation: AsyncResult[Preparation],
+    compile_seconds: float,
 ) -> SweepState:
     show = partial(_show, callbacks)
     with _resources(spec, name, termination, show) as (lock, connection):
@@ -124,7 +128,7 @@ def _connect_and_run(
         understanding = Understanding(data=data, model=model, cluster=facts, ranks=ranks)
         study = Study(spec, name, space, lock)
         study.keep_understanding(understanding)
-        started = _driver_started(study, spec, space, facts, nodes)
+        started = _driver_started(study, spec, space, facts, nodes, compile_seconds)
         callbacks = (*_tracking(spec, study.keep_provenance(source)), *callbacks)
         journal = Journal(Path(spec.study.folder, name, FILE), print_to_stderr)
         tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
@@ -187,7 +191,12 @@ def _tracking(spec: SweepSpec, provenances: Sequence[Provenance]) -> Iterator[Ab
 
 
 def _driver_started(
-    study: Study, spec: SweepSpec, space: Space, facts: ClusterFacts, nodes: RayNodes
+    study: Study,
+    spec: SweepSpec,
+    space: Space,
+    facts: ClusterFacts,
+    nodes: RayNodes,
+    compile_seconds: float,
 ) -> DriverStarted:
     """Returns the first input: what the study holds, and what the cluster has room for.
 
@@ -199,8 +208,14 @@ def _driver_started(
     request, groups = capacity_request(spec, space, up, room)
     if groups > request.groups:
         raise SpecError("specification", (groups_fault(request, groups, up),))
-    at, may_come = time.time(), nodes.may_come
-    started = study.driver_started(facts, request, groups, at, nodes_may_come=may_come)
+    started = study.driver_started(
+        facts,
+        request,
+        groups,
+        time.time(),
+        nodes_may_come=nodes.may_come,
+        compile_seconds=compile_seconds,
+    )
     folder = None if study_storage(spec) else Path(spec.study.folder).absolute()
     notes = (*started.notes, *start_notes(folder, groups, room, set(up), set(nodes.all_up())))
     return replace(started, notes=notes)

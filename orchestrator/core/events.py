@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStarted:
-    """A driver opened the study; `records` and `validations` are those of earlier drivers."""
+    """A driver opened the study; `records` and `validations` are those of earlier drivers.
+
+    `compile_seconds` is how long DeepSpeed's operators were compiled before, once on a machine.
+    """
 
     study: str
     spec: SweepSpec
@@ -30,6 +33,7 @@ class SweepStarted:
     validations: tuple[Record, ...] = ()
     groups: int = 1  # trials that can run at the same time
     understanding: Understanding | None = None  # None if the study has none of this version
+    compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +96,15 @@ class SweepEnded:
 
     `regret_bound` is an upper bound on the objective of the `untried` plans, as a ratio
     to that of the best plan (95 % confidence, model-based); None if the search cannot tell.
-    `start_seconds` is how long the first workers took to start, which no budget counts.
+    `compile_seconds` is how long DeepSpeed's operators were compiled, and `start_seconds` how long
+    the first workers took to start, which no budget counts.
     """
 
     reason: StopReason
     at: float
     regret_bound: float | None = None
     untried: int = 0
+    compile_seconds: float = 0.0
     start_seconds: float = 0.0
 
 

@@ -57,6 +57,7 @@ class SweepState:
     running: tuple[TrialStarted, ...] = ()
     memory_limit_bytes: int | None = None
     fingerprint: Fingerprint | None = None
+    compile_seconds: float = 0.0  # of DeepSpeed's operators, before `started_at`
     start_seconds: float = 0.0
     notes: tuple[Noted, ...] = ()
     ended: SweepEnded | None = None
@@ -193,6 +194,7 @@ def begin(event: SweepStarted) -> SweepState:
         memory_limit_bytes=event.memory_limit_bytes,
         validations=event.validations,
         understanding=event.understanding,
+        compile_seconds=event.compile_seconds,
     )
 
 

@@ -10,6 +10,7 @@ from orchestrator.export import (
     accelerate,
     deepspeed,
     hf_trainer,
+    megatron_bridge,
     ray_train,
     rayjob,
     torchrun,
@@ -43,6 +44,7 @@ FORMATS: Mapping[str, Callable[[ExportSource], Bundle]] = {  # files of a plan t
     "ms-swift": trainer_file.export_swift,
     "verl": trainer_file.export_verl,
     "torchtitan": torchtitan.export,
+    "megatron-bridge": megatron_bridge.export,
 }
 
 

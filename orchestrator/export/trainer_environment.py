@@ -26,6 +26,7 @@ from workers.models.disk_cache import cache_folder
 _HERE = Path(__file__).parent
 _SECONDS = 1200.0
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
+_BRIDGE = "Megatron-Bridge needs CUDA and Transformer Engine to read its configurations"
 _PIP = "-m pip install --no-deps --require-hashes --disable-pip-version-check --quiet"
 
 
@@ -49,6 +50,12 @@ def check_file(
         is_same = key == "train.global_batch" or (key == "baseline.zero_stage" and plan.data == 1)
         if key in expected and not is_same:
             yield equal(key, expected[key], value)
+    if manifest.format == "megatron-bridge":
+        if install:
+            raise UserError(f"the parser of {manifest.format} cannot be installed: {_BRIDGE}")
+        reason = f"{file} was parsed only by Plimsoll: {_BRIDGE}"
+        yield replace(equal("own parser", f"it accepts {file}", None), reason=reason)
+        return
     text = (lock := _HERE / "locks" / f"{manifest.format}.txt").read_text("utf-8")
     parser, size = text[2:].partition(" to download")[0].split(", ")
     digest = sha256(f"{text}{sys.version}".encode()).hexdigest()[:12]

@@ -9,10 +9,19 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
-from unittest.mock import MagicMock
 
 import yaml
+
+
+class _Absent(ModuleType):
+    """Module that a parser imports and does not use: every name in it is an empty class."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):  # such as `__file__`, which it has not
+            raise AttributeError(name)
+        return type(name, (), {})
 
 
 def unknown_keys(trainer: str, file: str) -> set[str]:
@@ -49,7 +58,7 @@ def unknown_keys(trainer: str, file: str) -> set[str]:
         case "torchtitan":
             # of what a file names, kernels need triton, and logs TensorBoard
             for name in ("torchtitan.distributed.minimal_async_ep", "torch.utils.tensorboard"):
-                sys.modules[name] = MagicMock()
+                sys.modules[name] = _Absent(name)
             sys.path.insert(0, "")
             import_module(module := file.removesuffix(".py"))  # its error says more than theirs
             words = ["--module", module, "--config", "train"]

@@ -77,6 +77,9 @@ def _facts(state: SweepState) -> Iterator[str]:
         began_at = min((record.started_at for record in own), default=state.started_at)
         elapsed = duration(state.ended.at - began_at)
         yield f"ended after {elapsed}: {stop_words(state.ended.reason)}"
+        if compile_seconds := state.ended.compile_seconds:
+            compiled = duration(compile_seconds)
+            yield f"before that, DeepSpeed's operators took {compiled} to compile, once"
         if start_seconds := state.ended.start_seconds:
             started = duration(start_seconds)
             yield f"before that, the first workers took {started} to start; no budget counts it"

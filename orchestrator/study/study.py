@@ -166,6 +166,7 @@ class Study:
         at: float,
         *,
         nodes_may_come: bool = True,
+        compile_seconds: float = 0.0,
     ) -> DriverStarted:
         """Returns the first input of the driver that has opened the study.
 
@@ -175,6 +176,7 @@ class Study:
             groups: Most worker groups at the same time.
             at: Seconds since the epoch.
             nodes_may_come: Whether other nodes may take the place of those that go.
+            compile_seconds: How long DeepSpeed's operators were compiled before.
         """
         return DriverStarted(
             sweep=SweepStarted(
@@ -187,6 +189,7 @@ class Study:
                 groups=groups,
                 understanding=self._call(kept_understanding),
                 at=at,
+                compile_seconds=compile_seconds,
             ),
             interrupted=self.interrupted(),  # may add notices
             device=cluster.device,

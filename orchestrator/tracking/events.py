@@ -75,6 +75,7 @@ def _fields(event: Event, state: SweepState) -> Line:
                 "trials_budget": spec.budget.trials,
                 "minutes_budget": spec.budget.minutes,
                 "memory_limit_bytes": event.memory_limit_bytes,
+                "compile_seconds": event.compile_seconds,
             }
         case GroupStarted(world_size=ranks, fingerprint=fingerprint):
             return {
@@ -97,6 +98,7 @@ def _fields(event: Event, state: SweepState) -> Line:
                 "reason": stop_words(event.reason),
                 "trials": len(state.records),
                 "untried": event.untried,
+                "compile_seconds": event.compile_seconds,
                 "start_seconds": event.start_seconds,
                 "regret_bound": event.regret_bound,
                 **_best(state),

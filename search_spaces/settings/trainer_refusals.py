@@ -19,6 +19,16 @@ TITAN_MODELS = {  # presets that torchtitan 0.3 has, with its package and flavor
     "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
     "gpt-oss-20b": ("gpt_oss", "20b"),
 }
+BRIDGE_MODELS = {  # dense presets with a recipe of Megatron-Bridge 0.6: its package, name, Hub id
+    "llama-3-8b": ("llama", "llama3_8b_pretrain_config", "meta-llama/Meta-Llama-3-8B"),
+    "llama-3-70b": ("llama", "llama3_70b_pretrain_config", "meta-llama/Meta-Llama-3-70B"),
+    "llama-3.1-8b": ("llama", "llama31_8b_pretrain_config", "meta-llama/Meta-Llama-3.1-8B"),
+    "llama-3.1-405b": ("llama", "llama31_405b_pretrain_config", "meta-llama/Meta-Llama-3.1-405B"),
+    "llama-3.2-1b": ("llama", "llama32_1b_pretrain_config", "meta-llama/Llama-3.2-1B"),
+    "llama-3.2-3b": ("llama", "llama32_3b_pretrain_config", "meta-llama/Llama-3.2-3B"),
+    "qwen3-4b": ("qwen", "qwen3_4b_pretrain_config", "Qwen/Qwen3-4B"),
+    "qwen3-8b": ("qwen", "qwen3_8b_pretrain_config", "Qwen/Qwen3-8B"),
+}
 
 
 def accelerate_refusals(
@@ -97,10 +107,27 @@ def titan_refusals(plan: Plan, spec: SweepSpec, _: ModelFacts, device: str) -> I
         yield f"zero_stage is 0 on {plan.data} data ranks, and torchtitan shards in place of DDP"
 
 
+def bridge_refusals(plan: Plan, spec: SweepSpec, model: ModelFacts, device: str) -> Iterator[str]:
+    """Yields the reasons why Megatron-Bridge 0.6 cannot train a plan.
+
+    Source:
+        megatron/core/optimizer/__init__.py: weights of one dimension, as norms and biases, do not
+        decay; megatron/core/transformer/transformer_block.py: all stages have as many blocks.
+    """
+    yield from _gpu_refusals("Megatron-Bridge", spec.train, device)
+    if spec.model.name not in BRIDGE_MODELS or spec.model.config:
+        yield f"the model is none of these, unchanged: {', '.join(BRIDGE_MODELS)}"
+    by_deepspeed = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
+    if spec.train.weight_decay and (spec.train.decay == "all" or by_deepspeed):
+        yield "all weights decay, and Megatron-Bridge leaves biases and norms without decay"
+    if model.blocks % plan.pipeline:
+        yield f"pipeline is {plan.pipeline}, which does not divide the {model.blocks} blocks"
+
+
 def _gpu_refusals(trainer: str, train: TrainSpec, device: str) -> Iterator[str]:
     if device == "cpu":
         yield f"{trainer} trains on GPUs"
     if train.method == "lora":
         yield f"train.method is lora, and the file for {trainer} trains all weights"
-    if train.weight_decay and train.decay == "stock":
+    if train.weight_decay and train.decay == "stock" and trainer != "Megatron-Bridge":
         yield f"train.decay is stock, and {trainer} decays all weights"

@@ -40,6 +40,7 @@ _OTHERS: Mapping[str, Callable[[Plan, SweepSpec, ModelFacts, str], Iterable[str]
     **dict.fromkeys(("axolotl", "llama-factory", "trl", "ms-swift"), refusals.file_refusals),
     "verl": refusals.verl_refusals,
     "torchtitan": refusals.titan_refusals,
+    "megatron-bridge": refusals.bridge_refusals,
 }
 
 

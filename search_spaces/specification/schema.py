@@ -39,7 +39,9 @@ Task = Literal[  # of all but the first four, batches are random values of a mod
 Sampler = Literal["plimsoll", "tpe", "gp", "random"]
 _Scripts = Literal["torchrun", "deepspeed", "accelerate", "hf-trainer"]
 _Jobs = Literal["ray-train", "rayjob", "slurm", "sky", "trainjob"]
-TrainerFile = Literal["axolotl", "llama-factory", "trl", "ms-swift", "verl", "torchtitan"]
+TrainerFile = Literal[
+    "axolotl", "llama-factory", "trl", "ms-swift", "verl", "torchtitan", "megatron-bridge"
+]
 TrainerName = Literal["own", _Scripts, _Jobs, TrainerFile]
 
 GIB = 2**30

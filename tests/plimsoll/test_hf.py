@@ -84,6 +84,70 @@ def test_a_trainer_becomes_a_job_with_its_settings_as_the_baseline() -> None:
     assert (make((1, 2))["labels"].tolist(), len(make)) == ([[1] * 8, [2] * 8], 40)
 
 
+def test_a_model_of_peft_is_built_with_its_adapters() -> None:
+    peft = pytest.importorskip("peft")
+    transposed = {"fan_in_fan_out": True}  # GPT-2's layers
+    adapters = peft.LoraConfig(r=4, target_modules=["c_attn"], **transposed)
+    model = peft.get_peft_model(gpt2(), adapters)
+
+    job = job_of("f", hf.specification(trainer(model=model)), {"workers": 1})
+
+    module, make = import_function(job.spec.model.name)()
+    states = {name: one.requires_grad for name, one in module.named_parameters()}
+    assert states == {name: one.requires_grad for name, one in model.named_parameters()}
+    assert {name.split(".")[-3] for name, trained in states.items() if trained} == {
+        *("lora_A", "lora_B")
+    }
+    batch = {name: torch.as_tensor(value) for name, value in make((1, 2)).items()}
+    module(**batch).loss.backward()
+    assert all((one.grad is not None) == one.requires_grad for one in module.parameters())
+
+    model.add_adapter("another", peft.LoraConfig(r=2, target_modules=["c_proj"], **transposed))
+    with pytest.raises(plimsoll.PlimsollError, match="give it a model_init"):
+        hf.specification(trainer(model=model))
+
+
+WITH_FSDP = """
+import plimsoll
+from plimsoll import hf
+from tests.plimsoll.test_hf import trainer
+
+sharded = {"version": 2, "reshard_after_forward": False, "cpu_offload": True}
+try:
+    tree = hf.specification(trainer(fsdp=True, fsdp_config=sharded))
+    print(tree["baseline"])
+except plimsoll.PlimsollError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("processes", "words"),
+    [
+        (1, "'zero_stage': 2, 'offload_optimizer': 'cpu', 'offload_parameters': 'cpu'"),
+        (2, "make it in one (with fsdp, by torchrun --nproc-per-node 1)"),
+    ],
+)
+def test_a_trainer_with_fsdp_is_tuned_from_one_process_of_torchrun(
+    processes: int, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(WITH_FSDP)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    ran = subprocess.run(
+        [sys.executable, *launcher, "train.py"],
+        env=os.environ | {"PYTHONPATH": str(Path(plimsoll.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count(words) == processes, ran.stdout
+
+
 def test_a_model_that_was_changed_is_built_by_model_init() -> None:
     tree = hf.specification(trainer(model_init=lambda: gpt2(head=70).to(torch.bfloat16)))
 

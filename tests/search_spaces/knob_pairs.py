@@ -48,6 +48,10 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "fsdp in stages": {"zero_stage": 3, "pipeline": 2, "micro_batch": 2},
     "stages": {"pipeline": 2, "data": 1},
     "zero 0, compiled": {**ZERO, "compile": True},
+    "zero 1 in bf16 on host": {
+        **ZERO,
+        **{"zero_stage": 1, "precision": "bf16", "offload_optimizer": "cpu"},
+    },
     "zero 2": {**ZERO, "zero_stage": 2},
     "zero 2, recomputed": {**ZERO, "zero_stage": 2, "checkpoint_ratio": 1.0},
     "zero 3": {**ZERO, "zero_stage": 3},

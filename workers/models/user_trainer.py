@@ -61,7 +61,11 @@ def _refusals(trainer: Trainer) -> Iterator[str]:
         (made, "it has an optimizer or schedule, passed or from train(), where optim names one"),
         (getattr(model, "is_quantized", False), "its model is quantized"),
         (trainer.train_dataset is None, "it has no train_dataset"),
-        (trainer.args.world_size > 1, "it is one of several processes, where workers start them"),
+        (
+            trainer.args.world_size > 1,
+            "it is one of several processes, where workers start them: make it in one (with fsdp,"
+            " by torchrun --nproc-per-node 1)",
+        ),
     ):
         if holds:
             yield words

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -23,10 +24,11 @@ COMPILE_SECONDS = 1200.0  # after which a compilation counts as hung
 
 def compile_operators(
     spec: SweepSpec, show: Callable[[Activity], None], say: Callable[[str], None]
-) -> None:
+) -> float:
     """Compiles what plans of a sweep may need on this machine; silent if that was done before.
 
-    A failure ends nothing: trials that need the operator report it.
+    A failure ends nothing: trials that need the operator report it. Returns the seconds that it
+    took, 0 without a compilation.
 
     Args:
         spec: Its space says whether DeepSpeed is searched, and which offload.
@@ -38,13 +40,14 @@ def compile_operators(
     named = {*spec.named("offload_optimizer"), *spec.named("offload_parameters")}
     places = {*usual, *named} - {"none"}
     if "deepspeed" not in spec.named("engine") or not places or missing_extra("deepspeed"):
-        return
+        return 0.0
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
     versions = f"{version('deepspeed')}-{version('torch')}-{sys.version_info.minor}"
     done = folder / "-".join(("plimsoll", versions, spec.cluster.device, *sorted(places)))
     if done.exists():
-        return
+        return 0.0
+    began_at = time.monotonic()
     show(Activity(kind=ActivityKind.COMPILING_OPERATORS))
     command = [sys.executable, "-P", "-m", __name__]
     text = spec.model_dump_json().encode()
@@ -57,6 +60,8 @@ def compile_operators(
         lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").split("\n")
         cause = next((line for line in reversed(lines) if line.strip()), str(error))
         say(f"DeepSpeed's operators could not be loaded: {cause}")
+        return 0.0
+    return time.monotonic() - began_at
 
 
 def _load() -> None:

@@ -82,12 +82,12 @@ def tree_of(values: Mapping[str, Any]) -> Values:
 
 def trainer_of(values: Mapping[str, Any]) -> Trainer | None:
     """Returns the trainer that owns most of the keys; None for no keys of any, or our own."""
-    if any(key.partition(".")[0] in _OWN for key in values):
-        return None
     # those on top of Trainer have its keys too
     specific_first = sorted(trainers().values(), key=lambda one: one.name == "TrainingArguments")
     best = max(specific_first, key=lambda trainer: sum(map(trainer.owns, values)))
-    return best if any(map(best.owns, values)) else None
+    ours = [key for key in values if key.partition(".")[0] in _OWN]
+    # Megatron-Bridge has a section `train` too
+    return best if any(map(best.owns, ours or values)) else None
 
 
 def _parsed(text: str, path: Path, name: str) -> tuple[Values, str]:

@@ -108,13 +108,16 @@ class Sweep:
     callbacks: tuple[AbstractCallback, ...] = ()
     secrets: tuple[str, ...] = ()
     journal: Journal = field(default_factory=Journal)
+    compile_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         space = make_space(self.spec)
         self.study = Study(self.spec, "demo", space)
         self.recorder = Recorder()
         request = CapacityRequest(groups=self.groups, ranks=2)
-        started = self.study.driver_started(CLUSTER, request, self.groups, self.clock())
+        started = self.study.driver_started(
+            *(CLUSTER, request, self.groups, self.clock()), compile_seconds=self.compile_seconds
+        )
         self.controller = Controller(
             started,
             self.study,

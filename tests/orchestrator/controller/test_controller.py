@@ -121,6 +121,15 @@ def test_records_keep_what_was_expected_before_their_results(sweep: Make) -> Non
     assert [noted.note for noted in ours.state.notes] == [ForecastsEnded(error="so")]
 
 
+def test_the_end_says_how_long_deepspeeds_operators_were_compiled(sweep: Make) -> None:
+    driver = sweep(compile_seconds=65.0)
+    driver.run()
+
+    ended = load_state(driver.spec, "demo").ended
+    assert ended is not None
+    assert (ended.compile_seconds, driver.events(SweepStarted)[0].compile_seconds) == (65.0, 65.0)
+
+
 def test_a_resumed_sweep_counts_and_never_measures_again(sweep: Make) -> None:
     first = sweep(validated=True)
     before = first.run()

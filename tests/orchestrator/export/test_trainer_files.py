@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,9 @@ TRAIN = {
     "weight_decay": 0.1,
 }
 FILES = ("axolotl", "llama-factory", "trl", "ms-swift")
+PIP_DOWNLOAD = (sys.executable, "-m", "pip", "download", "--no-deps", "--quiet")
+NO_DATA = ("torchtitan", "megatron-bridge")
+SECTIONS = ("verl", "megatron-bridge")
 HOST = {"offload_optimizer": "cpu", "offload_parameters": "cpu", "pin_memory": True}
 ADAPTERS: dict[str, Any] = {"method": "lora", "lora": {"rank": 4, "target_modules": ["q_proj"]}}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
@@ -57,6 +62,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
         {"schedule": "constant", "grad_clip": None},
         (),
     ),
+    "bridge": (
+        {"tensor": 2, "sequence_parallel": True, "pipeline": 2, "checkpoint_ratio": 1.0}
+        | {"loader_workers": 3},
+        {"schedule": "constant", "grad_clip": None},
+        ("megatron-bridge",),
+    ),
+    "bridge zero": (
+        {"engine": "deepspeed", "zero_stage": 1, "offload_optimizer": "cpu", "pin_memory": True}
+        | {"overlap": False, "tensor": 2},
+        {"betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.0},
+        ("megatron-bridge",),
+    ),
 }
 ALL = [(form, case) for case, (_, _, forms) in CASES.items() for form in forms or ("torchtitan",)]
 
@@ -71,7 +88,7 @@ def exported(form: str, case: str, folder: Path) -> tuple[Bundle, Plan, dict[str
     schedule = "cosine" if form == "verl" else "linear"
     spec = a_spec(
         model={"name": "llama-3-8b"},
-        data={"files": [str(data)], "field": "text"} if form != "torchtitan" else {},
+        data={"files": [str(data)], "field": "text"} if form not in NO_DATA else {},
         train={**TRAIN, "decay": decay, "schedule": schedule, **train},
         trainer=form,
     )
@@ -99,7 +116,7 @@ def test_init_takes_an_exported_file_as_the_plan(
     today = {**DEFAULTS, **spec.baseline}
     assert {knob: today[knob] for knob in knobs} == {knob: getattr(plan, knob) for knob in knobs}
     taken = dict(flattened(spec.train.model_dump()))
-    names_ranks = form in ("torchtitan", "verl") or plan.engine == "deepspeed"
+    names_ranks = form in ("torchtitan", *SECTIONS) or plan.engine == "deepspeed"
     ranks = plan.data if names_ranks else 1
     samples = plan.micro_batch * plan.accumulation * ranks
     assert taken == train | {"global_batch": samples, "precision": plan.precision}
@@ -111,8 +128,9 @@ def test_a_trainer_has_each_key_of_its_file(form: str, case: str, tmp_path: Path
     if form != "torchtitan":
         (text,) = (text for name, text in files.items() if name.endswith(".yaml"))
         tree = yaml.safe_load(text)
-        names = {name for name, _ in flattened(tree)} if form == "verl" else tree.keys()
-        free = ("model.override_config.", "optim.override_optimizer_config.")  # take any field
+        names = {name for name, _ in flattened(tree)} if form in SECTIONS else tree.keys()
+        # these take any field
+        free = ("model.override_config.", "optim.override_optimizer_config.", "env_vars.")
         unknown = {name for name in names if name not in KEYS[form] and not name.startswith(free)}
         assert unknown == ({"defaults"} if form == "verl" else set())  # Hydra's, which it extends
         return
@@ -142,6 +160,16 @@ def test_a_trainer_has_each_key_of_its_file(form: str, case: str, tmp_path: Path
         ),
         ("verl", {"zero_stage": 3}, {"decay": "all", "schedule": "linear"}, "schedule is linear"),
         ("verl", {"zero_stage": 3}, ADAPTERS, "train.method is lora"),
+        ("megatron-bridge", {"zero_stage": 3}, {"decay": "stock"}, "zero_stage is 3"),
+        ("megatron-bridge", {}, {"decay": "all"}, "Megatron-Bridge leaves biases and norms"),
+        ("megatron-bridge", {}, ADAPTERS, "train.method is lora"),
+        (
+            "megatron-bridge",
+            {"engine": "deepspeed", "zero_stage": 1, "offload_optimizer": "cpu"},
+            {"decay": "stock"},
+            "all weights decay",
+        ),
+        ("megatron-bridge", {"pipeline": 8, "data": 1}, {"decay": "all"}, "does not divide"),
     ],
 )
 def test_a_plan_that_a_file_cannot_express_is_refused_with_formats_that_can(
@@ -182,6 +210,22 @@ def test_verify_reads_a_file_by_our_table_and_says_how_to_get_its_parser(
     code, words = command(capsys, "verify", str(out))
     assert code == 1
     assert words.endswith("differs: train.learning_rate")
+
+
+def test_verify_says_that_the_parser_of_megatron_bridge_cannot_be_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, *_ = exported("megatron-bridge", "bridge", tmp_path)
+    compile(bundle.files["pretrain.py"], "pretrain.py", "exec")
+
+    code, words = command(capsys, "verify", str(tmp_path / "out"))
+    assert code == 1
+    assert "DIFFERS" not in words
+    assert "megatron_bridge.yaml was parsed only by Plimsoll: Megatron-Bridge needs CUDA" in words
+
+    code, words = command(capsys, "verify", str(tmp_path / "out"), "--install")
+    assert code == 2
+    assert "megatron-bridge cannot be installed: Megatron-Bridge needs CUDA" in words
 
 
 def test_verify_lets_an_installed_parser_decide(
@@ -240,14 +284,15 @@ def test_only_the_files_of_other_trainers_have_a_parser_to_install(
 def test_a_trainers_own_parser_takes_its_file_and_refuses_another_key(
     form: str, case: str, edit: str, tmp_path: Path
 ) -> None:
-    """Installs the parser as a user does, once; without a network there is nothing to show."""
+    """Installs the parser as a user does, once; skipped only if not even pip can be downloaded."""
     bundle, _, _ = exported(form, case, tmp_path)
     out = tmp_path / "out"
     try:
         keys, parsed = findings_on(out, install=True)
     except UserError as error:
-        if "cannot be installed" in str(error):
-            pytest.skip(str(error))
+        words = [*PIP_DOWNLOAD, "--dest", str(tmp_path), "pip"]
+        if "cannot be installed" in str(error) and subprocess.run(words, check=False).returncode:
+            pytest.skip(f"there is no network: {error}")
         raise
 
     assert [finding for finding in (*keys, parsed) if not finding.passed] == []

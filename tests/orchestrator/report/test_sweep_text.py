@@ -131,6 +131,15 @@ def test_what_compiling_took_is_told_apart_from_the_speed() -> None:
     assert "torch.compile" not in words(make_state([make_measured(20.0)]))
 
 
+def test_compilation_and_start_are_told_apart_from_the_budget() -> None:
+    ended = SweepEnded(reason=AllTried(plans=2), at=1.0, compile_seconds=65.0, start_seconds=9.0)
+
+    text = words(replace(make_state([make_measured(20.0)]), ended=ended))
+
+    assert "before that, DeepSpeed's operators took 1 min 05 s to compile, once" in text
+    assert "before that, the first workers took 9 s to start; no budget counts it" in text
+
+
 def test_resumed_trials_and_throttling_are_told() -> None:
     spec = make_spec(space={"micro_batch": [1, 3, 4], "data": [1, 2], "zero_stage": [0, 3]})
     space = make_space(spec)

@@ -22,7 +22,8 @@ def test_a_sweep_without_offload_by_deepspeed_compiles_nothing(
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     said: list[object] = []
     for space in ({}, {"engine": ["deepspeed"]}):  # which compiles nothing without offload
-        compile_operators(a_spec(cluster={"device": "cpu"}, space=space), said.append, said.append)
+        spec = a_spec(cluster={"device": "cpu"}, space=space)
+        assert compile_operators(spec, said.append, said.append) == 0.0
     assert said == []
     assert not any(tmp_path.iterdir())
 
@@ -36,11 +37,12 @@ def test_a_folder_of_ones_own_is_filled_once(
     shown: list[Activity] = []
     said: list[str] = []
 
-    compile_operators(OFFLOADED, shown.append, said.append)
-    compile_operators(OFFLOADED, shown.append, said.append)
+    first = compile_operators(OFFLOADED, shown.append, said.append)
+    again = compile_operators(OFFLOADED, shown.append, said.append)
 
     assert shown == [Activity(kind=ActivityKind.COMPILING_OPERATORS)]
     assert not said
+    assert (first > 1.0, again) == (True, 0.0)
     assert (tmp_path / "cpu_adam" / "cpu_adam.so").exists()
 
 
@@ -52,7 +54,7 @@ def test_a_failure_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
     said: list[str] = []
 
-    compile_operators(OFFLOADED, lambda _: None, said.append)
+    assert compile_operators(OFFLOADED, lambda _: None, said.append) == 0.0
 
     assert len(said) == 1, said
     assert said[0].startswith("DeepSpeed's operators could not be loaded: ")
