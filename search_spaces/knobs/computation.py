@@ -75,6 +75,16 @@ COMPUTATION = (
         label="{} loss",
     ),
     Knob(
+        name="vocab_multiple",
+        trades="faster products on tensor cores, against a copy of the head's weight",
+        does="pads the head's product, not its weight, by words outside the loss",
+        evidence="an H200 runs 8,192 x 1,600 x 50,257 at 128 TFLOP/s, 6,400 columns at 669"
+        " (`benchmarks/results/gpu/h200/ceilings.csv`); Megatron-LM pads to 128",
+        default=search_defaults.vocab_multiples,
+        depends_on=("tensor",),
+        label="{} words",
+    ),
+    Knob(
         name="optimizer",
         trades="adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"
         " adamw_8bit and adafactor take less memory, but approximate the moments",

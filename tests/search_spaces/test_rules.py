@@ -352,6 +352,14 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "loss chunked needs the whole head on a rank: tensor must be 1, not 2",
     ),
+    "vocab_multiple_is_distinct": (
+        ddp_plan(vocab_multiple=128),
+        around(
+            spec=a_spec(data=LENGTHS, space={"vocab_multiple": [64, 128]}),
+            model=a_model(vocab_size=50_257),
+        ),
+        "vocab_multiple 128 pads 50,257 words to 50,304, the same as 64",
+    ),
     "compiled_loss_is_compiled": (
         ddp_plan(loss="compiled"),
         around(),

@@ -59,7 +59,7 @@ def wrap_blocks(
 ) -> Sequence[nn.Module]:
     """Recomputes and compiles the blocks of a model, under any engine; returns all blocks.
 
-    Its head computes the loss unless that is whole.
+    Its head computes the loss unless that is whole and of the model's own vocabulary.
     """
     contexts = None
     if settings.mode == "selective":
@@ -69,8 +69,9 @@ def wrap_blocks(
     )
     if settings.compile:
         compile_blocks(blocks, mode=settings.compile_mode)
-    if settings.loss != "whole":
-        replace_loss(module, settings.loss, shifts=is_causal_lm(module))
+    if settings.loss != "whole" or settings.vocab_multiple > 1:
+        shifts, multiple = is_causal_lm(module), settings.vocab_multiple
+        replace_loss(module, settings.loss, shifts=shifts, vocab_multiple=multiple)
     return blocks
 
 

@@ -43,6 +43,21 @@ def test_a_model_that_fits_a_gpu_is_not_split_into_slices_or_stages() -> None:
     assert values["checkpoint_mode"] == ("full", "selective")
 
 
+@pytest.mark.parametrize(
+    ("words", "device", "facts", "values"),
+    [
+        (50_257, "cuda", {}, (1, 64)),
+        (50_257, "cpu", {}, (1,)),
+        (50_264, "cuda", {}, (1,)),  # a multiple of 8
+        (50_257, "cuda", {"loss_refusal": "it has no head"}, (1,)),
+    ],
+)
+def test_a_vocabulary_is_padded_where_tensor_cores_would_load_parts(
+    words: int, device: str, facts: dict[str, Any], values: tuple[int, ...]
+) -> None:
+    assert domains(1, device, vocab_size=words, **facts)["vocab_multiple"] == values
+
+
 def test_a_model_that_fits_no_gpu_is_split_within_the_node() -> None:
     values = domains(8, **LARGE)
 
