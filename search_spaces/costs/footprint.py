@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from search_spaces.costs.model_work import ModelWork
-from search_spaces.plan import Attention, Loss, VocabMultiple
+from search_spaces.plan import Attention, Loss, MlpTiles, VocabMultiple
 from search_spaces.specification.sections import Base
 
 Compute = Literal["fp32", "autocast", "cast"]
@@ -164,11 +164,13 @@ class Variant:
     head: Part
     loss: Loss = "whole"
     vocab_multiple: VocabMultiple = 1
+    mlp_tiles: MlpTiles = 1
 
     @property
-    def key(self) -> tuple[Attention, Compute, Split, Loss, VocabMultiple]:
+    def key(self) -> tuple[Attention, Compute, Split, Loss, VocabMultiple, MlpTiles]:
         """The fields of its `VariantKey`."""
-        return self.attention, self.compute, self.split, self.loss, self.vocab_multiple
+        ends = (self.loss, self.vocab_multiple, self.mlp_tiles)
+        return (self.attention, self.compute, self.split, *ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,13 +200,14 @@ class Footprint:
         split: Split,
         loss: Loss = "whole",
         vocab_multiple: VocabMultiple = 1,
+        mlp_tiles: MlpTiles = 1,
     ) -> Variant:
         """Returns the variant of a `VariantKey`.
 
         Raises:
             KeyError: If it was not traced.
         """
-        key = (attention, compute, split, loss, vocab_multiple)
+        key = (attention, compute, split, loss, vocab_multiple, mlp_tiles)
         for variant in self.variants:
             if variant.key == key:
                 return variant

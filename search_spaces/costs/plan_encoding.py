@@ -15,7 +15,7 @@ from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers, PlanFeatures
 from search_spaces.costs.sequence_packing import fill_ratios, longest_fill
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Attention, Loss, VocabMultiple
+from search_spaces.plan import Attention, Loss, MlpTiles, VocabMultiple
 from search_spaces.plan_table import PlanTable
 from search_spaces.settings.blocks import checkpointed_blocks
 from search_spaces.settings.deepspeed_config import MOST_LIVE
@@ -42,6 +42,7 @@ class VariantKey(NamedTuple):
     split: Split
     loss: Loss = "whole"
     vocab_multiple: VocabMultiple = 1
+    mlp_tiles: MlpTiles = 1
 
 
 def variants_of(table: PlanTable) -> tuple[VariantKey, ...]:

@@ -85,6 +85,17 @@ COMPUTATION = (
         label="{} words",
     ),
     Knob(
+        name="mlp_tiles",
+        trades="less memory on long sequences, against computing MLPs twice",
+        does="computes MLPs by tiles of the sequence, recomputed in backward",
+        evidence="4 tiles took a rank from 267 to 128 MB"
+        " (`pytest -m thorough tests/workers/parallel/test_mlp_tiles.py -s`); others report"
+        " sequences 16 times as long, with loss and offload too (arXiv:2506.13996)",
+        default=search_defaults.tiles,
+        depends_on=("tensor", "compile"),
+        label="{} tiles",
+    ),
+    Knob(
         name="optimizer",
         trades="adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"
         " adamw_8bit and adafactor take less memory, but approximate the moments",

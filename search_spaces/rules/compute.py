@@ -128,6 +128,30 @@ def vocab_multiple_is_distinct(plan: Plan, context: RuleContext) -> str | None:
     return f"vocab_multiple {least} pads {words:,} words to {padded:,}, the same as {min(same)}"
 
 
+def mlp_can_be_tiled(plan: Plan, context: RuleContext) -> str | None:
+    """The MLP of a block must compute each token alone."""
+    reason = context.model.tile_refusal
+    return f"mlp_tiles {plan.mlp_tiles}: {reason}" if plan.mlp_tiles > 1 and reason else None
+
+
+def tiles_are_recomputed_alone(plan: Plan, _: RuleContext) -> str | None:
+    """Tiles are recomputed in backward, which others may not decide too.
+
+    Tensor ranks would exchange each tile apart, and once more as it is recomputed. Selective
+    recomputation would keep the products of all tiles. A compiler chooses what a block recomputes.
+    """
+    if plan.mlp_tiles == 1:
+        return None
+    needed: dict[str, object] = {"tensor": 1, "compile": False}
+    if plan.checkpoint_ratio > 0:
+        needed["checkpoint_mode"] = "full"
+    for name, value in needed.items():
+        if (found := getattr(plan, name)) != value:
+            words = f"{value}, but is {found}".lower()
+            return f"mlp_tiles {plan.mlp_tiles} are recomputed one by one: {name} must be {words}"
+    return None
+
+
 def compiled_loss_is_compiled(plan: Plan, _: RuleContext) -> str | None:
     """The head and the loss are compiled where blocks are."""
     if plan.loss != "compiled" or plan.compile:

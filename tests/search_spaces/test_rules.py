@@ -360,6 +360,16 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ),
         "vocab_multiple 128 pads 50,257 words to 50,304, the same as 64",
     ),
+    "mlp_can_be_tiled": (
+        ddp_plan(mlp_tiles=4),
+        around(model=a_model(tile_refusal="BertForMaskedLM has no MLP")),
+        "mlp_tiles 4: BertForMaskedLM has no MLP",
+    ),
+    "tiles_are_recomputed_alone": (
+        ddp_plan(mlp_tiles=2, checkpoint_ratio=0.5, checkpoint_mode="selective"),
+        around(),
+        "mlp_tiles 2 are recomputed one by one: checkpoint_mode must be full, but is selective",
+    ),
     "compiled_loss_is_compiled": (
         ddp_plan(loss="compiled"),
         around(),

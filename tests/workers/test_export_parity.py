@@ -71,6 +71,8 @@ MORE: tuple[tuple[str, str, dict[str, Any]], ...] = (
     *((model, "torchrun", {"loss": "chunked"}) for model in ("llama", "t5")),
     ("bert", "hf-trainer", {"loss": "chunked"}),
     ("llama", "hf-trainer", {"vocab_multiple": 128}),
+    ("llama", "torchrun", {"mlp_tiles": 4, "zero_stage": 3, "checkpoint_ratio": 0.5}),
+    ("t5", "deepspeed", {**DEEPSPEED, "zero_stage": 3, "mlp_tiles": 2}),
     ("bert", "torchrun", {"vocab_multiple": 128, "loss": "chunked"}),
     ("gpt2", "deepspeed", {**DEEPSPEED, "zero_stage": 3, "vocab_multiple": 128}),
     ("llama", "accelerate", {"loss": "chunked"}),

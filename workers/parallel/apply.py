@@ -18,7 +18,7 @@ from workers.data.batches import is_causal_lm
 from workers.models.built import BuiltModel
 from workers.parallel.split_modules import localize
 from workers.parallel.tensor import split_blocks
-from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks
+from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks, tile_mlps
 from workers.plain_torch.data_parallel import replicate, shard
 from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.selective import selective_contexts
@@ -61,6 +61,8 @@ def wrap_blocks(
 
     Its head computes the loss unless that is whole and of the model's own vocabulary.
     """
+    if settings.mlp_tiles > 1:
+        tile_mlps(blocks, settings.mlp_tiles)
     contexts = None
     if settings.mode == "selective":
         contexts = selective_contexts(offload=settings.offload, compiled=settings.compile)

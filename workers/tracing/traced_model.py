@@ -33,6 +33,7 @@ from workers.models.stack_trace import NoStackError
 from workers.models.stage_placeholders import BlockPlaceholder
 from workers.models.user_code import errors_as
 from workers.parallel.split_modules import localize
+from workers.plain_torch.blocks import tile_mlps
 from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.slices import replace_weights
 from workers.process_groups import Mesh, clear_mesh_caches
@@ -168,6 +169,8 @@ def in_fake_memory(
     if casts:
         for part in {module, *blocks}:
             part.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
+    if key.mlp_tiles > 1:
+        tile_mlps(model.blocks, key.mlp_tiles)
     if key.loss != "whole" or key.vocab_multiple > 1:
         shifts, multiple = is_causal_lm(module), key.vocab_multiple
         replace_loss(module, key.loss, shifts=shifts, vocab_multiple=multiple)
