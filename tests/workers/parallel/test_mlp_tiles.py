@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +21,10 @@ from search_spaces.hardware.catalogue import find_device
 from search_spaces.plan import MlpTiles
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.template import example_files
-from search_spaces.trial import Measured, OutOfMemory, TrialRequest
+from search_spaces.trial import Measured
 from tests.workers.launch import Group
 from tests.workers.tracing.footprint_check import peak_bytes
-from tests.workers.values import CALL_SECONDS, LLAMA, STEPS, a_request, a_spec
+from tests.workers.values import LLAMA, STEPS, a_request, a_spec
 from workers.models.load import describe
 from workers.plain_torch.blocks import tile_mlps
 from workers.tracing.trace import trace
@@ -95,7 +96,14 @@ def _multiplied(work: Pass) -> float:
     )
 
 
+@pytest.fixture
+def mmap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has ranks return freed tiles at once, as `allocator: mmap` does; glibc keeps many."""
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**20))
+
+
 @pytest.mark.thorough
+@pytest.mark.usefixtures("mmap")
 def test_the_peak_of_a_step_falls_as_traced() -> None:
     """Prints what `docs/knobs.md` says; the resident memory of a rank is measured."""
     group, peaks, traced = Group(1, ROOMY), [], []
@@ -115,7 +123,7 @@ def test_the_peak_of_a_step_falls_as_traced() -> None:
         assert peaks[0] - peak == pytest.approx(traced[0] - forecast, rel=FALL_ERROR)
 
 
-def demo_report(tokens: int, **space: list[object]) -> tuple[SweepSpec, PlanningReport]:
+def demo_report(tokens: int, **space: list[Any]) -> PlanningReport:
     """Plans a wider demo on samples of so many tokens."""
     tree = yaml.safe_load(example_files("demo")["demo.yaml"])
     tree["model"]["config"] |= WIDER
@@ -126,27 +134,18 @@ def demo_report(tokens: int, **space: list[object]) -> tuple[SweepSpec, Planning
     spec = SweepSpec.model_validate(tree)
     request = planning_request(spec, describe(spec.model, spec.train), find_device("cpu"))
     footprints = Footprints(spec, request.kind, run_code=True)
-    return spec, Planner(request, footprints, shipped_calibration()).plan()
+    return Planner(request, footprints, shipped_calibration()).plan()
 
 
 @pytest.mark.thorough
-def test_samples_four_times_as_long_fit_the_demo_with_tiles_and_a_chunked_loss() -> None:
-    alone = {"loss": ["whole"], "mlp_tiles": [1]}
-    _, short = demo_report(SHORT, **alone)
-    _, long = demo_report(4 * SHORT, **alone)
-    _, chunked = demo_report(4 * SHORT, loss=["chunked"], mlp_tiles=[1])
-    spec, both = demo_report(4 * SHORT, loss=["chunked"], mlp_tiles=[8])
+def test_samples_four_times_as_long_are_forecast_to_fit_with_tiles_and_a_chunked_loss() -> None:
+    alone: dict[str, list[Any]] = {"loss": ["whole"], "mlp_tiles": [1]}
+    short = demo_report(SHORT, **alone)
+    long = demo_report(4 * SHORT, **alone)
+    chunked = demo_report(4 * SHORT, loss=["chunked"], mlp_tiles=[1])
+    both = demo_report(4 * SHORT, loss=["chunked"], mlp_tiles=[8])
 
     assert short.best is not None
     assert long.best is None
     assert chunked.best is None
     assert both.best is not None
-    assert chunked.recommendation.nearest is not None
-    group = Group(2, spec)
-    outcomes = [
-        group.run(TrialRequest(number=0, plan=plan, spec=spec, collective_seconds=CALL_SECONDS))
-        for plan in (chunked.recommendation.nearest.plan, both.best.plan)
-    ]
-    group.stop()
-    assert isinstance(outcomes[0], OutOfMemory), outcomes[0]
-    assert isinstance(outcomes[1], Measured), outcomes[1]
