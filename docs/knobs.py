@@ -24,15 +24,13 @@ from search_spaces.rules.registry import RULES, knob_at_default
 _HEAD = f"""\
 # The knobs
 
-The section `space` of a specification (`docs/spec.md`) names the values to search; for other knobs
-`search_spaces/knobs/search_defaults.py` chooses them. A lossless knob changes speed and memory
-only; lossy values are searched only if you name them. Of a knob that is not forecast, only trials
-show the effect.
+The section `space` of a specification (`docs/spec.md`) names the values to search;
+`search_spaces/knobs/search_defaults.py` chooses the others. Lossy values are searched only if you
+name them. Of a knob that is not forecast, only trials show the effect.
 
-A knob that changes nothing, given the others, is not `active`, and has its default, in bold: the
-rule `{knob_at_default.__name__}` rejects other values. `accumulation` is not a knob: it follows
-from `train.global_batch`, `micro_batch` and `data`. On CPUs, the rule
-`{training_step_runs.__name__}` rejects every plan of a model whose step fails on this machine.
+A knob that changes nothing, given the others, has its default, in bold
+(`{knob_at_default.__name__}`). `accumulation` follows from `train.global_batch`, `micro_batch` and
+`data`. On CPUs, `{training_step_runs.__name__}` rejects models whose step fails on this machine.
 
 This page is generated: `python docs/knobs.py > docs/knobs.md`
 """

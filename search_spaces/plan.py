@@ -21,6 +21,8 @@ Offload = Literal["none", "cpu", "nvme"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "interleaved_zero_bubble", "zbv", "dualpipev"]
 CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 Loss = Literal["whole", "compiled", "chunked", "fused"]
+VocabMultiple = Literal[1, 64, 128]
+MlpTiles = Literal[1, 2, 4, 8]
 Optimizer = Literal[
     "adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor", "sgd", "lion", "muon", "custom"
 ]
@@ -73,6 +75,8 @@ class Plan:
     compile: bool = False
     compile_mode: CompileMode = "default"
     loss: Loss = "whole"
+    vocab_multiple: VocabMultiple = 1
+    mlp_tiles: MlpTiles = 1
     optimizer: Optimizer = "adamw_fused"
     # communication
     bucket_mib: int = 25

@@ -49,8 +49,7 @@ class Forecaster:
         self._footprint = footprint
         self._calibration = calibration.for_device(device)
         self._variants: frozenset[VariantKey] = frozenset(
-            VariantKey(one.attention, one.compute, one.split, one.loss)
-            for one in footprint.variants
+            VariantKey(*variant.key) for variant in footprint.variants
         )
 
     def expectation(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from search_spaces.costs.model_work import ModelWork
-from search_spaces.plan import Attention, Loss
+from search_spaces.plan import Attention, Loss, MlpTiles, VocabMultiple
 from search_spaces.specification.sections import Base
 
 Compute = Literal["fp32", "autocast", "cast"]
@@ -154,7 +154,7 @@ class BlockKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Costs of the model with one attention, one precision, one parallelism and one loss."""
+    """Costs of the model, computed in one way: see `VariantKey`."""
 
     attention: Attention
     compute: Compute
@@ -163,6 +163,14 @@ class Variant:
     blocks: tuple[BlockKind, ...]
     head: Part
     loss: Loss = "whole"
+    vocab_multiple: VocabMultiple = 1
+    mlp_tiles: MlpTiles = 1
+
+    @property
+    def key(self) -> tuple[Attention, Compute, Split, Loss, VocabMultiple, MlpTiles]:
+        """The fields of its `VariantKey`."""
+        ends = (self.loss, self.vocab_multiple, self.mlp_tiles)
+        return (self.attention, self.compute, self.split, *ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,15 +194,21 @@ class Footprint:
         return sum(self.lengths) / len(self.lengths) if self.lengths else float(self.tokens)
 
     def variant(
-        self, attention: Attention, compute: Compute, split: Split, loss: Loss = "whole"
+        self,
+        attention: Attention,
+        compute: Compute,
+        split: Split,
+        loss: Loss = "whole",
+        vocab_multiple: VocabMultiple = 1,
+        mlp_tiles: MlpTiles = 1,
     ) -> Variant:
-        """Returns the variant with this attention, precision, parallelism and loss.
+        """Returns the variant of a `VariantKey`.
 
         Raises:
             KeyError: If it was not traced.
         """
-        key = (attention, compute, split, loss)
+        key = (attention, compute, split, loss, vocab_multiple, mlp_tiles)
         for variant in self.variants:
-            if (variant.attention, variant.compute, variant.split, variant.loss) == key:
+            if variant.key == key:
                 return variant
         raise KeyError(key)

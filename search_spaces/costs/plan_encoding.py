@@ -15,7 +15,7 @@ from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers, PlanFeatures
 from search_spaces.costs.sequence_packing import fill_ratios, longest_fill
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Attention, Loss
+from search_spaces.plan import Attention, Loss, MlpTiles, VocabMultiple
 from search_spaces.plan_table import PlanTable
 from search_spaces.settings.blocks import checkpointed_blocks
 from search_spaces.settings.deepspeed_config import MOST_LIVE
@@ -41,6 +41,8 @@ class VariantKey(NamedTuple):
     compute: Compute
     split: Split
     loss: Loss = "whole"
+    vocab_multiple: VocabMultiple = 1
+    mlp_tiles: MlpTiles = 1
 
 
 def variants_of(table: PlanTable) -> tuple[VariantKey, ...]:
@@ -230,21 +232,20 @@ def _variant_cases(table: PlanTable) -> list[tuple[VariantKey, NDArray[np.bool_]
         table.is_value("engine", "deepspeed") | (table.column("zero_stage") >= 2), 2, 1
     )
     casts = np.where(table.is_value("precision", "fp32"), 0, casts)
-    cast_names: tuple[Compute, ...] = ("fp32", "autocast", "cast")
-    split_names: tuple[Split, ...] = ("none", "tensor", "sequence")
-    attention, loss = (table.codes[name].astype(np.int64) for name in ("attention", "loss"))
-    losses = len(table.values["loss"])
-    code = ((attention * 3 + casts) * 3 + splits) * losses + loss
+    derived: dict[str, tuple[Any, Any]] = {
+        "compute": (("fp32", "autocast", "cast"), casts),
+        "split": (("none", "tensor", "sequence"), splits),
+    }
+    axes = [
+        derived.get(name) or (table.values[name], table.codes[name]) for name in VariantKey._fields
+    ]
+    shape = [len(values) for values, _ in axes]
+    code = np.ravel_multi_index([codes.astype(np.int64) for _, codes in axes], shape)
     cases = []
     for number in np.unique(code):
-        quotient, loss_code = divmod(int(number), losses)
-        quotient, split = divmod(quotient, 3)
-        attention_code, cast = divmod(quotient, 3)
-        key = VariantKey(
-            *(table.values["attention"][attention_code], cast_names[cast], split_names[split]),
-            loss=table.values["loss"][loss_code],
-        )
-        cases.append((key, code == number))
+        indices = np.unravel_index(number, shape)
+        key = (values[index] for (values, _), index in zip(axes, indices, strict=True))
+        cases.append((VariantKey(*key), code == number))
     return cases
 
 

@@ -20,7 +20,7 @@ COMMUNICATION = (
         name="bucket_mib",
         trades="fewer, larger reductions against an earlier start and smaller buffers",
         does="`torch`: `bucket_cap_mb` of DDP; `deepspeed`: `reduce_bucket_size` and"
-        " `allgather_bucket_size`, up to the size of the model",
+        " `allgather_bucket_size`",
         is_active=lambda chosen: knob.is_replicated(chosen) or knob.is_zero(chosen),
         active="with replicas of engine torch, or with engine deepspeed and zero_stage above 0",
         depends_on=knob.REPLICATED,
@@ -77,8 +77,7 @@ COMMUNICATION = (
     ),
     knob.Knob(
         name="prefetch_blocks",
-        trades="weights that arrive in time where blocks compute quickly, against memory for the"
-        " blocks gathered ahead",
+        trades="weights that arrive in time, against memory for blocks gathered ahead",
         does="FSDP2's `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`; 0:"
         " torch's default, one block",
         engines="torch",
@@ -90,8 +89,8 @@ COMMUNICATION = (
     ),
     knob.Knob(
         name="reshard_ranks",
-        trades="backward gathers weights from fewer ranks, such as a node's, against memory for a"
-        " larger share of all blocks until then",
+        trades="backward gathers weights from fewer ranks, such as a node's, against memory for"
+        " larger shares",
         does="FSDP2's `reshard_after_forward`; 0: all data ranks",
         engines="torch",
         default=search_defaults.reshard_ranks,

@@ -31,10 +31,8 @@ COMPUTATION = (
     ),
     Knob(
         name="pad_multiple",
-        trades="fewer widths, for each of which libraries choose their kernels anew, against more"
-        " padding",
-        does="pads rows to a multiple of that many tokens; with sequence_parallel, of the tensor"
-        " ranks too",
+        trades="fewer widths for which libraries choose kernels, against more padding",
+        does="pads rows to a multiple of that many tokens",
         default=search_defaults.pad_multiples,
         is_active=lambda chosen: bool(chosen["batching"] != "packed"),
         active="if batching is padded or grouped",
@@ -62,17 +60,38 @@ COMPUTATION = (
     ),
     Knob(
         name="loss",
-        trades="chunked never holds the logits of all tokens, against more and smaller products;"
-        " compiled fuses what follows the head's product; fused does both in a kernel",
-        does="has the head of a transformers model return the loss: by chunks of tokens, by"
-        " torch.compile, or by Liger's kernel (CUDA, not shown)",
-        evidence="chunked took a rank's peak from 1,750 to 297 MB for 64,000 words and 4 x 512"
-        " tokens on a CPU (`pytest -m thorough tests/workers/parallel/test_head_loss.py -s`);"
-        " others report 24 GB to 1 MB for the loss of Gemma 2 2B with a fused kernel"
+        trades="chunked never holds all logits, against smaller products; compiled fuses what"
+        " follows the head's product; fused does both in a kernel",
+        does="has the head return the loss: by chunks of tokens, torch.compile, or Liger's kernel"
+        " (CUDA, not shown)",
+        evidence="chunked took a rank's peak from 1,750 to 297 MB for 64,000 words and 2,048"
+        " tokens (`pytest -m thorough tests/workers/parallel/test_head_loss.py -s`);"
+        " others report 24 GB to 1 MB for a fused loss of Gemma 2 2B"
         " (arXiv:2411.09009)",
         default=search_defaults.losses,
         depends_on=("tensor",),
         label="{} loss",
+    ),
+    Knob(
+        name="vocab_multiple",
+        trades="faster products on tensor cores, against a copy of the head's weight",
+        does="pads the head's product, not its weight, by words outside the loss",
+        evidence="an H200 runs 8,192 x 1,600 x 50,257 at 128 TFLOP/s, 6,400 columns at 669"
+        " (`benchmarks/results/gpu/h200/ceilings.csv`); Megatron-LM pads to 128",
+        default=search_defaults.vocab_multiples,
+        depends_on=("tensor",),
+        label="{} words",
+    ),
+    Knob(
+        name="mlp_tiles",
+        trades="less memory on long sequences, against computing MLPs twice",
+        does="computes MLPs by tiles of the sequence, recomputed in backward",
+        evidence="4 tiles took a rank from 206 to 65 MB"
+        " (`pytest -m thorough tests/workers/parallel/test_mlp_tiles.py -s`); others report"
+        " 16 times longer sequences, with offload too (arXiv:2506.13996)",
+        default=search_defaults.tiles,
+        depends_on=("tensor", "compile"),
+        label="{} tiles",
     ),
     Knob(
         name="optimizer",

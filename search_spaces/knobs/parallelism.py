@@ -19,14 +19,13 @@ PARALLELISM = (
         " all-reduces in each block",
         does="splits each block's projections over neighbouring ranks: `torch` by"
         " `model.tensor_plan`, transformers' plan or Plimsoll's, with embedding and head if they"
-        " divide; `deepspeed` by AutoTP, for architectures that train with it",
+        " divide; `deepspeed` by AutoTP, where it trains",
         default=search_defaults.tensor_degrees,
     ),
     Knob(
         name="sequence_parallel",
         trades="less memory for activations between the projections, at the same traffic",
-        does="splits the sequence over the tensor ranks where blocks process each token alone;"
-        " pads rows until it divides",
+        does="splits padded rows over the tensor ranks where blocks process each token alone",
         engines="torch",
         default=search_defaults.sequence_splits,
         is_active=lambda chosen: chosen["tensor"] > 1,
@@ -36,20 +35,18 @@ PARALLELISM = (
     Knob(
         name="pipeline",
         trades="less memory for weights and little traffic, against ranks that wait for each other",
-        does="cuts the stack of blocks into stages with balanced parameter counts",
+        does="cuts the blocks into stages of balanced parameters",
         engines="torch",
         default=search_defaults.pipeline_degrees,
         depends_on=("engine", "tensor"),
     ),
     Knob(
         name="pipeline_schedule",
-        trades="gpipe holds the activations of all micro-batches, 1f1b of at most one per stage;"
+        trades="gpipe holds the activations of all micro-batches, 1f1b of one per stage;"
         " interleaved waits less and communicates more; interleaved_zero_bubble, zbv and dualpipev"
-        " wait least, hold as much on every rank as 1f1b on the first, and allow neither"
-        " recomputation nor sharding",
+        " wait least, but allow neither recomputation nor sharding",
         does="`torch.distributed.pipelining`, with micro-batches of one shape; all but gpipe and"
-        " 1f1b put two stages on each rank; the last three compute weight gradients while ranks"
-        " would wait",
+        " 1f1b put two stages on each rank",
         engines="torch",
         default=search_defaults.pipeline_schedules,
         is_active=lambda chosen: chosen["pipeline"] > 1,
@@ -59,7 +56,7 @@ PARALLELISM = (
     Knob(
         name="data",
         trades="ranks that share the global batch against ranks that share the model",
-        does="takes its share of every step's samples, and averages gradients over the data ranks",
+        does="takes its share of each step's samples, and averages gradients",
         default=search_defaults.data_degrees,
         depends_on=("tensor", "pipeline"),
     ),
@@ -76,8 +73,7 @@ PARALLELISM = (
         name="replicas",
         trades="less traffic between nodes against memory: states are sharded only within a group"
         " (hybrid sharding)",
-        does="FSDP2 over a replicate x shard mesh; gradients are reduced over the replicas once"
-        " per step",
+        does="FSDP2 over a replicate x shard mesh",
         engines="torch",
         default=search_defaults.replica_counts,
         is_active=lambda chosen: chosen["engine"] == "torch" and is_sharded(chosen),

@@ -8,9 +8,8 @@ PROCESS = (
     Knob(
         name="loader_workers",
         trades="batches prepared in parallel with training, against CPU cores and host memory"
-        " (neither in the peak nor in the limit)",
-        does="forks processes that make batches, also those of a user's batch maker, and pass them"
-        " through /dev/shm; 0: the rank does",
+        " outside the limit",
+        does="forks processes that make batches and pass them through /dev/shm; 0: the rank does",
         forecast=False,
         label="loaders {}",
     ),

@@ -252,6 +252,33 @@ def losses(choice: DomainContext) -> Values:
     return ("whole", "chunked") if 10 * words >= saved / 4 else ("whole",)
 
 
+def vocab_multiples(choice: DomainContext) -> Values:
+    """Adds 64 on GPUs, whose tensor cores load 16 bytes, unless 8 divides the vocabulary.
+
+    Source:
+        NVIDIA, "Matrix Multiplication Background User's Guide", section 2.2.
+    """
+    words, split = choice.model.vocab_size or 0, choice.chosen["tensor"] > 1
+    aligned = words % 8 == 0 or choice.model.loss_refusal is not None
+    return (1,) if aligned or split or not choice.on_cuda else (1, 64)
+
+
+def tiles(choice: DomainContext) -> Values:
+    """Adds 8 on GPUs where the MLP of one block and sample takes a 16th of the memory or more.
+
+    An MLP saves 19 bytes for each token and hidden unit.
+
+    Source:
+        Korthikanti et al. 2022, arXiv:2205.05198, section 4.1.
+    """
+    model, words = choice.model, choice.model.vocab_size or 0
+    if not choice.on_cuda or model.tile_refusal or not words or choice.chosen["compile"]:
+        return (1,)
+    saved = 19 * choice.spec.train.sequence_length * model.head_parameters / words
+    wide = saved >= _limit_bytes(choice) / 16 and choice.chosen["tensor"] == 1
+    return (1, 8) if wide else (1,)
+
+
 def implementations(optimizer: str) -> tuple[Optimizer, ...]:
     """Returns the values of the knob for a value of `train.optimizer`, the default first."""
     if optimizer == "adamw":

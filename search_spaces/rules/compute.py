@@ -5,7 +5,7 @@ from __future__ import annotations
 from search_spaces.facts import SAME_OUTPUTS, Recomputation, share_words
 from search_spaces.hardware.device import Architecture
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS, implementations
-from search_spaces.plan import Plan
+from search_spaces.plan import Loss, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.blocks import checkpointed_blocks
 
@@ -98,15 +98,58 @@ def compiled_blocks_are_called(plan: Plan, context: RuleContext) -> str | None:
 
 def loss_can_be_replaced(plan: Plan, context: RuleContext) -> str | None:
     """The loss must be the mean cross entropy of the head's own outputs."""
-    reason = context.model.loss_refusal
-    return f"loss {plan.loss}: {reason}" if plan.loss != "whole" and reason else None
+    reason, knob = context.model.loss_refusal, _of_head(plan.loss, plan.vocab_multiple)
+    return f"{knob}: {reason}" if knob and reason else None
 
 
 def replaced_loss_has_all_words(plan: Plan, _: RuleContext) -> str | None:
     """Tensor ranks split the vocabulary, of which each then has a part of every sum."""
-    if plan.loss == "whole" or plan.tensor == 1:
+    if not (knob := _of_head(plan.loss, plan.vocab_multiple)) or plan.tensor == 1:
         return None
-    return f"loss {plan.loss} needs the whole head on a rank: tensor must be 1, not {plan.tensor}"
+    return f"{knob} needs the whole head on a rank: tensor must be 1, not {plan.tensor}"
+
+
+def _of_head(loss: Loss, multiple: int) -> str:
+    """Returns the knob that has the head compute the loss, empty if the model does."""
+    padded = f"vocab_multiple {multiple}" if multiple > 1 else ""
+    return padded if loss == "whole" else f"loss {loss}"
+
+
+def vocab_multiple_is_distinct(plan: Plan, context: RuleContext) -> str | None:
+    """Multiples that pad the vocabulary to the same words are one plan; the least stays."""
+    words, least = context.model.vocab_size, plan.vocab_multiple
+    if least == 1 or not words:
+        return None
+    padded = words + -words % plan.vocab_multiple
+    others = {1, *(context.spec.space.vocab_multiple or ())}
+    same = [one for one in others if one < least and words + -words % one == padded]
+    if not same:
+        return None
+    return f"vocab_multiple {least} pads {words:,} words to {padded:,}, the same as {min(same)}"
+
+
+def mlp_can_be_tiled(plan: Plan, context: RuleContext) -> str | None:
+    """The MLP of a block must compute each token alone."""
+    reason = context.model.tile_refusal
+    return f"mlp_tiles {plan.mlp_tiles}: {reason}" if plan.mlp_tiles > 1 and reason else None
+
+
+def tiles_are_recomputed_alone(plan: Plan, _: RuleContext) -> str | None:
+    """Tiles are recomputed in backward, which others may not decide too.
+
+    Tensor ranks would exchange each tile apart, and once more as it is recomputed. Selective
+    recomputation would keep the products of all tiles. A compiler chooses what a block recomputes.
+    """
+    if plan.mlp_tiles == 1:
+        return None
+    needed: dict[str, object] = {"tensor": 1, "compile": False}
+    if plan.checkpoint_ratio > 0:
+        needed["checkpoint_mode"] = "full"
+    for name, value in needed.items():
+        if (found := getattr(plan, name)) != value:
+            words = f"{value}, but is {found}".lower()
+            return f"mlp_tiles {plan.mlp_tiles} are recomputed one by one: {name} must be {words}"
+    return None
 
 
 def compiled_loss_is_compiled(plan: Plan, _: RuleContext) -> str | None:

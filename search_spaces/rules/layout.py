@@ -99,7 +99,7 @@ def split_backward_is_plain(plan: Plan, _: RuleContext) -> str | None:
     if plan.pipeline == 1 or not SCHEDULES[plan.pipeline_schedule].splits_backward:
         return None
     needed = {"zero_stage": 0, "checkpoint_ratio": 0.0, "compile": False, "loss": "whole"}
-    for name, value in needed.items():
+    for name, value in (needed | {"vocab_multiple": 1, "mlp_tiles": 1}).items():
         if (found := getattr(plan, name)) != value:
             return (
                 f"schedule {plan.pipeline_schedule} splits the backward pass and supports only"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from search_spaces.plan import CheckpointMode, CompileMode, Loss, Plan
+from search_spaces.plan import CheckpointMode, CompileMode, Loss, MlpTiles, Plan, VocabMultiple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class BlockSettings:
     compile: bool = False  # every block; the compiler decides which tensors to save
     compile_mode: CompileMode = "default"
     loss: Loss = "whole"  # computed by the model, or by its head: see `replace_loss`
+    vocab_multiple: VocabMultiple = 1  # above 1, the head computes a whole loss too
+    mlp_tiles: MlpTiles = 1  # each recomputed in backward: see `tile_mlps`
 
 
 def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
@@ -31,6 +33,8 @@ def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
         compile=plan.compile,
         compile_mode=plan.compile_mode,
         loss=plan.loss,
+        vocab_multiple=plan.vocab_multiple,
+        mlp_tiles=plan.mlp_tiles,
     )
 
 

@@ -352,6 +352,24 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "loss chunked needs the whole head on a rank: tensor must be 1, not 2",
     ),
+    "vocab_multiple_is_distinct": (
+        ddp_plan(vocab_multiple=128),
+        around(
+            spec=a_spec(data=LENGTHS, space={"vocab_multiple": [64, 128]}),
+            model=a_model(vocab_size=50_257),
+        ),
+        "vocab_multiple 128 pads 50,257 words to 50,304, the same as 64",
+    ),
+    "mlp_can_be_tiled": (
+        ddp_plan(mlp_tiles=4),
+        around(model=a_model(tile_refusal="BertForMaskedLM has no MLP")),
+        "mlp_tiles 4: BertForMaskedLM has no MLP",
+    ),
+    "tiles_are_recomputed_alone": (
+        ddp_plan(mlp_tiles=2, checkpoint_ratio=0.5, checkpoint_mode="selective"),
+        around(),
+        "mlp_tiles 2 are recomputed one by one: checkpoint_mode must be full, but is selective",
+    ),
     "compiled_loss_is_compiled": (
         ddp_plan(loss="compiled"),
         around(),

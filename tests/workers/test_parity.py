@@ -25,6 +25,8 @@ SEQUENCE: Knobs = {**TENSOR, "sequence_parallel": True}
 DEEPSPEED: Knobs = {"engine": "deepspeed"}
 WIDE: Knobs = {"data": 4, "zero_stage": 3, "micro_batch": 1}
 CHUNKED: Knobs = {"loss": "chunked", "micro_batch": 1}  # micro-batches with unequal labels
+PADDED: Knobs = {"vocab_multiple": 64, "micro_batch": 1}
+TILED: Knobs = {"mlp_tiles": 4, "micro_batch": 2}
 KEPT: Knobs = {"gathered_between_passes": True}
 RECOMPUTED: Knobs = {"checkpoint_ratio": 1.0}
 SELECTIVE: Knobs = {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}
@@ -45,6 +47,8 @@ BY_DEFAULT: dict[str, Knobs] = {
     },
     "zero 2": {**DEEPSPEED, "zero_stage": 2},
     "chunked loss, zero 3": {**CHUNKED, **DEEPSPEED, "zero_stage": 3},
+    "padded words, fsdp2": {**PADDED, "zero_stage": 3, **RECOMPUTED},
+    "tiles, fsdp2": {**TILED, "zero_stage": 3, "checkpoint_ratio": 0.5},
 }
 MORE: dict[str, Knobs] = {
     "one rank in fp16": {"data": 1, "precision": "fp16"},
@@ -97,6 +101,22 @@ MORE: dict[str, Knobs] = {
         **{**CHUNKED, "pipeline": 2, "pipeline_schedule": "interleaved", "zero_stage": 3}
     },
     "chunked loss, zero 2": {**CHUNKED, **DEEPSPEED, "zero_stage": 2},
+    "padded words, one rank in fp16": {**PADDED, "data": 1, "precision": "fp16"},
+    "padded words, ddp": {**PADDED, **SELECTIVE},
+    "padded words, packed": {**PADDED, "zero_stage": 2, "batching": "packed"},
+    "padded words, chunked, zero 2": {**PADDED, **CHUNKED, **DEEPSPEED, "zero_stage": 2},
+    "padded words, 1f1b": {**PADDED, **PIPELINE},
+    "padded words, zero 3": {**PADDED, **DEEPSPEED, "zero_stage": 3},
+    "tiles, one rank in fp16": {**TILED, "data": 1, "precision": "fp16"},
+    "tiles, ddp": {**TILED, **CHUNKED},
+    "tiles, ddp, static graph": {**TILED, "micro_batch": 4, "ddp_static_graph": True},
+    "tiles, fsdp2, gathered once a step": {**TILED, "zero_stage": 2, "batching": "packed"},
+    "tiles, 1f1b": {**TILED, **PIPELINE, **RECOMPUTED},
+    "tiles, interleaved, zero 3": {
+        **{**TILED, "pipeline": 2, "pipeline_schedule": "interleaved", "zero_stage": 3}
+    },
+    "tiles, zero 2": {**TILED, **DEEPSPEED, "zero_stage": 2},
+    "tiles, zero 3": {**TILED, **DEEPSPEED, "zero_stage": 3, "checkpoint_ratio": 0.5},
     "zero 3": {**DEEPSPEED, "zero_stage": 3, "prefetch_mib": 1, "batching": "grouped"},
 }
 

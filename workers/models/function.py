@@ -134,6 +134,7 @@ def describe_function(spec: ModelSpec, train: TrainSpec) -> ModelFacts:
         base=lora.base if lora else None,
         blocks=len(find_blocks(module)) if module is not None else 0,
         loss_refusal="a function's model computes its own loss",
+        tile_refusal="a function's model may name its MLPs as it likes",
         attentions=("sdpa",),  # the plan's attention is not applied; sdpa is Plimsoll's choice
         packing=(),
         **_parallel_facts(spec, module, batch_maker),

@@ -114,7 +114,11 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
         inputs = lru_cache(lambda: maker(PROBE_SAMPLES))
         parallel = parallel_facts(module, spec.tensor_plan, inputs)
         refused = f"{facts.architecture} has no head of words"
-        return replace(facts, **parallel, **training_facts(module, inputs), loss_refusal=refused)
+        refusals: dict[str, Any] = {
+            "loss_refusal": refused,
+            "tile_refusal": f"{facts.architecture} reads no text",
+        }
+        return replace(facts, **parallel, **training_facts(module, inputs), **refusals)
     positions = learned_positions(module)
     if positions is not None and length > positions:
         raise ModelError(
@@ -190,6 +194,7 @@ def _with_text(facts: ModelFacts, task: Task, module: Any) -> ModelFacts:
         padding_from=_length_of_first_rope(config),
         batch_difference=probed.batch or 0.0,
         loss_refusal=probed.loss_refusal,
+        tile_refusal=probed.tile_refusal,
         bypasses_hooks=bypasses_hooks(module, task),
         attention_differences=probed.attentions,
         step=probed.step and replace(probed.step, **weight_findings(module)),

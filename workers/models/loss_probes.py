@@ -29,11 +29,14 @@ from workers.models.small_model import (
     task_inputs,
     tolerated,
 )
+from workers.models.stack import find_blocks
 from workers.models.step_probe import probe_step
+from workers.plain_torch.blocks import tile_mlps
 from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.loss import loss_of
 
 _SHORT, _LONG = 6, 12  # tokens of a sample, and of a longer one
+_TILES = 3
 _SWITCH = 8  # tokens after which rotary positions that depend on the length change
 _LENGTHS = (5, 12)  # tokens of the samples in a step
 _LABELS = TargetRule(count=Count.LABELS, key="labels")
@@ -55,6 +58,7 @@ class LossFindings:
         attentions: How much outputs differ from those of the first attention, for each other one.
         step: Findings of passes in training mode; the loss should be the mean of `rule`.
         loss_refusal: Reason if the head cannot compute the loss: see `replace_loss`.
+        tile_refusal: Reason if MLPs cannot compute tiles: see `tile_mlps`.
         rule: What Plimsoll's own batches are weighted by.
     """
 
@@ -63,6 +67,7 @@ class LossFindings:
     attentions: tuple[tuple[Attention, float], ...] = ()
     step: StepFindings | None = None
     loss_refusal: str | None = None
+    tile_refusal: str | None = None
 
     @property
     def batch(self) -> float | None:
@@ -94,6 +99,7 @@ def probe_loss(module: Any, task: Task, attentions: tuple[Attention, ...]) -> Lo
     rule, name = _RULES[task], model_class.__name__
     found: dict[str, Any] = {"rule": rule}
     found["loss_refusal"] = _loss_refusal(module, fields, task, first)
+    found["tile_refusal"] = _tile_refusal(module, fields, task, first)
     with tolerated(name):
         short_rope = small_model(model_class, _with_early_switch(fields), first)
         found["padding"] = _padding_difference(short_rope, task)
@@ -129,20 +135,38 @@ def _loss_refusal(module: Any, fields: dict[str, Any], task: Task, attention: st
         hook = model.get_output_embeddings().register_forward_hook(enlarge)
         logits = model(**inputs).logits.detach()
         hook.remove()
-        found = []
-        for kind in ("whole", "chunked"):
-            if kind != "whole":
-                replace_loss(model, kind, shifts=_RULES[task].count is Count.SHIFTED_LABELS)
-            loss = loss_of(model(**inputs))
-            gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-            parts = [loss.detach()[None], *(one.flatten() for one in gradients if one is not None)]
-            found.append((parts[0], torch.cat(parts[1:])))
-        differences = [_apart(logits, outputs[0]), *map(_apart, *found[::-1])]
+        expected = _loss_and_gradients(model, inputs)
+        replace_loss(model, "chunked", shifts=_RULES[task].count is Count.SHIFTED_LABELS)
+        found = _loss_and_gradients(model, inputs)
+        differences = [_apart(logits, outputs[0]), *map(_apart, found, expected)]
     if differences and max(differences) <= SAME_OUTPUTS:
         return None
     if not differences:
         return f"a small {name} does not train, so that the loss of its head cannot be compared"
     return f"the loss of {name} is another one than the mean cross entropy of its head's outputs"
+
+
+def _tile_refusal(module: Any, fields: dict[str, Any], task: Task, attention: str) -> str | None:
+    """Returns why MLPs cannot compute tiles, by the loss and gradients of a small model."""
+    name = type(module).__name__
+    differences: list[float] = []
+    with tolerated(name), torch.enable_grad():
+        model = small_model(type(module), fields, attention)
+        inputs = task_inputs(task, random_tokens(2, _LONG), [_SHORT, _LONG])
+        expected = _loss_and_gradients(model, inputs)
+        if not tile_mlps(find_blocks(model), _TILES):
+            return f"{name} has no MLP that is one module of its blocks"
+        differences += map(_apart, _loss_and_gradients(model, inputs), expected)
+    if differences and max(differences) <= SAME_OUTPUTS:
+        return None
+    return f"the MLPs of {name} do not compute tiles of a sequence as they do the whole"
+
+
+def _loss_and_gradients(model: nn.Module, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    loss = loss_of(model(**inputs))
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    parts = [one.flatten() for one in gradients if one is not None]
+    return loss.detach()[None], torch.cat(parts)
 
 
 def follows_label_count(module: Any, task: Task) -> bool:

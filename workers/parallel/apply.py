@@ -18,7 +18,7 @@ from workers.data.batches import is_causal_lm
 from workers.models.built import BuiltModel
 from workers.parallel.split_modules import localize
 from workers.parallel.tensor import split_blocks
-from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks
+from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks, tile_mlps
 from workers.plain_torch.data_parallel import replicate, shard
 from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.selective import selective_contexts
@@ -59,8 +59,10 @@ def wrap_blocks(
 ) -> Sequence[nn.Module]:
     """Recomputes and compiles the blocks of a model, under any engine; returns all blocks.
 
-    Its head computes the loss unless that is whole.
+    Its head computes the loss unless that is whole and of the model's own vocabulary.
     """
+    if settings.mlp_tiles > 1:
+        tile_mlps(blocks, settings.mlp_tiles)
     contexts = None
     if settings.mode == "selective":
         contexts = selective_contexts(offload=settings.offload, compiled=settings.compile)
@@ -69,8 +71,9 @@ def wrap_blocks(
     )
     if settings.compile:
         compile_blocks(blocks, mode=settings.compile_mode)
-    if settings.loss != "whole":
-        replace_loss(module, settings.loss, shifts=is_causal_lm(module))
+    if settings.loss != "whole" or settings.vocab_multiple > 1:
+        shifts, multiple = is_causal_lm(module), settings.vocab_multiple
+        replace_loss(module, settings.loss, shifts=shifts, vocab_multiple=multiple)
     return blocks
 
 

@@ -15,7 +15,7 @@ IGNORED_LABEL = -100
 LOSS_CHUNKS = 8
 
 
-def replace_loss(model: nn.Module, kind: str, *, shifts: bool) -> bool:
+def replace_loss(model: nn.Module, kind: str, *, shifts: bool, vocab_multiple: int = 1) -> bool:
     """Has the head of a model of transformers compute the loss, in place.
 
     The model's own forward gets no labels; called without any, it is as it was. Its head returns
@@ -24,8 +24,10 @@ def replace_loss(model: nn.Module, kind: str, *, shifts: bool) -> bool:
 
     Args:
         model: It returns `logits`, which are its output embeddings' and nothing else.
-        kind: chunked, compiled or fused.
+        kind: whole, chunked, compiled or fused.
         shifts: The loss at a token is of the next one, as in causal models.
+        vocab_multiple: The products of the head have a multiple of so many words; its weight has
+            not. GPUs are slow at products of odd sizes.
 
     Returns:
         False if the model has no such head, as a stage of a pipeline; it is then unchanged.
@@ -37,6 +39,7 @@ def replace_loss(model: nn.Module, kind: str, *, shifts: bool) -> bool:
         return False
     labels: list[torch.Tensor] = []
     losses: dict[str, Callable[..., torch.Tensor]] = {"chunked": chunked_loss, "fused": fused_loss}
+    losses["whole"] = whole_loss
     loss = losses[kind] if kind in losses else torch.compile(whole_loss)
 
     def take_labels(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -55,7 +58,8 @@ def replace_loss(model: nn.Module, kind: str, *, shifts: bool) -> bool:
         wanted = labels[0]
         if shifts:
             wanted = nn.functional.pad(wanted, (0, 1), value=IGNORED_LABEL)[:, 1:]
-        hidden, weight, bias = hidden.flatten(0, -2), head.weight, head.bias
+        hidden = hidden.flatten(0, -2)
+        weight, bias = pad_words(head.weight, head.bias, vocab_multiple)
         if torch.is_autocast_enabled(hidden.device.type):
             hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
         with torch.autocast(hidden.device.type, enabled=False):
@@ -70,13 +74,31 @@ def replace_loss(model: nn.Module, kind: str, *, shifts: bool) -> bool:
     return True
 
 
+def pad_words(
+    weight: torch.Tensor, bias: torch.Tensor | None, multiple: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Returns weight and bias of a head with words that have no share in the loss, nor a gradient.
+
+    Their outputs are -inf.
+    """
+    if not (words := -len(weight) % multiple):
+        return weight, bias
+    bias = weight.new_zeros(len(weight)) if bias is None else bias
+    rows, outputs = weight.new_zeros(words, weight.shape[1]), bias.new_full((words,), -torch.inf)
+    return torch.cat([weight, rows]), torch.cat([bias, outputs])
+
+
 def whole_loss(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor
 ) -> torch.Tensor:
     """Returns the mean loss over the labels that are not ignored, from all logits."""
-    logits = hidden @ weight.to(hidden.dtype).t()
-    logits = logits if bias is None else logits + bias.to(hidden.dtype)
-    return nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED_LABEL)
+    logits = _logits(hidden, weight.to(hidden.dtype), bias).float()
+    return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL)
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    # not `linear`, which DeepSpeed replaces by a function of its own
+    return hidden @ weight.t() if bias is None else bias.to(hidden.dtype).addmm(hidden, weight.t())
 
 
 def fused_loss(
@@ -122,10 +144,7 @@ def _add_chunk(
 
     These are those of the chunk's hidden states, of the weight and of the bias, None if not needed.
     """
-    logits = hidden @ weight.t()
-    logits = (logits if bias is None else logits + bias.to(logits.dtype)).float()
-    logarithms = nn.functional.log_softmax(logits, dim=-1)
-    del logits
+    logarithms = nn.functional.log_softmax(_logits(hidden, weight, bias).float(), dim=-1)
     counts = labels != IGNORED_LABEL
     at, kept = torch.where(counts, labels, 0)[:, None], counts[:, None]
     loss = -(logarithms.gather(1, at)[:, 0] * counts).sum()

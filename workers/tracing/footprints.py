@@ -109,7 +109,7 @@ def make_footprint(
 
     Args:
         spec: Model, adapters, data and sequence length count.
-        wanted: Attention, compute mode, split and loss of each variant.
+        wanted: The variants.
         device: "cuda" or "cpu", whose kernels are emulated.
         digest: Key of the footprint in the cache.
 
@@ -121,18 +121,19 @@ def make_footprint(
     traced: dict[VariantKey, tuple[Variant, int]] = {}
     variants: list[Variant] = []
     tied = 0
-    for attention, compute, split, loss in dict.fromkeys(wanted):
-        kernel = traced_attention(attention)
+    for given in dict.fromkeys(wanted):
+        kernel = traced_attention(given.attention)
         if kernel not in subjects:
             model = traced_model(spec, kernel, mode)
             subjects[kernel] = _Subject(
                 spec=longest_spec(model.model, spec), device=device, mode=mode, traced_model=model
             )
-        key = VariantKey(kernel, compute, split, _TRACED_LOSSES.get(loss, loss))
+        loss = _TRACED_LOSSES.get(given.loss, given.loss)
+        key = given._replace(attention=kernel, loss=loss)
         if key not in traced:
             traced[key] = _trace_variant(subjects[kernel], key)
         variant, tied = traced[key]
-        variants.append(replace(variant, attention=attention, loss=loss))
+        variants.append(replace(variant, attention=given.attention, loss=given.loss))
     subject = next(iter(subjects.values()))
     batch = batch_of(subject.model, subject.spec, pass_plan(MICRO_BATCHES[0]))
     lengths = lengths_of(subject.model, spec)
@@ -156,7 +157,7 @@ def traced_attention(attention: Attention) -> Attention:
 
 
 def _trace_variant(subject: _Subject, key: VariantKey) -> tuple[Variant, int]:
-    model, (_, _, split, _) = subject.model, key
+    model, split = subject.model, key.split
     if split == "sequence":
         refusal = tensor_facts(model.module, dict(model.tensor_plan)).sequence_refusal
         if refusal is not None:
@@ -183,16 +184,16 @@ def _trace_pass(
     subject: _Subject, key: VariantKey, micro_batch: int, degree: int, multiple: int
 ) -> TracedStep:
     """Traces one pass; rows are padded to a multiple of all traced degrees."""
-    spec, mode, (_, compute, split, loss) = subject.spec, subject.mode, key
+    spec, mode, split = subject.spec, subject.mode, key.split
     batch = batch_of(subject.model, spec, pass_plan(micro_batch, multiple, split=split))
     with _splitter(pass_plan(micro_batch, degree, split=split), split) as splitter:
-        model = in_fake_memory(subject.model, compute, mode, splitter, loss)
+        model = in_fake_memory(subject.model, key, mode, splitter)
         try:
             return trace_step(
                 model,
                 subject.traced_model.present,
                 batch.inputs,
-                compute=compute,
+                compute=key.compute,
                 device=subject.device,
                 mode=mode,
             )

@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from search_spaces.costs.model_work import CEILING_TOKENS, LayerMatmul, ModelWork
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import SweepSpec
@@ -57,7 +58,7 @@ def _count(spec: SweepSpec, attention: Attention) -> ModelWork:
     with seeded(spec.train.seed):
         batch = source.typical()
     log = trace_step(
-        in_fake_memory(traced.model, "fp32", mode, None),
+        in_fake_memory(traced.model, VariantKey("sdpa", "fp32", "none"), mode, None),
         traced.present,
         batch.inputs,
         compute="fp32",

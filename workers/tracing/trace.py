@@ -160,5 +160,5 @@ def trace_to_json(request: Any) -> bytes:
 
 def _missing(cached: Footprint | None, wanted: Iterable[VariantKey]) -> list[VariantKey]:
     variants = cached.variants if cached else ()
-    available = {(one.attention, one.compute, one.split, one.loss) for one in variants}
+    available = {one.key for one in variants}
     return [variant for variant in dict.fromkeys(wanted) if variant not in available]

@@ -17,8 +17,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.footprint import Compute
+from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import ModelError
-from search_spaces.plan import Attention, Loss, Plan
+from search_spaces.plan import Attention, Plan
 from search_spaces.settings.rank_layout import MESH_DIMENSIONS, mesh_shape, rank_coordinates
 from search_spaces.specification.schema import SweepSpec
 from workers.data.batches import is_causal_lm
@@ -32,6 +33,7 @@ from workers.models.stack_trace import NoStackError
 from workers.models.stage_placeholders import BlockPlaceholder
 from workers.models.user_code import errors_as
 from workers.parallel.split_modules import localize
+from workers.plain_torch.blocks import tile_mlps
 from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.slices import replace_weights
 from workers.process_groups import Mesh, clear_mesh_caches
@@ -121,9 +123,9 @@ def traced_model(
         model.module, lambda one: nn.Parameter(_on_meta(one), requires_grad=one.requires_grad)
     )
     for part in model.module.modules():
-        for key, buffer in part._buffers.items():
+        for name, buffer in part._buffers.items():
             if buffer is not None:
-                part._buffers[key] = _on_meta(buffer)
+                part._buffers[name] = _on_meta(buffer)
     kinds = block_kinds(model.blocks)
     if whole or len(kinds) == len(model.blocks):
         return TracedModel(model=model, kinds=kinds, is_stack=False)
@@ -141,17 +143,16 @@ def traced_model(
 
 def in_fake_memory(
     given: BuiltModel,
-    compute: Compute,
+    key: VariantKey,
     mode: FakeMemory,
     splitter: Splitter | None,
-    loss: Loss = "whole",
 ) -> BuiltModel:
-    """Returns a trainable copy of a model: split, then with weights of `mode` in `compute`.
+    """Returns a trainable copy of a model, computed as `key` says, with weights of `mode`.
 
     Under "cast", as with sharded weights, the weights and the inputs of blocks are in bf16;
-    buffers keep their precision. A `splitter` of None leaves the model whole. The head computes a
-    `loss` that is not whole.
+    buffers keep their precision. A `splitter` of None leaves the model whole.
     """
+    compute = key.compute
     with without_fake_tensor_logs():
         module, blocks = copy.deepcopy((given.module, given.blocks))
     model = replace(given, module=module, blocks=blocks)
@@ -162,14 +163,17 @@ def in_fake_memory(
     with mode:
         replace_weights(module, partial(_in_memory, compute=compute))
         for part in module.modules():
-            for key, buffer in part._buffers.items():
+            for name, buffer in part._buffers.items():
                 if buffer is not None and buffer.is_meta:
-                    part._buffers[key] = torch.empty_like(buffer, device="cpu")
+                    part._buffers[name] = torch.empty_like(buffer, device="cpu")
     if casts:
         for part in {module, *blocks}:
             part.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
-    if loss != "whole":
-        replace_loss(module, loss, shifts=is_causal_lm(module))
+    if key.mlp_tiles > 1:
+        tile_mlps(model.blocks, key.mlp_tiles)
+    if key.loss != "whole" or key.vocab_multiple > 1:
+        shifts, multiple = is_causal_lm(module), key.vocab_multiple
+        replace_loss(module, key.loss, shifts=shifts, vocab_multiple=multiple)
     module.train()
     return model
 

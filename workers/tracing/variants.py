@@ -57,7 +57,7 @@ def fit_variant(
         runs: Costs at each point of `grid`.
         grid: Micro-batches and degrees.
         kinds: Indices of blocks by kind; the first of each was traced, or all were.
-        key: Attention, compute mode, split and loss of the variant.
+        key: Of the variant.
 
     Raises:
         RunsDifferError: If the runs did different work.
@@ -68,17 +68,13 @@ def fit_variant(
         for index in traced:
             part = _part([run[index] for run in runs], grid)
             blocks.setdefault(part, []).extend(kind if len(traced) == 1 else (index,))
-    attention, compute, split, loss = key
     return Variant(
-        attention=attention,
-        compute=compute,
-        split=split,
+        **key._asdict(),
         embedding=_part([run[EMBEDDING] for run in runs], grid),
         blocks=tuple(
             BlockKind(part=part, indices=tuple(sorted(indices))) for part, indices in blocks.items()
         ),
         head=_part([run[HEAD] for run in runs], grid),
-        loss=loss,
     )
 
 

@@ -66,15 +66,12 @@ def a_footprint(wanted: tuple[VariantKey, ...]) -> Footprint:
     logits = 10.0 * TOKENS * VOCABULARY
     variants = [
         Variant(
-            attention=attention,
-            compute=compute,
-            split=split,
-            loss=loss,
+            **key._asdict(),
             embedding=Part(trained=Extent(split_fixed=VOCABULARY * HIDDEN)),
             blocks=(BlockKind(indices=tuple(range(DEPTH)), part=a_part(12 * HIDDEN, activations)),),
             head=a_part(VOCABULARY, logits),
         )
-        for attention, compute, split, loss in wanted
+        for key in wanted
     ]
     return Footprint(
         model="by-hand",

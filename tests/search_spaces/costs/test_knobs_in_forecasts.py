@@ -21,8 +21,7 @@ def features_of(pair: Pair) -> PlanFeatures:
     """Returns the features of both plans, of a model with samples of many lengths."""
     table = PlanTable.of(pair.plans)
     variants = tuple(
-        replace(a_variant(compute, split), attention=attention, loss=loss)
-        for attention, compute, split, loss in variants_of(table)
+        replace(a_variant(key.compute, key.split), **key._asdict()) for key in variants_of(table)
     )
     lengths = (100, 200, 400, 1024)
     footprint = replace(FOOTPRINT, variants=variants, varied=True, lengths=lengths, row_tokens=1024)

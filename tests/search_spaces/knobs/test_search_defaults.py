@@ -43,6 +43,40 @@ def test_a_model_that_fits_a_gpu_is_not_split_into_slices_or_stages() -> None:
     assert values["checkpoint_mode"] == ("full", "selective")
 
 
+@pytest.mark.parametrize(
+    ("words", "device", "facts", "values"),
+    [
+        (50_257, "cuda", {}, (1, 64)),
+        (50_257, "cpu", {}, (1,)),
+        (50_264, "cuda", {}, (1,)),  # a multiple of 8
+        (50_257, "cuda", {"loss_refusal": "it has no head"}, (1,)),
+    ],
+)
+def test_a_vocabulary_is_padded_where_tensor_cores_would_load_parts(
+    words: int, device: str, facts: dict[str, Any], values: tuple[int, ...]
+) -> None:
+    assert domains(1, device, vocab_size=words, **facts)["vocab_multiple"] == values
+
+
+@pytest.mark.parametrize(
+    ("tokens", "device", "facts", "values"),
+    [
+        (131_072, "cuda", {}, (1, 8)),
+        (8_192, "cuda", {}, (1,)),
+        (131_072, "cpu", {}, (1,)),
+        (131_072, "cuda", {"tile_refusal": "it has no MLP"}, (1,)),
+    ],
+)
+def test_long_sequences_are_tiled(
+    tokens: int, device: str, facts: dict[str, Any], values: tuple[int, ...]
+) -> None:
+    head = {"head_parameters": 4096 * 128_256, "vocab_size": 128_256}
+    train = {"global_batch": 128, "precision": "bf16", "sequence_length": tokens}
+    spec = {"data": {}, "train": train, "space": {"tensor": [1]}}
+
+    assert domains(1, device, spec=spec, **head, **facts)["mlp_tiles"] == values
+
+
 def test_a_model_that_fits_no_gpu_is_split_within_the_node() -> None:
     values = domains(8, **LARGE)
 

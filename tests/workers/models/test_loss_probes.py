@@ -175,6 +175,26 @@ def test_it_is_told_in_one_sentence(tmp_path: Any) -> None:
     ("model_type", "task", "words"),
     [
         ("llama", "causal-lm", None),
+        ("gpt2", "causal-lm", None),
+        ("t5", "seq2seq", None),
+        ("mixtral", "causal-lm", None),
+        ("llama", "sequence-classification", None),
+        ("bert", "masked-lm", "no MLP"),
+        ("bloom", "causal-lm", "do not compute tiles"),  # they take the residual too
+    ],
+)
+def test_mlps_that_compute_each_token_alone_compute_tiles(
+    model_type: str, task: Task, words: str | None
+) -> None:
+    refusal = probed(model_type, task).tile_refusal
+
+    assert (refusal is None) if words is None else (words in (refusal or ""))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task", "words"),
+    [
+        ("llama", "causal-lm", None),
         ("bert", "masked-lm", None),
         ("gemma2", "causal-lm", "another one than the mean"),  # caps its logits
         ("granite", "causal-lm", "another one than the mean"),  # divides its logits

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from orchestrator.forecast.request import planning_request
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.footprint import Compute
 from search_spaces.costs.plan_encoding import VariantKey
-from search_spaces.hardware.catalogue import find_device
+from search_spaces.hardware.catalogue import find_device, load_device_file
 from search_spaces.plan import Loss
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.template import example_files
@@ -23,7 +26,14 @@ from tests.workers.launch import Group
 from tests.workers.tracing.footprint_check import peak_bytes
 from tests.workers.values import CALL_SECONDS, LLAMA, STEPS, a_request, a_spec
 from workers.models.load import build_whole, describe
-from workers.plain_torch.head_loss import LOSS_CHUNKS, chunked_loss, replace_loss, whole_loss
+from workers.plain_torch.head_loss import (
+    LOSS_CHUNKS,
+    chunked_loss,
+    pad_words,
+    replace_loss,
+    whole_loss,
+)
+from workers.plain_torch.loss import loss_of
 from workers.tracing.trace import trace
 
 LOSSES: tuple[Loss, ...] = ("whole", "chunked")
@@ -33,29 +43,46 @@ ROOMY = a_spec(
     cluster={"memory_gib": 4.0},
     train={"sequence_length": 512},
 )
+H200 = Path(__file__).parents[3] / "benchmarks" / "results" / "gpu" / "h200" / "device.yaml"
+CUDA = {"device": "cuda", "workers": 1, "memory_gib": 80}
 DEMO_GIB = 0.6
 FALL_ERROR = 0.1
 CALLS = ((torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3))
 
 
 @pytest.mark.parametrize("tokens", [3, 50])  # fewer than chunks, and no multiple of them
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize(("dtype", "tolerance"), CALLS)
-def test_chunks_have_the_loss_and_the_gradients_of_all_logits(
-    dtype: torch.dtype, tolerance: float, tokens: int
+def test_chunks_and_padded_words_have_the_loss_and_the_gradients_of_all_logits(
+    dtype: torch.dtype, tolerance: float, biased: bool, tokens: int
 ) -> None:
     torch.manual_seed(0)
-    shapes = ((tokens, 16), (100, 16), (100,))
+    shapes = ((tokens, 16), (100, 16), (100,))[: 3 if biased else 2]
     inputs = [torch.randn(*shape, requires_grad=True) for shape in shapes]
     labels = torch.randint(0, 100, (tokens,))
     labels[1::3] = -100
-    found = []
-    for loss_of in (whole_loss, chunked_loss):
-        hidden, weight, bias = (one.to(dtype) for one in inputs)
-        loss = loss_of(hidden, weight, bias, labels)
-        found.append((loss, *torch.autograd.grad(3 * loss, inputs)))
+    expected, *others = [
+        _loss_and_gradients(loss_of, inputs, dtype, labels, multiple)
+        for multiple, loss_of in product((1, 64), (whole_loss, chunked_loss))
+    ]
 
-    for one, expected in zip(*found[::-1], strict=True):
-        torch.testing.assert_close(one, expected, rtol=tolerance, atol=tolerance)
+    for other in others:
+        for one, wanted in zip(other, expected, strict=True):
+            torch.testing.assert_close(one, wanted, rtol=tolerance, atol=tolerance)
+
+
+def _loss_and_gradients(
+    loss_of: Callable[..., torch.Tensor],
+    inputs: list[torch.Tensor],
+    dtype: torch.dtype,
+    labels: torch.Tensor,
+    multiple: int,
+) -> tuple[torch.Tensor, ...]:
+    hidden, weight, *bias = (one.to(dtype) for one in inputs)
+    padded = pad_words(weight, bias[0] if bias else None, multiple)
+    assert len(padded[0]) == (100 if multiple == 1 else 128)
+    loss = loss_of(hidden, *padded, labels)
+    return loss, *torch.autograd.grad(3 * loss, inputs)
 
 
 def test_gradients_in_fp16_do_not_vanish_before_the_loss_is_scaled() -> None:
@@ -77,6 +104,55 @@ def test_a_model_called_without_labels_returns_its_logits() -> None:
 
     torch.testing.assert_close(replaced, loss)
     torch.testing.assert_close(model(input_ids=tokens).logits, logits)
+
+
+@pytest.mark.parametrize("kind", ["whole", "chunked"])
+def test_padding_leaves_the_weights_as_they_are(kind: Loss) -> None:
+    model = build_whole(a_spec().model, a_spec().train, attention="eager").module
+    shapes = {name: weight.shape for name, weight in model.state_dict().items()}
+    tokens = torch.arange(12)[None]
+    expected = _trained(model, tokens)
+    model.zero_grad()
+    replace_loss(model, kind, shifts=True, vocab_multiple=64)
+
+    torch.testing.assert_close(_trained(model, tokens), expected)
+    assert {name: weight.shape for name, weight in model.state_dict().items()} == shapes
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def _trained(model: Any, tokens: torch.Tensor) -> list[torch.Tensor]:
+    loss = loss_of(model(input_ids=tokens, labels=tokens))
+    loss.backward()
+    return [loss.detach(), *(weight.grad for weight in model.parameters())]
+
+
+def test_a_trace_sees_padded_words(tmp_path: Path) -> None:
+    config = {**LLAMA["config"], "vocab_size": 50_257}
+    spec = a_spec(model={**LLAMA, "config": config})
+    wanted = [
+        VariantKey("sdpa", "autocast", "none", loss, multiple)
+        for loss in LOSSES
+        for multiple in (1, 64, 128)
+    ]
+    footprint = trace(spec, wanted, cache=tmp_path)
+    for variant in footprint.variants:
+        products = (*variant.head.forward.matmuls, *variant.head.backward.matmuls)
+        sizes = {size for one in products for size in (one.columns.at(2), one.inner.at(2))}
+        assert (50_304 in sizes) == (variant.vocab_multiple > 1), variant.key
+        assert (50_257 in sizes) == (variant.vocab_multiple == 1), variant.key
+
+
+def test_padded_words_are_forecast_to_be_faster_on_tensor_cores() -> None:
+    config = {**LLAMA["config"], "vocab_size": 50_257}
+    sections = {"data": {"lengths": {64: 1}}, "train": {"precision": "bf16"}}
+    spec = a_spec(model={**LLAMA, "config": config}, cluster=CUDA, **sections)
+    (h200,) = load_device_file(H200)
+    request = planning_request(spec, describe(spec.model, spec.train), h200)
+    footprints = Footprints(spec, request.kind, run_code=True)
+    best = Planner(request, footprints, shipped_calibration()).plan().best
+
+    assert best is not None
+    assert best.plan.vocab_multiple == 64
 
 
 @pytest.mark.parametrize("compute", ["fp32", "cast"])

@@ -102,7 +102,8 @@ def _track(
     mode = FakeMemory()
     whole = traced_model(spec, attention, mode, whole=True)
     # sharding casts, not the copy; beside adapters, autocast leaves frozen weights in bf16
-    model = in_fake_memory(whole.model, "fp32" if compute == "cast" else compute, mode, None)
+    key = VariantKey(attention, "fp32" if compute == "cast" else compute, "none")
+    model = in_fake_memory(whole.model, key, mode, None)
     batch = batch_of(model, longest_spec(model, spec), pass_plan(micro_batch))
     precision: Precision = "bf16" if compute == "cast" else "fp32"
     plan = replace(pass_plan(1), data=ranks, zero_stage=3, precision=precision)

@@ -323,9 +323,11 @@ def test_a_cached_footprint_is_read_without_torch(tmp_path: Path) -> None:
         "import sys, json\n"
         "from pathlib import Path\n"
         "from search_spaces.specification.schema import SweepSpec\n"
+        "from search_spaces.costs.plan_encoding import VariantKey\n"
         "from workers.tracing.trace import trace\n"
         f"spec = SweepSpec.model_validate_json({spec.model_dump_json()!r})\n"
-        f"found = trace(spec, [('sdpa', 'cast', 'none', 'whole')], cache=Path({str(tmp_path)!r}))\n"
+        "wanted = [VariantKey('sdpa', 'cast', 'none')]\n"
+        f"found = trace(spec, wanted, cache=Path({str(tmp_path)!r}))\n"
         "print(json.dumps([found.digest, 'torch' in sys.modules]))\n"
     )
 
