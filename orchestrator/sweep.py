@@ -57,7 +57,6 @@ from workers.probe.operators import compile_operators
 
 Preparation = tuple[ModelFacts, DataProfile | None, dict[ClusterFacts, Space]]
 _SOON_SECONDS = 0.5
-_FILES = (SPEC_FILE, FILE, REPORT_FILE)
 
 
 class SweepStopped(KeyboardInterrupt):
@@ -94,7 +93,7 @@ def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback])
             with ThreadPool(1) as pool:  # of a daemon: an interrupt does not wait for it
                 preparation = pool.apply_async(_prepared, (spec,))
                 # what is wrong with study, tracking, and usually the input, is found before Ray
-                check_files(spec, *(f"{name}/{file}" for file in _FILES))
+                check_files(spec, *(f"{name}/{file}" for file in (SPEC_FILE, FILE, REPORT_FILE)))
                 check_study(spec, name, print_to_stderr)
                 check_tracking(spec)
                 compile_seconds = 0.0  # ranks of another cluster compile as they start

@@ -98,15 +98,12 @@ def crash_cause(error: BaseException, phase: str) -> CrashKind:
     chain = list(exception_chain(error))
     if any(isinstance(each, OSError) and each.errno in _DISK_FULL for each in chain):
         return "disk_full"
-    if any(_is_collective_error(each) for each in chain):
+    words = any(text in str(each) for each in chain for text in _COLLECTIVE)
+    if words or any(isinstance(each, dist.DistError) for each in chain):
         return "collective"
     if any(_is_device_error(each) for each in chain):
         return "device_error"
     return "layout" if phase == "build" and not any(map(_ran_user_code, chain)) else "exception"
-
-
-def _is_collective_error(error: BaseException) -> bool:
-    return isinstance(error, dist.DistError) or any(text in str(error) for text in _COLLECTIVE)
 
 
 def _is_device_error(error: BaseException) -> bool:

@@ -33,10 +33,7 @@ if is_own_ray():  # controllers read it, and import this module to unpickle thei
 
 
 class _Unrequested(ray_private.fixed_scaling_policy()):  # type: ignore[misc]
-    """Starts workers without asking an autoscaler: the request starts an actor, and waits for it.
-
-    It overrides two methods of Ray Train's policy.
-    """
+    """Starts workers without asking an autoscaler, as that starts an actor and waits for it."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Requests nothing."""

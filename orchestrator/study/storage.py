@@ -256,7 +256,8 @@ def open_storage(url: str) -> StudyStorage:
             storage = _storage(url, create=not existing >= _LAST)
         except (IntegrityError, ProgrammingError, OperationalError) as error:
             # another process may create the tables at the same time
-            if existing >= _LAST or attempt + 1 == _ATTEMPTS or not _exists_already(error):
+            is_there = isinstance(error, IntegrityError) or "already exists" in str(error)
+            if existing >= _LAST or attempt + 1 == _ATTEMPTS or not is_there:
                 raise
             time.sleep(0.05 * (attempt + 1))
         else:
@@ -274,10 +275,6 @@ def _storage(url: str, *, create: bool) -> StudyStorage:
         )
     except RuntimeError as error:  # Optuna's, with the command that helps
         raise StudyError(f"study.storage {safe_url(url)} cannot be opened: {error}") from error
-
-
-def _exists_already(error: SQLAlchemyError) -> bool:
-    return isinstance(error, IntegrityError) or "already exists" in str(error)
 
 
 def _refuse_mlflow_database(url: str, existing: frozenset[str]) -> None:

@@ -303,7 +303,7 @@ class Study:
 
         def write(_: int) -> None:
             trial_id = self._id_of(number)
-            if self._has_ended(trial_id):
+            if self._storage.get_trial(trial_id).state.is_finished():
                 return
             with self._storage.transaction():
                 if record is not None:
@@ -345,9 +345,6 @@ class Study:
 
     def _id_of(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
-
-    def _has_ended(self, trial_id: int) -> bool:
-        return self._storage.get_trial(trial_id).state.is_finished()
 
     def _has_record(self, trial_id: int) -> bool:
         trial = self._storage.get_trial(trial_id)

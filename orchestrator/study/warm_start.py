@@ -34,13 +34,10 @@ def earlier_studies(spec: SweepSpec, name: str) -> tuple[EarlierStudy, ...]:
 
 def _same_jobs(spec: SweepSpec, exclude: str) -> Iterator[optuna.Study]:
     storage = study_storage(spec)
-    for url in [storage] if storage else _files(Path(spec.study.folder)):
+    files = sorted(Path(spec.study.folder).glob(f"*/{STUDY_FILE}"))
+    for url in [storage] if storage else [f"sqlite:///{file}" for file in files]:
         with contextlib.suppress(StudyError), storage_errors(url), opened_storage(url) as opened:
             # one query for all of them: a shared storage may hold hundreds of studies
             for frozen in opened.get_all_studies():
                 if frozen.study_name != exclude and is_same_job(frozen.user_attrs, spec):
                     yield optuna.load_study(study_name=frozen.study_name, storage=opened)
-
-
-def _files(folder: Path) -> list[str]:
-    return [f"sqlite:///{file}" for file in sorted(folder.glob(f"*/{STUDY_FILE}"))]

@@ -202,9 +202,7 @@ def _input_maker(model: BuiltModel, spec: SweepSpec) -> Callable[[], Any] | None
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(
-        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=torch.device("meta")
-    )
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _in_memory(weight: nn.Parameter, *, compute: Compute) -> nn.Parameter:
