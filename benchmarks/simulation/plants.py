@@ -163,8 +163,8 @@ PLANTS = (
     Plant(  # a fault of earlier versions
         "a sweep that the machine ended counts as finished",
         "orchestrator.cli.exit_codes",
-        "if ended_by_machine(reason):",
-        "if False:",
+        "if (state.ended and ended_by_machine(state.ended.reason)) or",
+        "if",
     ),
 )
 

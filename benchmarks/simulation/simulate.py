@@ -276,6 +276,7 @@ class _Driver:
         away = simulation.faults.failed_at >= self.checks.started_at
         if code is ExitCode.TRY_AGAIN:  # the same command resumes
             expected = (how == "study_error" and away) or how == "machine"
+            expected |= how == "ended" and self._has_crashed_alone()
         elif code is ExitCode.USER_ERROR:
             # somebody else tunes the study, or it could not be opened
             others = simulation.drivers + simulation.seconds > 1
@@ -287,6 +288,11 @@ class _Driver:
             expected = how == "ended"  # and not "machine": another driver could go on
         if not expected:
             raise Violation(f"a driver that {how} exits with {code.name}")
+
+    def _has_crashed_alone(self) -> bool:
+        assert self.controller is not None
+        outcomes = [record.outcome for record in self.controller.state.sweep.records]
+        return {outcome.kind for outcome in outcomes} <= {"crashed", "cancelled"}
 
     def _end_code(self) -> ExitCode:
         assert self.controller is not None

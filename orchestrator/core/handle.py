@@ -19,7 +19,7 @@ from orchestrator.core.failures import (
 from orchestrator.core.fingerprints import differing, is_other_group
 from orchestrator.core.instructions import Abandon, Instruction, Kill, Release
 from orchestrator.core.notes import FingerprintsDiffer, GroupReplaced, Message, PlanBlamed
-from orchestrator.core.reasons import ChecksMachine, Retry, WorkersGone, measures_again
+from orchestrator.core.reasons import Retry, WorkersGone, measures_again
 from orchestrator.core.records import Record, closed_record
 from orchestrator.core.schedule import schedule, take_finalists, take_opened, take_proposal
 from orchestrator.core.state import begin
@@ -44,9 +44,8 @@ def start(started: inputs.DriverStarted) -> Decision:
     step = Step(ControllerState(sweep=begin(started.sweep), driver=started), started.at)
     step.announce(started.sweep)
     step.note(*started.notes)
-    suspects = [one for one in started.interrupted if not isinstance(one.reason, ChecksMachine)]
     for trial in started.interrupted:
-        _retry_interrupted(step, trial, alone=len(suspects) == 1)
+        _retry_interrupted(step, trial, alone=len(started.interrupted) == 1)
     return step.state, tuple(step.instructions)
 
 

@@ -120,7 +120,7 @@ def ui_command(spec: SweepSpec, pages: Pages, *, port: int = 5000) -> list[str]:
     command = [sys.executable, "-m", "mlflow", "ui"]
     if _holds_no_secret(spec):
         command += ["--backend-store-uri", store_uri(spec)]
-    command += ["--default-artifact-root", artifacts]
+    command += ["--artifacts-destination", artifacts]  # served: it names no folder to sweeps
     return [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
 
 

@@ -221,14 +221,14 @@ def test_n10_a_plan_that_two_drivers_died_with_is_blamed_only_after_a_check(work
     assert driven.state.sweep.untried_count == PLANS - 1  # all but the baseline
 
 
-def test_n10_a_driver_that_dies_in_the_check_leaves_the_plan_suspected() -> None:
+def test_n10_a_driver_that_dies_in_the_check_lets_the_plan_run_again() -> None:
     check = replace(left(2, None), plan=BASELINE, reason=ChecksMachine(trial=0, suspect=1))
     twice = left(1, DriverDied(times=1, alone=True))
     driven = resumed(twice, check)
 
-    assert [suspect.record.number for suspect in driven.state.suspects] == [1]
-    (again,) = (trial for trial in driven.state.sweep.running if trial.is_repeat)
-    assert again.reason == ChecksMachine(trial=0, suspect=1)
+    assert not driven.state.suspects
+    (again,) = driven.state.sweep.running
+    assert again.reason == Retry(trial=1, cause=DriverDied(times=2, alone=False))
 
 
 def test_what_two_drivers_died_with_runs_alone() -> None:

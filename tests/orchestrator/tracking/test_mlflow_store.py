@@ -31,7 +31,7 @@ def test_the_store_is_in_the_folder_of_the_studies(tmp_path: Path) -> None:
     assert ui_command(spec, Pages(trials=""), port=5001) == [
         sys.executable, "-m", "mlflow", "ui",
         "--backend-store-uri", store_uri(spec),
-        "--default-artifact-root", (tmp_path / "new" / "mlartifacts").as_uri(),
+        "--artifacts-destination", (tmp_path / "new" / "mlartifacts").as_uri(),
         "--host", "127.0.0.1", "--port", "5001", "--workers", "1",
     ]  # fmt: skip
 
