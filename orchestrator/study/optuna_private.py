@@ -16,6 +16,7 @@ from sqlalchemy import Table
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 _MOST_LEVELS = 64  # of lists and objects; ours have about ten
+_ODD_VALUES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _LARGEST = 1e30  # no count, time or rate comes near
 STUDIES: Table = StudyModel.__table__
 STUDY_ATTRIBUTES: Table = StudyUserAttributeModel.__table__
@@ -70,7 +71,7 @@ class StudyStorage(RDBStorage):
     def _build_frozen_trial_from_trial_model(self, trial: TrialModel) -> FrozenTrial:
         try:
             return super()._build_frozen_trial_from_trial_model(trial)
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        except _ODD_VALUES as error:
             raise ValueError(f"trial {trial.number} cannot be read ({error!r})") from None
 
     @contextlib.contextmanager
