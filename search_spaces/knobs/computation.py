@@ -86,7 +86,7 @@ COMPUTATION = (
         name="mlp_tiles",
         trades="less memory on long sequences, against computing MLPs twice",
         does="computes MLPs by tiles of the sequence, recomputed in backward",
-        evidence="4 tiles took a rank from 206 to 65 MB"
+        evidence="under allocator mmap, 4 tiles took a rank from 206 to 65 MB"
         " (`pytest -m thorough tests/workers/parallel/test_mlp_tiles.py -s`); others report"
         " 16 times longer sequences, with offload too (arXiv:2506.13996)",
         default=search_defaults.tiles,
