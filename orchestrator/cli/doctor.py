@@ -28,17 +28,9 @@ if TYPE_CHECKING:
 
 _CPU_SAMPLE_SECONDS = 0.5
 _BUSY_PERCENT = 20
-_Probe = Annotated[
-    bool, typer.Option("--probe", help="Benchmark this machine and write a device file.")
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option(help="Device file to write (default: the user's folder, where `plan` looks)."),
-]
-_Drive = Annotated[
-    Path | None,
-    typer.Option(help="Folder on the drive to benchmark (default: the current folder)."),
-]
+_Probe = Annotated[bool, typer.Option("--probe")]
+_Out = Annotated[Path | None, typer.Option()]
+_Drive = Annotated[Path | None, typer.Option()]
 
 
 def doctor(

@@ -20,15 +20,7 @@ from search_spaces.safety.files import is_file
 def explain(
     words: Annotated[list[str] | None, STUDY] = None,
     trial: TrialNumber = None,
-    plan: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--plan",
-            metavar="PLAN",
-            help="Explain why this plan was not tried: a JSON file of its knobs, or KNOB=VALUE ..."
-            " with the other knobs of the best plan.",
-        ),
-    ] = None,
+    plan: Annotated[list[str] | None, typer.Option("--plan", metavar="PLAN")] = None,
     out: JsonFile = None,
     as_json: Json = False,
 ) -> Result | None:

@@ -27,10 +27,7 @@ def export(
         ),
     ] = None,
     trial: TrialNumber = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder to create (default: STUDY-FORMAT)."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR")] = None,
     as_json: Json = False,
 ) -> Result:
     """Export a plan as a script or config for another trainer, with its start command."""

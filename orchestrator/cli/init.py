@@ -33,15 +33,9 @@ _SCHEMA = "plimsoll.schema.json"
 def init(
     path: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[PATH]",
-            help="File to write, or the folder for it; with --example, the folder.",
-            show_default=f"{_SPEC}, or the example's name",
-        ),
+        typer.Argument(metavar="[PATH]", show_default=f"{_SPEC}, or the example's name"),
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Write all other keys too, explained, at their defaults.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all")] = False,
     question: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +64,7 @@ def init(
             " a Python file.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    force: Annotated[bool, typer.Option("--force")] = False,
 ) -> None:
     """Write a specification of the model, data and GPUs that are here, or of something else."""
     options = {"--all": every, "--recipe": question, "--example": example, "--from": source}

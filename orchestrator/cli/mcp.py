@@ -13,9 +13,7 @@ from search_spaces.errors import require
 
 
 def mcp(
-    allow_tune: Annotated[
-        bool, typer.Option("--allow-tune", help="Also offer `tune`, which runs trials.")
-    ] = False,
+    allow_tune: Annotated[bool, typer.Option("--allow-tune")] = False,
 ) -> None:
     """Serve check, plan, status, report and explain to coding agents, on stdin and stdout."""
     require("mcp")

@@ -13,51 +13,19 @@ from orchestrator.cli.console import print_error
 from orchestrator.workspace import NamedStudy
 
 TRUST_FLAG = "--trust-module"
-SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="Specification, a YAML file.")]
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC")]
 STUDY = typer.Argument(
     metavar="[STUDY]",
-    help="Study: its specification, folder, name, or database (a SQLite file or a URL;"
-    " DATABASE#NAME if it holds several). Default: the latest sweep here.",
 )
 StudyName = Annotated[str | None, STUDY]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print only the result to stdout, as one JSON document.")
-]
-JsonFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Write the result to FILE as JSON.")
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set a key of the specification, such as train.global_batch=64; the value is YAML."
-        " Repeatable.",
-    ),
-]
-TrustedModules = Annotated[
-    list[str] | None,
-    typer.Option(
-        TRUST_FLAG,
-        metavar="MODULE",
-        help="Run the model's code from this module, which is not below the current directory."
-        " Repeatable.",
-    ),
-]
-TrialNumber = Annotated[
-    int | None,
-    typer.Option("--trial", metavar="N", min=0, help="Trial N (default: the best plan)."),
-]
-Trials = Annotated[
-    int | None, typer.Option(help="Number of trials (overrides budget.trials).", show_default=False)
-]
-Minutes = Annotated[
-    float | None,
-    typer.Option(help="Time limit in minutes (overrides budget.minutes).", show_default=False),
-]
-Debug = Annotated[
-    bool, typer.Option("--debug", help="Show tracebacks, and Ray's logs for commands that use Ray.")
-]
+Json = Annotated[bool, typer.Option("--json")]
+JsonFile = Annotated[Path | None, typer.Option("--out", metavar="FILE")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")]
+TrustedModules = Annotated[list[str] | None, typer.Option(TRUST_FLAG, metavar="MODULE")]
+TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0)]
+Trials = Annotated[int | None, typer.Option(show_default=False)]
+Minutes = Annotated[float | None, typer.Option(show_default=False)]
+Debug = Annotated[bool, typer.Option("--debug")]
 
 
 def repeated(flag: str, values: Sequence[str] | None) -> list[str]:

@@ -27,43 +27,20 @@ if TYPE_CHECKING:
 _NUMBER_DIGITS = 4  # of a row of the table, at most
 _MOST = 10**6  # GPUs
 
-_Gpu = Annotated[str | None, typer.Option(metavar="NAME", help="GPU: H100, A100-40, RTX 4090 ...")]
-_Gpus = Annotated[
-    str | None,
-    typer.Option(metavar="N,N,...", help="Numbers of GPUs; the first gets the full report."),
-]
-_PerNode = Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs per node.")]
-_Price = Annotated[float | None, typer.Option(min=0, metavar="PRICE", help="Price per GPU-hour.")]
+_Gpu = Annotated[str | None, typer.Option(metavar="NAME")]
+_Gpus = Annotated[str | None, typer.Option(metavar="N,N,...")]
+_PerNode = Annotated[int | None, typer.Option(min=1, metavar="N")]
+_Price = Annotated[float | None, typer.Option(min=0, metavar="PRICE")]
 _HostMemory = Annotated[
-    float | None,
-    typer.Option(
-        min=0, metavar="GIB", help="Host memory of a node.", show_default="cluster.host_memory_gib"
-    ),
+    float | None, typer.Option(min=0, metavar="GIB", show_default="cluster.host_memory_gib")
 ]
-_Plan = Annotated[
-    str | None,
-    typer.Option(
-        "--plan",
-        metavar="PLAN",
-        help="Show the breakdown of one plan: a JSON file of its knobs, or its number in the"
-        " table.",
-    ),
-]
-_Top = Annotated[int, typer.Option(min=1, max=1000, help="Number of plans to show.")]
-_Records = Annotated[
-    str | None,
-    typer.Option(
-        metavar="STUDY",
-        help="Calibrate forecasts with a study: its specification, folder, name or database.",
-    ),
-]
+_Plan = Annotated[str | None, typer.Option("--plan", metavar="PLAN")]
+_Top = Annotated[int, typer.Option(min=1, max=1000)]
+_Records = Annotated[str | None, typer.Option(metavar="STUDY")]
 _Out = Annotated[
     list[Path] | None,
     typer.Option(
-        "--out",
-        metavar="FILE",
-        help="Output file: .html for a page of charts, .json for JSON. Repeatable.",
-        show_default="plan.json and plan.html in the study's folder",
+        "--out", metavar="FILE", show_default="plan.json and plan.html in the study's folder"
     ),
 ]
 

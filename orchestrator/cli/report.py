@@ -14,15 +14,8 @@ from orchestrator.cli.result import Result, result_to_json
 
 def report(
     study: StudyName = None,
-    html: Annotated[
-        bool, typer.Option("--html", help="Write a self-contained HTML page instead.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Output file: a page, or JSON if it ends with .json."
-        ),
-    ] = None,
+    html: Annotated[bool, typer.Option("--html")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE")] = None,
     as_json: Json = False,
 ) -> Result | None:
     """Print the report of a sweep, or write it as a page or JSON."""

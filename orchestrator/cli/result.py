@@ -7,6 +7,7 @@ libraries and child processes print goes to stderr.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import json
@@ -16,13 +17,14 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO, get_args, get_origin
 
 import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import Debug
 from orchestrator.report.terminal import json_without_controls
+from search_spaces.safety.files import packaged_table
 
 JSON_VERSION = 4  # of all documents; grows when a field is removed or changes its meaning
 _STDOUT, _STDERR = 1, 2
@@ -45,7 +47,7 @@ def result_to_json(result: Result) -> str:
 
 
 def as_command(command: Callable[..., Result | None]) -> Callable[..., None]:
-    """Wraps a command for typer: adds `--debug`, and prints the result if `--json` is given."""
+    """Wraps a command for typer: adds `--debug` and texts of `--help`, and prints a JSON result."""
 
     @functools.wraps(command)
     def run(*, debug: bool = False, **options: Any) -> None:
@@ -65,10 +67,25 @@ def as_command(command: Callable[..., Result | None]) -> Callable[..., None]:
     )
     signature = inspect.signature(command, eval_str=True)
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*signature.parameters.values(), option], return_annotation=None
+        parameters=[
+            _with_help(parameter, command.__name__)
+            for parameter in (*signature.parameters.values(), option)
+        ],
+        return_annotation=None,
     )
     run.__annotations__ = {**command.__annotations__, "debug": Debug, "return": None}
     return run
+
+
+def _with_help(parameter: inspect.Parameter, command: str) -> inspect.Parameter:
+    """Adds the text of help.yaml to an argument or option, unless code has made one of names."""
+    if get_origin(parameter.annotation) is not Annotated:  # typer's context
+        return parameter
+    kind, info = get_args(parameter.annotation)
+    if info.help is None:
+        texts, info = packaged_table(__package__, "help.yaml"), copy.copy(info)
+        info.help = (texts["shared"] | texts.get(command, {}))[parameter.name]
+    return parameter.replace(annotation=Annotated[kind, info])
 
 
 @contextlib.contextmanager

@@ -15,11 +15,8 @@ from orchestrator.core.records import Record
 from search_spaces.errors import UserError
 from search_spaces.trial import Crashed, Measured
 
-_Trials = Annotated[
-    list[int] | None,
-    typer.Option("--trial", metavar="N", min=0, help="Trial N, which failed. Repeatable."),
-]
-_Crashed = Annotated[bool, typer.Option("--crashed", help="All trials that crashed.")]
+_Trials = Annotated[list[int] | None, typer.Option("--trial", metavar="N", min=0)]
+_Crashed = Annotated[bool, typer.Option("--crashed")]
 
 
 def retry(

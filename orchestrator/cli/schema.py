@@ -13,10 +13,7 @@ from search_spaces.specification.json_schema import json_schema
 
 
 def schema(
-    of: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="Describe a document of --json: check, plan, report ..."),
-    ] = None,
+    of: Annotated[str | None, typer.Option(metavar="KIND")] = None,
 ) -> None:
     """Print the JSON Schema of a specification, for editors, or of a document of --json."""
     content = json_schema()

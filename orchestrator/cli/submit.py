@@ -51,60 +51,38 @@ _OF_TARGETS: Mapping[str, tuple[str, ...]] = {  # options that not all targets h
 }
 _WORD = re.compile(r"[\w.,:=+@/%*#~-]+")
 _Target = Literal["ray", "slurm", "sky", "kuberay"]
-
-
-def _option(metavar: str | None, text: str, **settings: Any) -> Any:
-    return typer.Option(metavar=metavar, help=text, show_default=False, **settings)
-
-
 _Text = str | None
-_TO = "A Ray cluster that is up, Slurm, rented nodes (SkyPilot), or Kubernetes (KubeRay)."
-_GPU = "Kind of GPU: a gres type of Slurm, SkyPilot's name, or the label nvidia.com/gpu.product."
-_TIME = "Time limit of the job, such as 4:00:00; it is requeued before, and resumes."
-_SBATCH = "Another option of sbatch, such as --sbatch=--qos=high. Repeatable."
-_HUB = "Secret of Kubernetes with the Hub's token, under HF_TOKEN."
-_VOLUME = "PersistentVolumeClaim to mount at /data, for data, weights, caches and results."
-_ADDRESS = "Job server, such as http://HEAD:8265 (RAY_API_SERVER_ADDRESS, then RAY_ADDRESS)."
-_FOLDER = "Folder to send, with the specification, code and data (default: this one)."
-_PACKAGES = "Install these packages for the job, if the cluster's image lacks Plimsoll."
-_RETRIES = "How often to resubmit a job that dies; each resumes."
-_FOLLOW = "Show the job's log until it ends."
-_EXCLUDE = (
-    "Also leave this out of the folder; a pattern as in .gitignore. Repeatable. Results,"
-    " checkpoints, .git, virtual environments, files of keys and passwords, and files in .gitignore"
-    " are never sent."
-)
-_ENV = (
-    "Set a variable in the job's environment. Repeatable. Everyone who sees the job can read it:"
-    " keep secrets in the cluster's environment."
-)
+
+
+def _option(metavar: str | None, **settings: Any) -> Any:
+    return typer.Option(metavar=metavar, show_default=False, **settings)
 
 
 def submit(
     context: typer.Context,
     spec_path: SpecPath,
-    to: Annotated[_Target, typer.Option(help=_TO)] = "ray",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it sends.")] = False,
-    nodes: Annotated[int | None, _option(None, "Number of nodes (default: 1).", min=1)] = None,
-    gpus_per_node: Annotated[int | None, _option(None, "GPUs of a node.", min=1)] = None,
-    gpu: Annotated[_Text, _option("KIND", _GPU)] = None,  # noqa: ARG001
-    image: Annotated[_Text, _option("IMAGE", "Container image.")] = None,  # noqa: ARG001
-    partition: Annotated[_Text, _option("NAME", "Slurm's partition.")] = None,  # noqa: ARG001
-    account: Annotated[_Text, _option("NAME", "Slurm's account.")] = None,  # noqa: ARG001
-    time: Annotated[_Text, _option("LIMIT", _TIME)] = None,  # noqa: ARG001
-    sbatch: Annotated[list[str] | None, _option("OPTION", _SBATCH)] = None,  # noqa: ARG001
-    data_volume: Annotated[_Text, _option("CLAIM", _VOLUME)] = None,  # noqa: ARG001
-    hf_secret: Annotated[_Text, _option("NAME", _HUB)] = None,  # noqa: ARG001
-    pull_secret: Annotated[_Text, _option("NAME", "Registry's Secret.")] = None,  # noqa: ARG001
-    address: Annotated[_Text, _option("URL", _ADDRESS)] = None,  # noqa: ARG001
-    working_dir: Annotated[Path, _option("FOLDER", _FOLDER)] = Path(),  # noqa: ARG001
-    exclude: Annotated[list[str] | None, _option("PATTERN", _EXCLUDE)] = None,  # noqa: ARG001
-    env: Annotated[list[str] | None, _option("NAME[=VALUE]", _ENV)] = None,  # noqa: ARG001
-    requirements: Annotated[Path | None, _option("FILE", _PACKAGES)] = None,  # noqa: ARG001
+    to: Annotated[_Target, typer.Option()] = "ray",
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    nodes: Annotated[int | None, _option(None, min=1)] = None,
+    gpus_per_node: Annotated[int | None, _option(None, min=1)] = None,
+    gpu: Annotated[_Text, _option("KIND")] = None,  # noqa: ARG001
+    image: Annotated[_Text, _option("IMAGE")] = None,  # noqa: ARG001
+    partition: Annotated[_Text, _option("NAME")] = None,  # noqa: ARG001
+    account: Annotated[_Text, _option("NAME")] = None,  # noqa: ARG001
+    time: Annotated[_Text, _option("LIMIT")] = None,  # noqa: ARG001
+    sbatch: Annotated[list[str] | None, _option("OPTION")] = None,  # noqa: ARG001
+    data_volume: Annotated[_Text, _option("CLAIM")] = None,  # noqa: ARG001
+    hf_secret: Annotated[_Text, _option("NAME")] = None,  # noqa: ARG001
+    pull_secret: Annotated[_Text, _option("NAME")] = None,  # noqa: ARG001
+    address: Annotated[_Text, _option("URL")] = None,  # noqa: ARG001
+    working_dir: Annotated[Path, _option("FOLDER")] = Path(),  # noqa: ARG001
+    exclude: Annotated[list[str] | None, _option("PATTERN")] = None,  # noqa: ARG001
+    env: Annotated[list[str] | None, _option("NAME[=VALUE]")] = None,  # noqa: ARG001
+    requirements: Annotated[Path | None, _option("FILE")] = None,  # noqa: ARG001
     trials: Trials = None,
     minutes: Minutes = None,
-    retries: Annotated[int, typer.Option(min=0, help=_RETRIES)] = 2,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help=_FOLLOW)] = True,
+    retries: Annotated[int, typer.Option(min=0)] = 2,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow")] = True,
     overrides: Overrides = None,
     trusted: TrustedModules = None,
 ) -> None:

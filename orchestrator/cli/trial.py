@@ -21,15 +21,8 @@ from workers.models.trust import trust_modules
 
 def trial(
     spec_path: SpecPath,
-    plan: Annotated[
-        Path, typer.Option("--plan", metavar="PLAN", help="The plan: a JSON file of its knobs.")
-    ],
-    validation: Annotated[
-        bool,
-        typer.Option(
-            "--validation", help="Run it as a validation: longer, with evaluation and checkpoint."
-        ),
-    ] = False,
+    plan: Annotated[Path, typer.Option("--plan", metavar="PLAN")],
+    validation: Annotated[bool, typer.Option("--validation")] = False,
     trusted: TrustedModules = None,
     as_json: Json = False,
 ) -> Result | None:

@@ -33,26 +33,13 @@ from workers.models.trust import trust_modules
 if TYPE_CHECKING:
     from orchestrator.core.state import AbstractView, SweepState
 
-_Plain = Annotated[
-    bool, typer.Option("--plain", help="Print plain lines instead of the live view.")
-]
-_Events = Annotated[
-    bool,
-    typer.Option(
-        "--events",
-        help="Print each event to stdout as a line of JSON, instead of the view and report.",
-    ),
-]
+_Plain = Annotated[bool, typer.Option("--plain")]
+_Events = Annotated[bool, typer.Option("--events")]
 _Validation = Annotated[
-    bool | None,
-    typer.Option(
-        "--validation/--no-validation",
-        help="Validate the best plan or not (overrides validation.enabled).",
-        show_default=False,
-    ),
+    bool | None, typer.Option("--validation/--no-validation", show_default=False)
 ]
 
-_Open = Annotated[bool, typer.Option("--open", help="Open the report's page in a browser.")]
+_Open = Annotated[bool, typer.Option("--open")]
 
 
 def tune(

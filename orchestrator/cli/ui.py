@@ -17,7 +17,7 @@ from search_spaces.errors import UserError
 
 def ui(
     study: StudyName = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
 ) -> None:
     """Serve the MLflow UI for a sweep until Ctrl-C."""
     named = named_study(study)

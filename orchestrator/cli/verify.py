@@ -23,25 +23,11 @@ _SLACK = 3.0  # times the seconds of the steps in the trial
 
 
 def verify(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder written by plimsoll export.")
-    ],
-    steps: Annotated[
-        int, typer.Option("--steps", min=5, metavar="N", help="Optimizer steps to run.")
-    ] = _STEPS,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            "--minutes", min=0.01, help="Time limit in minutes (default: from the step time)."
-        ),
-    ] = None,
-    settings_only: Annotated[
-        bool,
-        typer.Option("--settings-only", help="Do not compare losses, as with data of your own."),
-    ] = False,
-    install: Annotated[
-        bool, typer.Option("--install", help="Install the parser of another trainer's file.")
-    ] = False,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
+    steps: Annotated[int, typer.Option("--steps", min=5, metavar="N")] = _STEPS,
+    minutes: Annotated[float | None, typer.Option("--minutes", min=0.01)] = None,
+    settings_only: Annotated[bool, typer.Option("--settings-only")] = False,
+    install: Annotated[bool, typer.Option("--install")] = False,
     as_json: Json = False,
 ) -> Result:
     """Run an exported folder briefly; check settings, losses and speed against the plan.

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
 
 from orchestrator.cli import main
+from orchestrator.cli.app import app
+from search_spaces.safety.files import packaged_table
 
 LEAST = "model: gpt2\ntrain: {global_batch: 32}\n"
 HEAVY = ("torch", "ray", "mlflow", "transformers", "optuna", "numpy")
@@ -84,6 +87,25 @@ def test_help_lists_every_command_and_version_tells_ours(
 
     assert run("--version") == 0
     assert capsys.readouterr().out.startswith("plimsoll ")
+
+
+def test_each_argument_has_a_text_and_each_text_an_argument() -> None:
+    texts = packaged_table("orchestrator.cli", "help.yaml")
+    given = {
+        name: {one.name for one in command.params if getattr(one, "help", None)}
+        for name, command in get_group(app).commands.items()
+    }
+    all_given = set[str]().union(*given.values())
+    missing = [
+        (name, one.name)
+        for name, command in get_group(app).commands.items()
+        for one in command.params
+        if not getattr(one, "help", None)
+    ]
+
+    assert not missing
+    assert texts.pop("shared").keys() <= all_given
+    assert {name for name, own in texts.items() if not own.keys() <= given[name]} == set()
 
 
 def test_help_and_faults_import_nothing_heavy(tmp_path: Path) -> None:
