@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -30,7 +29,6 @@ def export(source: ExportSource) -> Bundle:
         },
         command=command,
         environment=render_environment(plan, source.device),
-        caveats=tuple(_caveats(source)),
     )
 
 
@@ -96,18 +94,3 @@ def _distributed(source: ExportSource) -> str:
     # MULTI_CPU would start ranks with MPI only. MULTI_GPU starts them with torchrun's agent, and
     # the script tells its Accelerator that they are on CPUs
     return "MULTI_GPU"
-
-
-def _caveats(source: ExportSource) -> Iterator[str]:
-    plan = source.plan
-    yield from scripts.user_tasks(source)
-    yield from scripts.pinning_caveats(plan, "Accelerate")
-    if plan.checkpoint_ratio > 0:
-        yield (
-            f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"
-            " Accelerate can only recompute all of them or none."
-        )
-    if plan.zero_stage and source.spec.model.name.count(":"):
-        yield "FSDP wraps the classes in the model's `_no_split_modules`; yours must list them."
-    if source.hosts > 1:
-        yield "`$HOST_RANK` is 0 on the host that `$HEAD` names, and 1, 2, ... on the others."

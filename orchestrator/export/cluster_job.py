@@ -47,28 +47,20 @@ def render_job(file: str, job: ClusterJob, **words: object) -> str:
 
 def export_sbatch(source: ExportSource) -> Bundle:
     """Returns the script of Ray Train, and the job that runs it on as many nodes as were used."""
-    caveat = (
-        "Run `sbatch` in an environment with the script's packages, and with what your cluster asks"
-        " for, such as `--partition`. Set the `--steps` of your training in the file."
-    )
-    return _export(source, "slurm", f"sbatch {SBATCH}", caveat, None, path="", options=())
+    return _export(source, "slurm", f"sbatch {SBATCH}", None, path="", options=())
 
 
 def export_sky(source: ExportSource) -> Bundle:
     """Returns the script of Ray Train, and the task that runs it on as many nodes as were used."""
-    caveat = (
-        "Set your packages or an image, the GPU's name and the `--steps` of your training in the"
-        " file. It was checked against SkyPilot's schema, and not run on a cloud."
-    )
     fingerprint, setup = source.record.fingerprint, f"pip install '{DISTRIBUTION}[ray]'"
     name = "" if fingerprint is None else fingerprint.device_name.removeprefix("NVIDIA ")
     gpu = source.spec.cluster.accelerator or name.split(" ")[0]
     command = f"sky launch --secret RAY_AUTH_TOKEN=$(openssl rand -hex 32) {SKY}"
-    return _export(source, "sky", command, caveat, gpu, workdir=".", setup=setup)
+    return _export(source, "sky", command, gpu, workdir=".", setup=setup)
 
 
 def _export(
-    source: ExportSource, name: str, command: str, caveat: str, gpu: str | None, **words: object
+    source: ExportSource, name: str, command: str, gpu: str | None, **words: object
 ) -> Bundle:
     ranks, file = math.ceil(source.plan.world_size / source.hosts), command.rpartition(" ")[2]
     job = ClusterJob(
@@ -84,7 +76,6 @@ def _export(
         format=name,
         files={file: render_job(file, job, **words)} | ray_train.files_of(source),
         command=command,
-        caveats=(*ray_train.caveats(source), caveat),
         local=False,
     )
 

@@ -25,7 +25,6 @@ def export(source: ExportSource) -> Bundle:
         },
         command=command,
         environment=scripts.start_environment(source.plan, source.device),
-        caveats=(*scripts.user_tasks(source), optimizer_caveat(source)),
     )
 
 
@@ -37,11 +36,3 @@ def deepspeed_settings(source: ExportSource) -> DeepSpeedSettings:
 def config_text(settings: DeepSpeedSettings) -> str:
     """Returns DeepSpeed's configuration as readable JSON."""
     return json.dumps(settings.config, indent=2, sort_keys=True) + "\n"
-
-
-def optimizer_caveat(source: ExportSource) -> str:
-    """Returns a sentence on the settings that DeepSpeed's configuration leaves out."""
-    return (
-        f"The optimizer ({source.plan.optimizer}) and the learning-rate schedule are in the script,"
-        " not in the configuration: the plan was measured with torch's own."
-    )

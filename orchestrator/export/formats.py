@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.records import Record
@@ -19,6 +20,7 @@ from orchestrator.export import (
     trainjob,
 )
 from orchestrator.export.bundle import Bundle, write_bundle
+from orchestrator.export.caveats import caveats
 from orchestrator.export.cluster_job import export_sbatch, export_sky
 from orchestrator.export.source import ExportSource, export_source, record_to_export
 from orchestrator.study.reader import load_state, model_of
@@ -105,4 +107,5 @@ def export_bundle(source: ExportSource, name: str | None = None) -> Bundle:
     Raises:
         UserError: If the format does not exist or cannot express the plan.
     """
-    return FORMATS[choose_format(name, source)](source)
+    name = choose_format(name, source)
+    return replace(FORMATS[name](source), caveats=caveats(name, source))

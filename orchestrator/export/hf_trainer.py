@@ -131,7 +131,6 @@ def export(source: ExportSource) -> Bundle:
         files=files,
         command=command,
         environment=scripts.start_environment(plan, source.device),
-        caveats=tuple(_caveats(source)),
     )
 
 
@@ -146,44 +145,3 @@ def deepspeed_config(plan: Plan, model: ModelFacts, spec: SweepSpec, device: str
         rates |= {"eps": train.eps} if train.eps else {}
         config["optimizer"] = {"type": "AdamW", "params": rates}
     return config
-
-
-def _caveats(source: ExportSource) -> Iterator[str]:
-    plan = source.plan
-    yield from scripts.user_tasks(source, batches="make_batches")
-    yield from engine_caveats(plan)
-    if plan.checkpoint_ratio > 0 and not all_recomputed(plan):
-        yield (
-            f"The script recomputes {100 * plan.checkpoint_ratio:.0f} % of the blocks itself;"
-            " Trainer can only recompute all of them or none."
-        )
-    if plan.compile:
-        yield "The script compiles each block separately; Trainer would compile the whole model."
-    if source.spec.train.decay == "all":
-        yield (
-            "Trainer exempts biases and norms from weight decay; the script applies it to all"
-            " weights, as measured."
-        )
-    if plan.optimizer == "adamw_foreach":
-        yield "The foreach AdamW is in the script: `optim` has no value for it."
-
-
-def engine_caveats(plan: Plan) -> Iterator[str]:
-    """Yields how Trainer shards or replicates otherwise than was measured."""
-    yield from scripts.pinning_caveats(plan, "Trainer")
-    replicated = plan.engine == "torch" and plan.zero_stage == 0 and plan.data > 1
-    if replicated and plan.gradient_as_bucket_view:
-        yield (
-            "The measured gradients were views of DDP's buckets. Trainer keeps both, which takes"
-            " the size of the gradients once more."
-        )
-    if plan.engine == "torch" and plan.zero_stage and plan.accumulation > 1:
-        yield (
-            "The measured run reduced gradients in each micro-batch. Trainer keeps them whole until"
-            " the last of a step, which takes the size of the trained weights in fp32."
-        )
-        if plan.zero_stage == 2:
-            yield (
-                "The measured run gathered weights once a step. Trainer gathers them in each"
-                " micro-batch."
-            )

@@ -5,7 +5,6 @@ Its recipes set more than a plan does, so the file also takes back what they set
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -43,7 +42,6 @@ def export(source: ExportSource) -> Bundle:
         files={_FILE: f"# {title}\n#\n#     {command}\n{overrides}", _SCRIPT: script},
         command=command,
         environment=render_environment(source.plan, source.device),
-        caveats=tuple(_caveats(source)),
         local=False,
     )
 
@@ -64,15 +62,3 @@ def _keys(source: ExportSource) -> dict[str, Any]:
     # its recipes let segments grow
     keys[f"env_vars.{_ALLOCATOR}"] = allocator or "expandable_segments:False"
     return keys
-
-
-def _caveats(source: ExportSource) -> Iterator[str]:
-    yield "Set `dataset.data_path` and `tokenizer`: its recipe trains on mock data."
-    yield (
-        f"Attention was `{source.plan.attention}`; it has kernels and a model of its own, so that"
-        " speed and memory differ."
-    )
-    yield "It holds weights in bf16, with fp32 copies; the measured run had them in fp32."
-    yield "Its recipe reads the model's configuration from the Hub, and loads no weights."
-    if source.plan.zero_stage == 1:
-        yield "ZeRO 1 was measured with DeepSpeed; here it is Megatron's distributed optimizer."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from orchestrator.export import deepspeed, scripts, torchrun
 from orchestrator.export.bundle import Bundle
@@ -17,15 +16,7 @@ _PRIORITY = ("RAY_worker_niceness", "0")  # as measured; Ray's default is 15
 
 def export(source: ExportSource) -> Bundle:
     """Returns the script, which starts Ray if none is running."""
-    sentences = [*caveats(source)]
-    if source.hosts > 1:
-        sentences.append(
-            "All nodes need this folder at the same path, and the packages that the script"
-            " imports. `ray job submit --working-dir .` copies the folder there."
-        )
-    return Bundle(
-        format="ray-train", files=files_of(source), command=_COMMAND, caveats=tuple(sentences)
-    )
+    return Bundle(format="ray-train", files=files_of(source), command=_COMMAND)
 
 
 def files_of(source: ExportSource) -> dict[str, str]:
@@ -52,10 +43,3 @@ def files_of(source: ExportSource) -> dict[str, str]:
         report_steps=math.ceil(_REPORT_SECONDS / source.measured.step_seconds.value),
     )
     return {scripts.SCRIPT: script} | files
-
-
-def caveats(source: ExportSource) -> Iterator[str]:
-    """Yields sentences on what the script leaves to its user, wherever it runs."""
-    yield from scripts.user_tasks(source)
-    if source.plan.engine == "deepspeed":
-        yield deepspeed.optimizer_caveat(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
@@ -20,11 +20,6 @@ from search_spaces.settings.export_manifest import EXPORTED_FILE, SPEC_FILE
 
 JOB, KUSTOMIZATION = "rayjob.yaml", "kustomization.yaml"
 COMMAND = "kubectl apply -k ."
-_RUN = (
-    "This job was checked against KubeRay's definitions and rules, and its script was run by Ray,"
-    " but it was not tried on a Kubernetes cluster."
-)
-_IMAGE = "`kustomize edit set image plimsoll=REGISTRY/plimsoll:TAG`"
 _GIB = 2**30
 _NAME_LENGTH = 47  # KubeRay's limit for the name of a RayJob
 # Host memory of a pod [GiB], estimated: trials measure host memory of CPU ranks only.
@@ -47,7 +42,6 @@ def export(source: ExportSource) -> Bundle:
         format="rayjob",
         files=manifests | files,
         command=COMMAND,
-        caveats=(*ray_train.caveats(source), _RUN, *job_caveats(source, _IMAGE)),
         local=False,
         carries=False,
     )
@@ -108,25 +102,3 @@ def _product(source: ExportSource) -> str:
     if fingerprint is None or fingerprint.device != "cuda":
         return ""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", fingerprint.device_name).strip("-._")
-
-
-def job_caveats(source: ExportSource, image: str) -> Iterator[str]:
-    """Yields what a job on Kubernetes leaves to its user, who sets an `image` as this says."""
-    memory = memory_gib(source, math.ceil(source.plan.world_size / source.hosts))
-    yield (
-        "The image is Plimsoll's (`make image`); it must contain your model and data too. Set"
-        f" your registry: {image}."
-    )
-    yield (
-        f"The pod of each host requests {memory} GiB of host memory, an estimate that was not"
-        " measured: set memory and cpu to what your nodes have."
-    )
-    yield (
-        "It runs `--steps 20`: set the steps of your training in the entrypoint. To run a finished"
-        " job again, first run `kubectl delete -k .`."
-    )
-    if _uses_nvme(source.plan):
-        yield (
-            f"The NVMe folder {source.spec.cluster.nvme_folder} is an emptyDir: replace it with a"
-            " volume on the node's NVMe drive."
-        )

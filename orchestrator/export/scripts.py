@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -42,6 +41,12 @@ _BATCHING = {
 def render_template(template: str, **words: object) -> str:
     """Renders a template of `orchestrator/export/templates`."""
     return _templates().get_template(template).render(words)
+
+
+def render_text(template: str, **words: object) -> str:
+    """Renders a template of sentences, in which no value ends a line."""
+    plain = _templates().overlay(finalize=lambda value: " ".join(str(value).split()))
+    return plain.get_template(template).render(words)
 
 
 @functools.cache  # each template is compiled once
@@ -135,59 +140,7 @@ def _batching_words(plan: Plan) -> str:
     return words
 
 
-def pinning_caveats(plan: Plan, program: str) -> Iterator[str]:
-    """Yields a sentence if FSDP2 did not pin host memory: the program always does.
-
-    Source:
-        accelerate/utils/dataclasses.py (1.15), which Trainer uses: `CPUOffloadPolicy()`, whose
-        default is to pin.
-    """
-    if plan.engine == "torch" and plan.offload_parameters == "cpu" and not plan.pin_memory:
-        yield f"{program} pins host memory for offload; the measured run did not."
-
-
 def quotable_title(source: ExportSource) -> str:
     """Returns a title of the plan that is safe in a docstring or a comment, for any names."""
     title = f"Trial {source.record.number} of study {source.study}: {plan_words(source.plan)}."
     return ascii(title)[1:-1].replace('"', "'")
-
-
-def user_tasks(source: ExportSource, batches: str = "make_steps") -> Iterator[str]:
-    """Yields sentences on what every script leaves to its user.
-
-    Args:
-        source: The measured plan.
-        batches: Name of the script's function that makes batches.
-    """
-    plan, spec = source.plan, source.spec
-    yield (
-        f"Put your model and data into `make_model` and `{batches}`. Until then they return the"
-        " measured ones and need Plimsoll; `missing` checks what they need, so change it with them."
-    )
-    if plan.attention != "eager":
-        yield f"Attention was `{plan.attention}`: load your model with it (`attn_implementation`)."
-    if plan.batching != "padded":
-        yield f"Micro-batches were {plan.batching}: yours must be too, for the same speed."
-    if plan.pad_multiple > 1:
-        yield (
-            f"Micro-batches were padded to a multiple of {plan.pad_multiple} tokens: yours must be"
-            f" too (`pad_to_multiple_of={plan.pad_multiple}` in collators of transformers)."
-        )
-    if plan.loader_workers or plan.loader_pin_memory:
-        yield (
-            f"Batches came from {plan.loader_workers} loader processes per rank"
-            f"{', in pinned memory' if plan.loader_pin_memory else ''}; the script makes them in"
-            " the rank itself."
-        )
-    if spec.train.method == "lora":
-        yield (
-            f"LoRA adapters in fp32 were trained, on frozen weights in {source.model.base}:"
-            " `make_model` must return your model with them, held so."
-        )
-    if kind := spec.cluster.accelerator:
-        yield f"It was measured on nodes of kind {kind}."
-    if plan.world_size % source.hosts:
-        yield (
-            f"{plan.world_size} ranks ran on {source.hosts} hosts, with different numbers per host:"
-            " `$RANKS_HERE` is the number of ranks on the host that runs the command."
-        )

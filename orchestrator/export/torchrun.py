@@ -32,5 +32,4 @@ def export(source: ExportSource) -> Bundle:
         files={scripts.SCRIPT: text},
         command=command,
         environment=render_environment(plan, source.device),
-        caveats=tuple(scripts.user_tasks(source)),
     )

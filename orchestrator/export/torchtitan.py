@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.export import scripts
@@ -52,7 +51,6 @@ def export(source: ExportSource) -> Bundle:
         files={_FILE: text},
         command=command,
         environment=(*render_environment(source.plan, source.device), ("PYTHONPATH", ".")),
-        caveats=tuple(_caveats(source)),
         local=False,
     )
 
@@ -74,18 +72,3 @@ def _argument(name: str, value: Any) -> str:
         return f"{name}={value!r}"
     words = ", ".join(f"{key}={entry!r}" for key, entry in value.items())
     return f"{name}={_CLASSES[name]}({words})"
-
-
-def _caveats(source: ExportSource) -> Iterator[str]:
-    plan = source.plan
-    yield "Set `dataloader`: it reads the texts of C4."
-    yield "`hf_assets_path` is the folder with your model's tokenizer."
-    yield f"Attention was `{plan.attention}`; torchtitan takes its own, by `attn_backend`."
-    yield from scripts.pinning_caveats(plan, "torchtitan")
-    if plan.checkpoint_mode == "selective":
-        yield "torchtitan recomputes every second matmul; the measured run recomputed none."
-    if plan.loader_workers or plan.loader_pin_memory:
-        yield (
-            f"Batches came from {plan.loader_workers} loader processes per rank"
-            f"{', in pinned memory' if plan.loader_pin_memory else ''}: set `dataloader`."
-        )

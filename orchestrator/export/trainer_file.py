@@ -6,7 +6,6 @@ The keys are those that `plimsoll init --from` reads back: `trainer_configs/trai
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from orchestrator.export.bundle import Bundle
 from orchestrator.export.inputs import collect_inputs
 from orchestrator.export.source import ExportSource
 from search_spaces.plan import Plan
-from search_spaces.presets.catalogue import preset_names
 from search_spaces.settings.render import render_environment
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.trainer_configs.document import flattened, tree_of
@@ -31,12 +29,9 @@ def export_axolotl(source: ExportSource) -> Bundle:
     spec, name = collect_inputs(source.spec).spec, "axolotl.yaml"
     form = {"ds_type": "json", "type": "completion", "field": _field(spec)}
     keys = {"datasets": [{"path": path, **form} for path in spec.data.files]}
-    caveats = ["Its data are read as JSON lines of plain text: see `datasets`."]
-    if source.plan.precision == "bf16" and source.spec.train.method == "full":
-        caveats.append("axolotl holds all weights in bf16; the measured run had them in fp32.")
     options = scripts.start_command(source).removeprefix("torchrun ").removesuffix(scripts.SCRIPT)
     command = f"axolotl train {name} --launcher torchrun -- {options.strip()}"
-    return _bundle(source, "axolotl", name, command, keys, caveats)
+    return _bundle(source, "axolotl", name, command, keys)
 
 
 def export_llama_factory(source: ExportSource) -> Bundle:
@@ -44,11 +39,8 @@ def export_llama_factory(source: ExportSource) -> Bundle:
     spec, name = collect_inputs(source.spec).spec, "llama_factory.yaml"
     columns = {"columns": {"prompt": _field(spec)}}
     sets = {f"data{n}": {"file_name": path, **columns} for n, path in enumerate(spec.data.files)}
-    caveats = ["Its data are read as plain text (`stage: pt`): see `dataset_info.json`."]
-    if source.plan.pad_multiple == 1:
-        caveats.append("LLaMA-Factory pads to a multiple of 8 tokens; the measured run did not.")
     command, ranks = _on_hosts(source, f"llamafactory-cli train {name}")
-    bundle = _bundle(source, "LLaMA-Factory", name, command, {"dataset": ",".join(sets)}, caveats)
+    bundle = _bundle(source, "LLaMA-Factory", name, command, {"dataset": ",".join(sets)})
     # without the last one, it sets an allocator of its own
     start = (("FORCE_TORCHRUN", "1"), ranks, ("OPTIM_TORCH", "0"))
     files = {**bundle.files, "dataset_info.json": json.dumps(sets, indent=2) + "\n"}
@@ -70,25 +62,18 @@ def export_swift(source: ExportSource) -> Bundle:
     if _is_sharded(source.plan):  # FSDP recomputes, and both would
         keys |= {f"fsdp.{key}": value for key, value in _FSDP2.items()}
         keys["gradient_checkpointing"] = False
-    caveats = ["Its data are read as plain text: see `columns`."]
     command, ranks = _on_hosts(source, f"swift pt {name}")
-    bundle = _bundle(source, "ms-swift", name, command, keys, caveats)
+    bundle = _bundle(source, "ms-swift", name, command, keys)
     return replace(bundle, environment=(*bundle.environment, ranks))
 
 
 def export_verl(source: ExportSource) -> Bundle:
     """Returns the configuration of verl's SFT trainer."""
-    name, plan, train = "verl_sft.yaml", source.plan, source.spec.train
+    name, train = "verl_sft.yaml", source.spec.train
     options = scripts.start_command(source).removesuffix(scripts.SCRIPT)
     options += "-m verl.trainer.sft_trainer --config-dir . --config-name"
     keys = {"optim.clip_grad": train.grad_clip or 1e9}
-    caveats = [
-        "Set `data.train_files`: it reads conversations from Parquet files.",
-        f"{plan.data} ranks start, of which `engine.fsdp_size` share the states.",
-    ]
-    if plan.loader_pin_memory:
-        caveats.append("Batches came in pinned memory; verl does not pin them.")
-    return _bundle(source, "verl", name, f"{options} {name.removesuffix('.yaml')}", keys, caveats)
+    return _bundle(source, "verl", name, f"{options} {name.removesuffix('.yaml')}", keys)
 
 
 def export_trl(source: ExportSource) -> Bundle:
@@ -103,8 +88,7 @@ def export_trl(source: ExportSource) -> Bundle:
     if source.hosts > 1:
         options += f" --num_machines {source.hosts} --machine_rank $HOST_RANK"
         options += f" --main_process_ip {scripts.HEAD} --main_process_port {scripts.PORT}"
-    caveats = ["Its data are read as JSON lines of plain text: see `dataset_text_field`."]
-    return _bundle(source, "trl", name, f"trl sft --config {name} {options}", keys, caveats)
+    return _bundle(source, "trl", name, f"trl sft --config {name} {options}", keys)
 
 
 def _on_hosts(source: ExportSource, command: str) -> tuple[str, tuple[str, str]]:
@@ -125,7 +109,6 @@ def _bundle(
     name: str,
     command: str,
     keys: dict[str, Any],
-    caveats: list[str],
 ) -> Bundle:
     """Returns the file of a trainer: the keys of its table, and those that no plan decides."""
     plan, files = source.plan, dict[str, str]()
@@ -147,7 +130,6 @@ def _bundle(
         files=files,
         command=command,
         environment=render_environment(plan, source.device),
-        caveats=(*caveats, *_caveats(source, trainer)),
         local=False,
     )
 
@@ -195,21 +177,3 @@ def export_values(source: ExportSource) -> dict[str, Any]:
         "_global_batch": plan.global_batch,
         "_shards": plan.data // plan.replicas,
     }
-
-
-def _caveats(source: ExportSource, trainer: str) -> Iterator[str]:
-    plan, spec = source.plan, source.spec
-    if spec.model.name in preset_names():
-        yield f"{spec.model.name} is a preset: set the folder or Hub id of your model."
-    yield f"{trainer} loads the model's weights; the measured ones were initialized."
-    if spec.model.config:
-        yield f"These fields of the model were changed: {', '.join(spec.model.config)}."
-    if not spec.data.files:
-        yield "Set the data: the measured batches were random."
-    yield from hf_trainer.engine_caveats(plan)
-    if plan.compile:
-        yield f"{trainer} compiles the whole model; the measured run compiled each block."
-    if plan.pad_multiple > 1:
-        yield f"Micro-batches are padded to a multiple of {plan.pad_multiple} tokens."
-    if source.hosts > 1:
-        yield "`$HOST_RANK` is 0 on the host that `$HEAD` names, and 1, 2, ... on the others."

@@ -6,15 +6,11 @@ from dataclasses import replace
 
 from orchestrator.export import deepspeed, torchrun
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.rayjob import COMMAND, KUSTOMIZATION, job_caveats, job_words
+from orchestrator.export.rayjob import COMMAND, KUSTOMIZATION, job_words
 from orchestrator.export.scripts import render_template
 from orchestrator.export.source import ExportSource
 
 _JOB = "trainjob.yaml"
-_CHECKED = (
-    "This job was checked against Kubeflow's definition of a TrainJob (Trainer 2.3), but it was not"
-    " tried on a Kubernetes cluster. Its runtime is `torch-distributed`."
-)
 
 
 def export(source: ExportSource) -> Bundle:
@@ -32,11 +28,6 @@ def export(source: ExportSource) -> Bundle:
         files=manifests | dict(bundle.files),
         command=COMMAND,
         environment=(),  # of the pods, in the job
-        caveats=(
-            *bundle.caveats,
-            _CHECKED,
-            *job_caveats(source, f"`spec.trainer.image` in {_JOB}"),
-        ),
         local=False,
         carries=False,
     )

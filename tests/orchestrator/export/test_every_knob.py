@@ -13,7 +13,7 @@ from functools import cache
 import pytest
 
 from orchestrator.export.bundle import Bundle
-from orchestrator.export.formats import FORMATS, choose_format
+from orchestrator.export.formats import FORMATS, choose_format, export_bundle
 from orchestrator.export.scripts import quotable_title
 from search_spaces.errors import UserError
 from search_spaces.knobs.search_defaults import implementations
@@ -36,7 +36,7 @@ def exported(name: str, plan: Plan, base: str) -> Bundle | str:
     context = context_of(base)
     source = source_of(plan, SPEC, MODEL, context.cluster.device)
     try:
-        bundle = FORMATS[choose_format(name, source)](source)
+        bundle = export_bundle(source, name)
     except UserError as refused:
         return str(refused)
     title = quotable_title(source)  # it names every knob, and sets none
