@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 
 from orchestrator.export.inputs import Inputs, collect_inputs
-from orchestrator.export.scripts import HEAD, SCRIPT
+from orchestrator.export.scripts import HEAD, SCRIPT, render_text
 from orchestrator.export.source import ExportSource
 from orchestrator.report.format import gib, plural
 from orchestrator.report.labels import lossy_words, plan_words
@@ -126,62 +126,23 @@ def manifest_of(bundle: Bundle, source: ExportSource, inputs: Inputs) -> ExportM
 
 def readme(bundle: Bundle, source: ExportSource, inputs: Inputs) -> str:
     """Returns the README of the folder, for a reader who knows nothing of the sweep."""
-    measured, plan = source.measured, source.plan
-    rate = measured.samples_per_second
-    how = "validated in fresh workers" if source.validation else "measured in one trial"
-    on_hosts = f", on each host (`{HEAD}` is the name of one of them)"
-    on_hosts = on_hosts if HEAD in bundle.command else ""
-    lines = [
-        f"# {_name(source.spec.model.title)}: trial {source.record.number} of study"
-        f" {_name(source.study)}",
-        "",
-        f"{plan_words(plan)}, on {_ranks(source)}. Start it in this folder{on_hosts}:",
-        "",
-        *(f"    export {name}={value}" for name, value in bundle.environment),
-        f"    {bundle.command}",
-        "",
-        f"Expected, as {how}: {rate.value:.4g} samples/s ({rate.low:.4g} to {rate.high:.4g}),"
-        f" {measured.step_seconds.value:.4g} s per step of {plan.global_batch} samples, and a peak"
-        f" of {gib(measured.memory.peak_bytes)} GiB on the fullest rank.",
-    ]
-    if lossy := lossy_words(plan, source.spec):
-        train = source.spec.train
-        lines += ["", f"Lossy: it trains with {lossy}, but the specification asks for"]
-        lines[-1] += f" {train.optimizer} in {train.precision}. Compare its losses to that."
-    if sentences := list(_input_sentences(source, inputs)):
-        lines += ["", "The script reads these inputs until you add your own model and data:", ""]
-        lines += [f"- {sentence}" for sentence in sentences]
-    if bundle.caveats:
-        lines += ["", "This format leaves to you:", ""]
-        lines += [f"- {sentence}" for sentence in bundle.caveats]
-    return "".join(f"{without_controls(' '.join(line.splitlines()))}\n" for line in lines)
+    text = render_text(
+        "readme.md.jinja",
+        bundle=bundle,
+        source=source,
+        inputs=inputs.inputs,
+        rate=source.measured.samples_per_second,
+        plan_words=plan_words(source.plan),
+        ranks=plural(source.plan.world_size, "rank"),
+        peak_gib=gib(source.measured.memory.peak_bytes),
+        lossy=lossy_words(source.plan, source.spec),
+        escaped=_escaped,
+        head=HEAD,
+        code=CODE,
+        inputs_variable=INPUTS_VARIABLE,
+    )
+    return without_controls(text)
 
 
-def _name(text: str) -> str:
+def _escaped(text: str) -> str:
     return "".join(f"\\{one}" if one in _MARKUP else one for one in text)
-
-
-def _code(path: str) -> str:
-    return path.replace("`", "'")
-
-
-def _input_sentences(source: ExportSource, inputs: Inputs) -> Iterator[str]:
-    for each in inputs.inputs:
-        if each.carried:
-            yield f"`{_code(each.path)}`, a copy of `{_code(each.source)}`."
-        else:
-            yield (
-                f"`{_code(each.source)}`, which is not in this folder. On a machine that has it"
-                f" elsewhere, set {INPUTS_VARIABLE} to a folder that contains `{_code(each.name)}`."
-            )
-    if any(each.name == CODE for each in inputs.inputs):
-        module = source.spec.model.name.partition(":")[0]
-        yield (
-            f"Everything that `{module}` imports or opens outside its own modules; it is not"
-            " copied."
-        )
-
-
-def _ranks(source: ExportSource) -> str:
-    words = plural(source.plan.world_size, "rank")
-    return words if source.hosts == 1 else f"{words} across {source.hosts} hosts"

@@ -45,7 +45,7 @@ def render_template(template: str, **words: object) -> str:
 
 def render_text(template: str, **words: object) -> str:
     """Renders a template of sentences, in which no value ends a line."""
-    plain = _templates().overlay(finalize=lambda value: " ".join(str(value).split()))
+    plain = _templates().overlay(finalize=lambda value: " ".join(str(value).splitlines()))
     return plain.get_template(template).render(words)
 
 
