@@ -17,28 +17,15 @@ from requests.exceptions import RequestException, RetryError, Timeout
 from orchestrator.study.storage import DATABASE_ERRORS
 from orchestrator.workspace import with_driver
 from search_spaces.errors import MissingExtraError
+from search_spaces.safety.files import packaged_table
 from search_spaces.safety.redaction import without_secrets
 
 NoSuchStore = UnsupportedModelRegistryStoreURIException  # raised for an unsupported scheme
 
 SWEEP_TAG, STUDY_TAG = "plimsoll.sweep", "plimsoll.study"
 
-# errors of bucket libraries, which MLflow passes through unchanged
-_BUCKET_ERRORS = (
-    ("botocore.exceptions", "BotoCoreError"),
-    ("botocore.exceptions", "ClientError"),
-    ("boto3.exceptions", "Boto3Error"),
-    ("google.api_core.exceptions", "GoogleAPIError"),
-    ("google.auth.exceptions", "GoogleAuthError"),
-    ("azure.core.exceptions", "AzureError"),
-)
+_TABLE = packaged_table(__package__, "mlflow.yaml")
 _MAX_CHARACTERS = 300  # of an error in a message
-_ADVICE = {
-    401: "check the credentials: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD,"
-    " MLFLOW_TRACKING_TOKEN, or those of the plug-in in MLFLOW_TRACKING_AUTH",
-    403: "check the credentials, or start the server with --allowed-hosts for this name",
-    404: "tracking.uri must be the address of an MLflow server",
-}
 
 
 def tracking_errors() -> tuple[type[Exception], ...]:
@@ -46,7 +33,9 @@ def tracking_errors() -> tuple[type[Exception], ...]:
 
     It is a function because only libraries that are loaded by now can raise their errors.
     """
-    classes = (getattr(sys.modules.get(module), name, None) for module, name in _BUCKET_ERRORS)
+    classes = (
+        getattr(sys.modules.get(module), name, None) for module, name in _TABLE["bucket_errors"]
+    )
     loaded = tuple(error for error in classes if error is not None)
     return (MlflowException, MissingExtraError, *DATABASE_ERRORS, OSError, ImportError, *loaded)
 
@@ -103,10 +92,10 @@ def refusal(error: Exception, uri: str) -> str:
     if not isinstance(error, MlflowException):
         return f"cannot be used: {message}"
     status = error.get_http_status_code()
-    if status in _ADVICE:
-        return f"answered {status}: {_ADVICE[status]}"
+    if status in _TABLE["advice"]:
+        return f"answered {status}: {_TABLE['advice'][status]}"
     if uri.startswith("http") and not isinstance(error, RestException):
-        return f"is not an MLflow server ({message}): {_ADVICE[404]}"
+        return f"is not an MLflow server ({message}): {_TABLE['advice'][404]}"
     return f"cannot be used: {message}"
 
 

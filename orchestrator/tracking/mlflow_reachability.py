@@ -16,31 +16,19 @@ from orchestrator.tracking.mlflow_store import (
     store_uri,
 )
 from search_spaces.errors import MissingExtraError, StudyError, TrackingLost, missing_extra
+from search_spaces.safety.files import packaged_table
 from search_spaces.safety.redaction import without_password
 from search_spaces.specification.schema import SweepSpec
 
-# MLflow reads these at import. Without them it sends telemetry.
-_SETTINGS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a line for each run on a server
-}
-# MLflow reads these at each request. Without them it retries a lost server for minutes.
-_REQUESTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
-_PROBE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
-_NOISY_LOGGERS = {
-    "mlflow": logging.ERROR,
-    "mlflow.store.db.utils": logging.CRITICAL,  # an unreachable database gets a note of our own
-    "alembic": logging.ERROR,
-}
+_TABLE = packaged_table(__package__, "mlflow.yaml")
+_REQUESTS, _BRIEF = _TABLE["requests"], _TABLE["brief_requests"]
 
 
 def configure_mlflow() -> None:
     """Sets MLflow's environment before it is imported; keeps variables that the user set."""
-    for name, value in (_SETTINGS | _REQUESTS).items():
+    for name, value in (_TABLE["import"] | _REQUESTS).items():
         os.environ.setdefault(name, value)
-    for name, level in _NOISY_LOGGERS.items():
+    for name, level in _TABLE["loggers"].items():
         logging.getLogger(name).setLevel(level)
 
 
@@ -49,7 +37,7 @@ def brief_requests() -> Iterator[None]:
     """Limits requests to seconds while a user waits; keeps variables that the user set."""
     configure_mlflow()
     defaults = [name for name, value in _REQUESTS.items() if os.environ[name] == value]
-    os.environ.update({name: _PROBE[name] for name in defaults})
+    os.environ.update({name: _BRIEF[name] for name in defaults})
     try:
         yield
     finally:
