@@ -6,7 +6,7 @@ import gc
 import sys
 from typing import NoReturn
 
-from plimsoll.installed import collisions, unsupported_versions
+from plimsoll.installed import collisions
 
 EXIT_USER_ERROR = 2
 # Imported modules are never freed. By default a collection each 700 new objects would scan them
@@ -22,8 +22,6 @@ def main() -> NoReturn:
         if problem := collisions():
             sys.stderr.write(f"{problem}\n")
             sys.exit(EXIT_USER_ERROR)
-        if note := unsupported_versions():
-            sys.stderr.write(f"{note}\n")
         from orchestrator.cli import main as run  # may be another distribution's until checked
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""Checks before the command imports any package: collisions and versions."""
+"""Check for colliding distributions before the command imports any package."""
 
 from __future__ import annotations
 
@@ -8,23 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.installed import collisions, unsupported_versions
+from plimsoll.installed import collisions
 from tests.commands import run_command
 
 ROOT = Path(__file__).parent.parent.parent
-OURS = {
-    "METADATA": """Metadata-Version: 2.4
-Name: plimsoll-tune
-Version: 0.1.0
-Provides-Extra: ray
-Provides-Extra: dev
-Requires-Dist: torch<2.15,>=2.11
-Requires-Dist: plimsoll-tune[ray]; extra == "dev"
-Requires-Dist: ray[tune]<2.61,>=2.60; extra == "ray"
-Requires-Dist: ruff>=0.15; extra == "dev"
-""",
-    "top_level.txt": "orchestrator\nplimsoll\nsearch_spaces\nworkers\n",
-}
+OURS = {"top_level.txt": "orchestrator\nplimsoll\nsearch_spaces\nworkers\n"}
 
 
 def install(site: Path, name: str, version: str = "1.0", **files: str) -> None:
@@ -82,17 +70,3 @@ def test_the_command_says_so_though_orchestrator_is_another_s(site: Path, comman
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "ado-core (orchestrator)" in ended.stderr
     assert ended.stderr.count("\n") == 1
-
-
-def test_versions_outside_of_bounds_are_one_sentence(site: Path, tmp_path: Path) -> None:
-    install(site, "torch", "2.15.0.dev20261101")
-    install(site, "ray", "2.60.4")
-    install(site, "ruff", "0.1")  # a developer's tool
-    checkout = tmp_path / "not-installed"  # has no bounds
-    install(checkout, "ray", "2.61.0")
-
-    assert unsupported_versions([str(checkout)]) == ""
-    assert unsupported_versions([str(site)]) == (
-        "note: not tested with torch 2.15.0.dev20261101 (tested: <2.15,>=2.11); results and"
-        " failures may be unusual"
-    )
