@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from orchestrator.cli.console import print_line, table_console, write_text
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
 from orchestrator.report.format import device_rows
+from orchestrator.report.sections import Table
+from orchestrator.report.terminal import render_table
 from search_spaces.errors import OPTIONAL_PACKAGES, UserError, missing_extra
 from search_spaces.hardware.catalogue import user_folder
 from search_spaces.hardware.files import device_to_yaml
@@ -82,14 +82,9 @@ def _show(devices: Sequence[str], features: Sequence[Feature]) -> None:
         print_line("no CUDA device: ranks train on the CPU over gloo")
     print_line(", ".join(f"{name} {version}" for name, version in package_versions()))
     print_line("")
-    table = Table(box=None, pad_edge=False)
-    table.add_column("feature", no_wrap=True)
-    table.add_column("for")
-    table.add_column("available")
-    for feature in features:
-        style = "green" if feature.lack is None else "yellow"
-        table.add_row(feature.name, feature.serves, Text(feature.lack or "yes", style))
-    table_console().print(table)
+    rows = tuple((feature.name, feature.serves, feature.lack or "yes") for feature in features)
+    table = Table(titles=("feature", "for", "available"), rows=rows)
+    table_console().print(render_table(table))
 
 
 def _probe(out: Path | None, drive: Path) -> Result:
@@ -110,12 +105,8 @@ def _probe(out: Path | None, drive: Path) -> Result:
         f"measuring with {config.ranks} ranks on {config.device_type}; takes one or two minutes"
     )
     device = describe(probe_ranks(config, drive=drive), config)
-    table = Table(box=None, pad_edge=False)
-    for heading in (device.name, "measured", "at"):
-        table.add_column(heading)
-    for row in device_rows(device):
-        table.add_row(*row)
-    table_console().print(table)
+    table = Table(titles=(device.name, "measured", "at"), rows=tuple(device_rows(device)))
+    table_console().print(render_table(table))
     path = out or user_folder() / f"{device.name.replace('/', '-').replace(' ', '-')}.yaml"
     head = f"# By plimsoll doctor --probe on {datetime.date.today()}; the rest is the catalogue's\n"
     write_text(path, head + device_to_yaml(device))
