@@ -15,7 +15,6 @@ import typer
 from orchestrator.cli.console import print_line, table_console, write_text
 from orchestrator.cli.options import Json
 from orchestrator.cli.result import Result
-from orchestrator.report.format import device_rows
 from orchestrator.report.sections import Table
 from orchestrator.report.terminal import render_table
 from search_spaces.errors import OPTIONAL_PACKAGES, UserError, missing_extra
@@ -105,12 +104,13 @@ def _probe(out: Path | None, drive: Path) -> Result:
         f"measuring with {config.ranks} ranks on {config.device_type}; takes one or two minutes"
     )
     device = describe(probe_ranks(config, drive=drive), config)
-    table = Table(titles=(device.name, "measured", "at"), rows=tuple(device_rows(device)))
-    table_console().print(render_table(table))
+    if device.matmul_throttles:
+        lowered = ", ".join(device.matmul_throttles)
+        print_line(f"clocks were lowered while matmuls ran: {lowered}", style="yellow")
     path = out or user_folder() / f"{device.name.replace('/', '-').replace(' ', '-')}.yaml"
     head = f"# By plimsoll doctor --probe on {datetime.date.today()}; the rest is the catalogue's\n"
     write_text(path, head + device_to_yaml(device))
-    print_line(f"written: {path}")
+    print_line(f"the rates of {device.name} are in {path}")
     if out is None:
         print_line("forecasts for this device now use these rates; delete the file to undo that")
     return Result(

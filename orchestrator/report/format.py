@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from search_spaces.hardware.device import Device
 from search_spaces.specification.schema import GIB
 from search_spaces.trial import Ceiling, Estimate
 
@@ -107,62 +105,11 @@ def mfu_sentence(mfu: float | None, ceiling: Ceiling | None, paper_mfu: float | 
     origin = (
         "measured in matmuls of the model's shapes" if ceiling.measured else "by its data sheet"
     )
-    rate = f"{_scaled(ceiling.flops_per_second)}FLOP/s"
-    sentence = f"MFU: {mfu_words(mfu)} of the device's {rate}, {origin}"
+    scaled, prefix = si_scaled(ceiling.flops_per_second)
+    sentence = f"MFU: {mfu_words(mfu)} of the device's {scaled:.3g} {prefix}FLOP/s, {origin}"
     if paper_mfu is None:
         return sentence
     return f"{sentence}; {mfu_words(paper_mfu)} of its data sheet as papers count (6 N + 12 L d T)"
-
-
-def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
-    """Rows of a device's measured rates, each as quantity, rate and conditions.
-
-    Of the points measured for a precision the fastest is listed, of a collective the largest.
-    """
-    lowered = ", ".join(device.matmul_throttles)
-    state = f", clocks lowered: {lowered}" if lowered else ""
-    for precision in dict.fromkeys(point[0] for point in device.matmul_points):
-        points = [point for point in device.matmul_points if point[0] == precision]
-        _, rows, columns, inner, flops = max(points, key=lambda point: point[-1])
-        yield (
-            f"matmul {precision}",
-            f"{_scaled(flops)}FLOP/s",
-            f"{rows} x {inner} x {columns}{state}",
-        )
-    yield "memory copy", _rate(device.bandwidth_bytes_per_second), "reads and writes"
-    if device.link_kind != "memory":
-        yield "host-device link", _rate(device.pcie_bytes_per_second), "pinned, slower direction"
-    if device.pageable_bytes_per_second is not None:
-        yield "", _rate(device.pageable_bytes_per_second), "pageable"
-    for collective in dict.fromkeys(point[0] for point in device.collective_points):
-        runs = [point for point in device.collective_points if point[0] == collective]
-        _, ranks, size, seconds = max(runs, key=lambda point: point[2])
-        name = collective.replace("_", "-")
-        yield name, _rate(size / seconds), f"{size / 2**20:.0f} MiB, {ranks} ranks"
-    words = {"direct_io": "direct I/O", "page_cache": "the page cache", None: ""}
-    access = words[device.drive_access]
-    yield "drive read", _rate(device.nvme_read_bytes_per_second), access
-    yield "drive write", _rate(device.nvme_write_bytes_per_second), access
-    yield "launch", f"{device.launch_seconds * 1e6:.1f} µs", "of one trivial operator"
-    for kind, launch in (
-        ("eager", device.block_launch_seconds),
-        ("selectively recomputed", device.recomputed_launch_seconds),
-        ("compiled", device.compiled_launch_seconds),
-    ):
-        if launch is not None:
-            yield "", f"{launch * 1e6:.1f} µs", f"of each in a block, {kind}"
-    if device.cpu_adam_elements_per_second is not None:
-        adam = f"{_scaled(device.cpu_adam_elements_per_second)}elements/s"
-        yield "Adam on the host", adam, "fp32, per rank"
-
-
-def _rate(bytes_per_second: float) -> str:
-    return f"{_scaled(bytes_per_second)}B/s"
-
-
-def _scaled(value: float) -> str:
-    scaled, prefix = si_scaled(value)
-    return f"{scaled:.3g} {prefix}"
 
 
 def value_words(value: object) -> str:

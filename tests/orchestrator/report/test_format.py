@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
-from orchestrator.report.format import device_rows, duration, mfu_sentence, number, spread
+from orchestrator.report.format import duration, mfu_sentence, number, spread
 from orchestrator.report.labels import outcome_words
-from search_spaces.hardware.catalogue import known_device
-from search_spaces.hardware.device import DriveAccess
 from search_spaces.trial import Ceiling, Estimate
 from tests.outcomes import make_conditions, make_measured
-
-
-@pytest.mark.parametrize(
-    ("access", "words"), [("direct_io", "direct I/O"), ("page_cache", "the page cache"), (None, "")]
-)
-def test_rates_say_how_they_were_measured(access: DriveAccess | None, words: str) -> None:
-    device = replace(known_device("H100"), drive_access=access)
-    device = replace(
-        device, matmul_points=(("bf16", 8, 8, 8, 1e9),), matmul_throttles=("power cap",)
-    )
-    conditions = {name: text for name, _, text in device_rows(device)}
-
-    assert conditions["matmul bf16"] == "8 x 8 x 8, clocks lowered: power cap"
-    assert conditions["drive read"] == conditions["drive write"] == words
 
 
 def test_a_throttled_measurement_is_labelled() -> None:
