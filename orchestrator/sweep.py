@@ -22,7 +22,6 @@ from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import start_notes
 from orchestrator.core.placement import capacity_request, groups_on_head
 from orchestrator.core.state import AbstractCallback, AbstractView, SweepState
-from orchestrator.forecast.background_trace import BackgroundTrace
 from orchestrator.forecast.forecaster import SweepForecasts, TracedForecasts
 from orchestrator.host import Termination, check_limits, termination_as_interrupt
 from orchestrator.journal import FILE, Journal
@@ -36,6 +35,7 @@ from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance
 from orchestrator.workspace import REPORT_FILE, SPEC_FILE, check_files, save_spec, study_storage
 from search_spaces.costs.calibration import shipped_calibration
+from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import variants_of
 from search_spaces.errors import SpecError
 from search_spaces.facts import (
@@ -52,11 +52,16 @@ from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, Stopped
 from workers.models.facts import pinned
+from workers.models.isolation import cancel_apart
 from workers.prepare import prepare_driver
 from workers.probe.operators import compile_operators
+from workers.tracing.trace import trace_apart
 
 Preparation = tuple[ModelFacts, DataProfile | None, dict[ClusterFacts, Space]]
 _SOON_SECONDS = 0.5
+# The trace runs next to starting workers, perhaps next to a trial: at this niceness it gets a
+# third of the CPU time that each of them gets
+_TRACE_NICENESS = 5
 
 
 class SweepStopped(KeyboardInterrupt):
@@ -130,17 +135,44 @@ def _connect_and_run(
         started = _driver_started(study, spec, space, facts, nodes, compile_seconds)
         callbacks = (*_tracking(spec, study.keep_provenance(source)), *callbacks)
         journal = Journal(Path(spec.study.folder, name, FILE), print_to_stderr)
-        tracing = BackgroundTrace(spec, variants_of(space.table), facts.device)
-        forecasts = TracedForecasts(spec, model, facts, shipped_calibration(), tracing.poll)
         try:
-            watchdog = connection.watchdog
-            return _run(
-                started, study, nodes, watchdog, callbacks, forecasts, journal, termination, show
-            )
+            with _background_trace(spec, space, facts) as poll:
+                forecasts = TracedForecasts(spec, model, facts, shipped_calibration(), poll)
+                watchdog = connection.watchdog
+                return _run(
+                    started,
+                    study,
+                    nodes,
+                    watchdog,
+                    callbacks,
+                    forecasts,
+                    journal,
+                    termination,
+                    show,
+                )
         finally:
-            tracing.stop()
             for callback in (*reversed(callbacks), journal):
                 callback.close()
+
+
+@contextlib.contextmanager
+def _background_trace(
+    spec: SweepSpec, space: Space, facts: ClusterFacts
+) -> Iterator[Callable[[], Footprint | None]]:
+    """Traces the model in a process of its own; yields a function that polls for the footprint.
+
+    If the user's model hangs or dies while it is traced, the sweep does not.
+    """
+    pool = ThreadPool(1)  # of a daemon
+    options = {"device": facts.device, "niceness": _TRACE_NICENESS}
+    tracing = pool.apply_async(trace_apart, (spec, variants_of(space.table)), options)
+    pool.close()
+    try:
+        tracing.wait(_SOON_SECONDS)  # for a cached footprint
+        yield lambda: tracing.get() if tracing.ready() else None
+    finally:
+        if not tracing.ready():
+            cancel_apart()
 
 
 @contextlib.contextmanager
