@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from orchestrator.core.losses import loss_tolerance
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
+from orchestrator.explain.trial import trial_named
 from search_spaces.errors import StudyError
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
@@ -53,13 +54,7 @@ def record_to_export(state: SweepState, number: int | None) -> Record:
         if state.best is None:
             raise StudyError(f"study {state.study} has no feasible plan")
         return state.best
-    record = next((record for record in state.records if record.number == number), None)
-    if record is None:
-        numbers = sorted(record.number for record in state.records)
-        raise StudyError(
-            f"study {state.study} has no finished trial {number}: its trials are"
-            f" {numbers[0]} to {numbers[-1]}"
-        )
+    record = trial_named(state, number)
     if not isinstance(record.outcome, Measured):
         kind = record.outcome.kind.replace("_", " ")
         raise StudyError(
