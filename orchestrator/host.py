@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from search_spaces.errors import DISTRIBUTION, MachineError
+from search_spaces.errors import DISTRIBUTION, MachineError, exception_chain
 from search_spaces.specification.schema import GIB
 from workers.memory.nvml import nvml
 
@@ -286,12 +286,8 @@ def os_error_behind(error: BaseException) -> OSError | None:
 
     Ray's copies of errors of other processes have no number, and are left out.
     """
-    behind: BaseException | None = error
-    while behind is not None:
-        if isinstance(behind, OSError) and behind.errno is not None:
-            return behind
-        behind = behind.__cause__ or behind.__context__
-    return None
+    system = (one for one in exception_chain(error) if isinstance(one, OSError))
+    return next((one for one in system if one.errno is not None), None)
 
 
 def end_now(code: int) -> NoReturn:
