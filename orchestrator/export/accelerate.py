@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import yaml
-
 from orchestrator.export import scripts
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.source import ExportSource
@@ -17,15 +13,22 @@ CONFIG = "accelerate_config.yaml"
 
 
 def export(source: ExportSource) -> Bundle:
-    """Returns the configuration, and a script that `accelerate launch` starts."""
-    plan = source.plan
-    command = _command(source)
+    """Returns the configuration, and a script that `accelerate launch` starts.
+
+    Raises:
+        MissingExtraError: If Accelerate is not installed.
+    """
+    require("accelerate")
+    plan, command = source.plan, _command(source)
     words = torch_words(source) | {"wrapping": None}  # by Accelerate
+    config = scripts.render_template(
+        f"{CONFIG}.jinja", plan=plan, device=source.device, hosts=source.hosts
+    )
     return Bundle(
         format="accelerate",
         files={
             scripts.SCRIPT: scripts.render_script("accelerate.py.jinja", **words, command=command),
-            CONFIG: yaml.safe_dump(configuration(source), sort_keys=False),
+            CONFIG: config,
         },
         command=command,
         environment=render_environment(plan, source.device),
@@ -39,58 +42,3 @@ def _command(source: ExportSource) -> str:
         f"accelerate launch --config_file {CONFIG} --machine_rank $HOST_RANK --main_process_ip"
         f" {scripts.HEAD} --main_process_port {scripts.PORT} {scripts.SCRIPT}"
     )
-
-
-def configuration(source: ExportSource) -> dict[str, Any]:
-    """Renders the configuration with Accelerate's own `ClusterConfig`, which checks its fields.
-
-    Raises:
-        MissingExtraError: If Accelerate is not installed.
-    """
-    require("accelerate")
-    from accelerate.commands.config.config_args import ClusterConfig  # takes seconds
-
-    return dict(ClusterConfig(**_fields(source)).to_dict())
-
-
-def _fields(source: ExportSource) -> dict[str, Any]:
-    plan = source.plan
-    fields: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": _distributed(source),
-        "mixed_precision": "no" if plan.precision == "fp32" else plan.precision,
-        "use_cpu": source.device == "cpu",
-        "debug": False,
-        "num_processes": plan.world_size,
-        "num_machines": source.hosts,
-        "machine_rank": 0,
-        "rdzv_backend": "static",
-        "same_network": True,
-    }
-    if not plan.zero_stage:
-        return fields
-    fields["fsdp_config"] = {
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": plan.zero_stage == 3,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_offload_params": plan.offload_parameters == "cpu",
-        "fsdp_activation_checkpointing": False,  # the script wraps the blocks to recompute
-        "fsdp_cpu_ram_efficient_loading": False,
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-    }
-    if plan.replicas > 1:
-        fields["parallelism_config"] = {
-            "parallelism_config_dp_replicate_size": plan.replicas,
-            "parallelism_config_dp_shard_size": plan.data // plan.replicas,
-        }
-    return fields
-
-
-def _distributed(source: ExportSource) -> str:
-    if source.plan.zero_stage:
-        return "FSDP"
-    if source.plan.data == 1:
-        return "NO"
-    # MULTI_CPU would start ranks with MPI only. MULTI_GPU starts them with torchrun's agent, and
-    # the script tells its Accelerator that they are on CPUs
-    return "MULTI_GPU"

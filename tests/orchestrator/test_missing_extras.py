@@ -15,8 +15,8 @@ from tests.commands import run_command
 # imported stays so
 STATEMENTS = {
     "accelerate": """
-from orchestrator.export.accelerate import configuration
-configuration(None)
+from orchestrator.export.accelerate import export
+export(None)
 """,
     "optuna": "import orchestrator.study",
     "sqlalchemy": "import orchestrator.study",
