@@ -1,7 +1,7 @@
 """Charts in the schema of plotly.js.
 
-The page sets the colours of text and grid (`static/page.js`). It ships the basic bundle of plotly,
-which draws `scatter` and `bar` but no traces that need WebGL.
+The page sets the legend, and the colours of text and grid (`static/page.js`). It ships the basic
+bundle of plotly, which draws `scatter` and `bar` but no traces that need WebGL.
 """
 
 from __future__ import annotations
@@ -21,17 +21,8 @@ BEST_COLOUR = "#009e73"
 _MARGIN = 200  # pixels of axis and legend
 _BAR = 34  # pixels of a bar
 
-
 Figure = Mapping[str, Any]  # traces as `data`, and their `layout`
 Trace = dict[str, Any]
-
-LEGEND = {
-    "orientation": "h",
-    "traceorder": "normal",
-    "y": 0,
-    "yref": "container",
-    "yanchor": "bottom",
-}
 
 
 def points(
@@ -78,8 +69,6 @@ def speed_chart(
         "height": height,
         "xaxis": {"title": {"text": x_axis}, **(axis or {"rangemode": "tozero"})},
         "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero"},
-        "legend": LEGEND,
-        "showlegend": True,  # plotly draws none for a single trace
         "shapes": shapes,
     }
     return {"data": traces, "layout": layout}
@@ -110,8 +99,6 @@ def stacked_bars(
         "height": _MARGIN + _BAR * len(labels),
         "xaxis": {"title": {"text": title}},
         "yaxis": {"autorange": "reversed", "type": "category"},
-        "legend": LEGEND,
-        "showlegend": True,
         "shapes": shapes,
     }
     return {"data": data, "layout": layout}

@@ -25,6 +25,8 @@ function draw() {
     const axis = { gridcolor: edge, zerolinecolor: edge, linecolor: edge, automargin: true };
     const layout = {
       ...figure.layout,
+      legend: { orientation: "h", traceorder: "normal", y: 0, yref: "container", yanchor: "bottom" },
+      showlegend: true, // plotly draws none for a single trace
       font: { color: text, size: narrow.matches ? 11 : 13 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
