@@ -109,11 +109,6 @@ class VirtualCluster(AbstractCluster):
         self.on_kill: Callable[[str], None] = lambda _: None
         nodes.lost.append(self._lose_node)
 
-    @property
-    def empty(self) -> bool:
-        """True if no group is left."""
-        return not any(group.alive for group in self._groups.values())
-
     def nodes(self) -> tuple[Node, ...]:
         return tuple(self._nodes.listed.values())
 

@@ -16,14 +16,33 @@ from scipy import stats
 
 from benchmarks.simulation.jobs import LIMIT_BYTES, Job
 from orchestrator.core.events import Event, SweepEnded, TrialEnded, TrialStarted
+from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Dismiss, Release, Run
 from orchestrator.core.placement import Node
-from orchestrator.core.reasons import ChecksMachine, measures_again
+from orchestrator.core.reasons import (
+    AllTried,
+    BudgetSpent,
+    ChecksMachine,
+    ClusterSilent,
+    MachineFailed,
+    NoImprovement,
+    Retry,
+    SameFailure,
+    measures_again,
+)
 from orchestrator.core.records import Record
-from search_spaces.trial import Cancelled, Crashed, Measured, Outcome
+from search_spaces.plan import Plan
+from search_spaces.trial import Cancelled, Crashed, Measured, NodesLost, NoRoom, Outcome, Stopped
 
 _MACHINE = ("start_failed", "disk_full")
+_LOST = (*_MACHINE, "worker_died", "collective", "device_error")
+_MOST_LOSSES = 2  # of nodes during trials of a plan, which run again
 _AVOID_SECONDS = 110.0  # for which a node that was lost is not used, whatever the cluster lists
+_BACK_SECONDS = 130.0  # after which it is used again if the cluster lists it
+_DRAIN_SECONDS = 300.0  # for idle groups to end once the sweep has
+_MAY_FORGET = (  # reasons to end a sweep whose interrupted trials did not run again
+    BudgetSpent | NoImprovement | SameFailure | MachineFailed | ClusterSilent | NoRoom | Stopped
+)
 _REPORT_SECONDS = 900.0  # by which the end of a trial may be known later than its deadline
 
 
@@ -62,13 +81,19 @@ class DriverChecks:
     dismissed: set[str] = field(default_factory=set)
     workers: dict[str, dict[str, int]] = field(default_factory=dict)  # by group: ranks on nodes
     under_way: dict[int, TrialStarted] = field(default_factory=dict)
-    pending: set[int] = field(default_factory=set)  # trials that started and do not run yet
+    pending: dict[int, float] = field(default_factory=dict)  # trials that wait for room, since when
+    idle_since: float = -math.inf  # without a running trial
+    drained_since: float | None = None  # without one, after the end
     stuck_since: dict[int, float] = field(default_factory=dict)  # without a trial to wait for
     numbers: set[int] = field(default_factory=set)
     results: dict[str, Record] = field(default_factory=dict)  # by plan
     validations: Counter[int] = field(default_factory=Counter)
     repeats: int = 0
     lost_nodes: dict[str, float] = field(default_factory=dict)
+    losses: Counter[str] = field(default_factory=Counter)  # of nodes, by plan
+    on_lost_nodes: set[int] = field(default_factory=set)  # trials that reported so
+    died_on: dict[str, frozenset[str]] = field(default_factory=dict)  # last nodes, by plan
+    interrupted: dict[str, int] = field(default_factory=dict)  # not run again yet, by plan
     ended: SweepEnded | None = None
 
     @property
@@ -110,7 +135,7 @@ class DriverChecks:
         )
         _require(0 < run.deadline_seconds <= longest, f"deadline {run.deadline_seconds}")
         self._is_placed(run, listed)
-        self.pending.discard(number)
+        self.pending.pop(number, None)
         assert run.placement is not None
         ranks = dict(run.placement.parts)
         if self.workers.get(group) not in (None, ranks):
@@ -148,21 +173,49 @@ class DriverChecks:
             ]
             _require(share or not any(others), f"two groups have workers on {name}")
             _require(sum(others) + count <= node.slots, f"{name} has more ranks than slots")
+        avoided = self.died_on.get(plan.key, frozenset()) & ranks.keys()
+        if avoided and isinstance(self.under_way[number].reason, Retry):
+            _require(
+                not self._has_room(plan, [one for one in listed.values() if one.id not in avoided]),
+                f"trial {number} runs on {sorted(avoided)}, where it died, and others have room",
+            )
+
+    def _has_room(self, plan: Plan, nodes: Iterable[Node]) -> bool:
+        """Returns True if a plan has room on these nodes, which idle workers leave."""
+        room = 0
+        for node in nodes:
+            held = sum(busy.nodes.get(node.id, 0) for busy in self.busy.values())
+            free = node.slots - held if self.job.spec.cluster.share_nodes or not held else 0
+            is_back = self.now - self.lost_nodes.get(node.id, -math.inf) > _BACK_SECONDS
+            room += (free - free % plan.tensor) * is_back
+        return room >= plan.world_size
 
     def group_ended(self, group: str) -> None:
-        """Forgets a group that ended."""
-        self.busy.pop(group, None)
+        """Forgets a group that ended, and takes note of where its trial died."""
+        if (busy := self._free(group)) is not None:
+            self.died_on[busy.plan] = frozenset(busy.nodes)
         self.workers.pop(group, None)
 
-    def reported(self, group: str, number: int, lost: Iterable[str], *, ended: bool) -> None:
+    def reported(self, report: TrialFinished) -> None:
         """Takes note that a group is free, before its report is handled."""
-        busy = self.busy.get(group)
-        if busy is None or busy.number != number:
+        busy = self.busy.get(report.group)
+        if busy is None or busy.number != report.number:
             return
-        del self.busy[group]
-        self.lost_nodes |= dict.fromkeys(lost, self.now)
-        if ended:
-            self.workers.pop(group, None)
+        self._free(report.group)
+        self.lost_nodes |= dict.fromkeys(report.lost_nodes, self.now)
+        if report.lost_nodes:
+            self.losses[busy.plan] += 1
+            self.on_lost_nodes.add(busy.number)
+        elif isinstance(report.outcome, Crashed) and report.outcome.cause in _LOST:
+            self.died_on[busy.plan] = frozenset(busy.nodes)
+        if report.workers_ended:
+            self.workers.pop(report.group, None)
+
+    def _free(self, group: str) -> _Busy | None:
+        busy = self.busy.pop(group, None)
+        if busy is not None and not self.busy:
+            self.idle_since = self.now
+        return busy
 
     def killed(self, group: str) -> None:
         """Takes note that a group was killed as overdue: only one that is late may be."""
@@ -182,6 +235,7 @@ class DriverChecks:
             case SweepEnded():
                 _require(self.ended is None, "the sweep ended twice")
                 _require(not self.under_way, f"the sweep ended beside {list(self.under_way)}")
+                self._agrees_with(event)
                 self.ended = event
 
     def _starts(self, event: TrialStarted) -> None:
@@ -189,7 +243,7 @@ class DriverChecks:
         _require(self.ended is None, f"trial {number} starts after the end of the sweep")
         _require(number not in self.under_way, f"trial {number} starts twice")
         self.under_way[number] = event
-        self.pending.add(number)
+        self.pending[number] = self.now
         if event.validation:
             self.validations[number] += 1
             _require(len(self.under_way) == 1, "a validation starts beside trials")
@@ -203,8 +257,10 @@ class DriverChecks:
         if event.is_repeat:
             self._repeats(event)
             return
+        self.interrupted.pop(event.plan.key, None)
         self.repeats = 0  # leaders may be others after it
-        taken = self.results_before + len(self.results) + len(self.under_way)
+        running = sum(not one.is_repeat for one in self.under_way.values())
+        taken = self.results_before + len(self.results) + running
         _require(taken <= budget.trials, f"{taken} trials of a budget of {budget.trials}")
         minutes = (self.now - self.started_at) / 60
         longest = budget.minutes + self.job.spec.study.wait_minutes  # if the study is unavailable
@@ -226,7 +282,7 @@ class DriverChecks:
         else:
             _require(number in self.under_way, f"trial {number} ended without having started")
         started = self.under_way.pop(number, None)
-        self.pending.discard(number)
+        self._is_interrupted(record, self.pending.pop(number, None))
         self.stuck_since.pop(number, None)
         _require(
             started is None or started.plan == record.plan, f"trial {number} ended as another plan"
@@ -240,8 +296,50 @@ class DriverChecks:
         seconds = record.ended_at - record.started_at
         self.rank_hours += record.plan.world_size * seconds / 3600
 
-    def waits(self) -> None:
+    def _is_interrupted(self, record: Record, waits_since: float | None) -> None:
+        """Checks why a trial has no result, if it has none, and that it may run again."""
+        number, plan, outcome = record.number, record.plan.key, record.outcome
+        cause = outcome.cause if isinstance(outcome, Cancelled) else None
+        if number in self.on_lost_nodes:
+            self.on_lost_nodes.remove(number)
+            _require(
+                isinstance(cause, NodesLost) == (self.losses[plan] <= _MOST_LOSSES),
+                f"trial {number} ends as {outcome.kind} after {self.losses[plan]} losses of nodes",
+            )
+        if isinstance(cause, NoRoom):
+            _require(waits_since is not None, f"trial {number} had room, and ends without")
+            waited = self.now - max(waits_since or 0.0, self.idle_since)
+            _require(
+                waited > 60 * self.job.spec.cluster.wait_minutes - 1,
+                f"trial {number} ends after {waited:.0f} seconds without room",
+            )
+        if cause is not None and not record.validation and not _is_repeat(record):
+            self.interrupted[plan] = number
+
+    def _agrees_with(self, end: SweepEnded) -> None:
+        """Checks that a sweep ends for the reason that it gives, and forgets no trial."""
+        budget, results = self.job.spec.budget, self.results_before + len(self.results)
+        match end.reason:
+            case BudgetSpent(limit="trials"):
+                holds = results >= budget.trials
+            case BudgetSpent(limit="minutes"):
+                holds = self.now - self.started_at > 60 * budget.minutes - 1
+            case AllTried():
+                holds = len(self.tried) == len(self.job.space.table)
+            case _:
+                holds = True
+        _require(holds, f"the sweep ends as {end.reason.kind} after {results} trials")
+        _require(
+            not self.interrupted or isinstance(end.reason, _MAY_FORGET),
+            f"the sweep ends before trials {list(self.interrupted.values())} run again",
+        )
+
+    def waits(self, *, has_ended: bool) -> None:
         """Checks that nothing waits for longer than it may."""
+        if has_ended and not self.busy:
+            self.drained_since = self.drained_since or self.now
+            waited = self.now - self.drained_since
+            _require(waited < _DRAIN_SECONDS, "a driver whose groups are idle does not end")
         for busy in self.busy.values():
             _require(self.now <= busy.until + 60, f"trial {busy.number} is awaited for ever")
         spec = self.job.spec
@@ -268,8 +366,7 @@ class SweepChecks:
 
     def trial_ended(self, started: TrialStarted, now: float, outcome: Outcome | None) -> None:
         """Takes note of how a trial ended, before it is handled; None: with its group."""
-        lost = (*_MACHINE, "worker_died", "collective", "device_error")
-        if outcome is None or (isinstance(outcome, Crashed) and outcome.cause in lost):
+        if outcome is None or (isinstance(outcome, Crashed) and outcome.cause in _LOST):
             self._failed_at[started.plan.key] = now
             return
         self._went_well_at = now
@@ -282,8 +379,7 @@ class SweepChecks:
         outcome, key = record.outcome, record.plan.key
         if isinstance(outcome, Crashed) and outcome.cause == "driver_lost":
             _require(self.alone[key] >= 2, "a plan is blamed that was not alone when drivers died")
-        lost = (*_MACHINE, "worker_died", "collective", "device_error")
-        if isinstance(outcome, Crashed) and outcome.cause in lost and not record.validation:
+        if isinstance(outcome, Crashed) and outcome.cause in _LOST and not record.validation:
             failed_at = self._failed_at.get(key, -1.0)
             could_check = self._measured_at < failed_at
             needed = outcome.cause in _MACHINE or (could_check and not _is_repeat(record))

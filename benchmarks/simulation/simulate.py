@@ -121,6 +121,11 @@ class _MortalController(Controller):  # type: ignore[misc]
 
     world: World
 
+    @property
+    def is_over(self) -> bool:
+        """True once its loop ends."""
+        return self._is_over
+
     def _carry_out(self, instruction: Instruction) -> Answer | None:
         self.world.instructions += 1
         if self.world.instructions > _MAX_INSTRUCTIONS:
@@ -159,7 +164,7 @@ class _Driver:
         self.checks = DriverChecks(job=self.job, started_at=world.now, now=world.now)
         self.cluster.checks = self.checks
         self.cluster.on_kill = self._count_death
-        self.controller: Controller | None = None
+        self.controller: _MortalController | None = None
 
     def start(self) -> None:
         """Opens the study and starts the sweep, unless it is refused or dies before."""
@@ -174,7 +179,7 @@ class _Driver:
         except StudyError as error:
             self.end("study_error", error)
 
-    def _open(self) -> Controller:
+    def _open(self) -> _MortalController:
         simulation, job, world = self._simulation, self.job, self._world
         study = Study(
             job.spec,
@@ -195,6 +200,7 @@ class _Driver:
             / 3600
         )
         offset = world.offset
+        self.checks.started_at = world.now
         request = CapacityRequest(
             groups=job.groups, ranks=RANKS, share=job.spec.cluster.share_nodes
         )
@@ -206,7 +212,6 @@ class _Driver:
         simulation.checks.deaths.update(interrupted)
         if len(interrupted) == 1:
             simulation.checks.alone.update(interrupted)
-        self.checks.started_at = world.now
         _MortalController.world = world
         return _MortalController(
             started,
@@ -232,7 +237,7 @@ class _Driver:
         """Passes an input to the controller, and checks what comes of it."""
         if not self.alive or self.controller is None:
             return
-        self.checks.now = self._world.now
+        began = self.checks.now = self._world.now
         acknowledged = self._note(given)
         self._world.instructions = 0
         try:
@@ -249,8 +254,9 @@ class _Driver:
             self._simulation.checks.acknowledged[acknowledged.number] = acknowledged.outcome
         if self.controller.error is None:
             self._agree_on_untried()
-            self.checks.waits()
-        if self.controller.state.ended and self.cluster.empty:
+        if self._world.now == began:  # else groups waited with the driver for the study
+            self.checks.waits(has_ended=self.controller.state.ended)
+        if self.controller.is_over:
             error = self.controller.error
             how = "machine" if error is None and self._ended_by_machine() else "ended"
             self.end(how if error is None else "study_error", error)
@@ -328,7 +334,7 @@ class _Driver:
         if started.validation != given.validation:
             return None
         sweep.reported[given.number].append(given.outcome)
-        checks.reported(given.group, given.number, given.lost_nodes, ended=given.workers_ended)
+        checks.reported(given)
         is_death = isinstance(given.outcome, Crashed) and given.outcome.cause in _DEATHS
         is_machine = isinstance(given.outcome, Crashed) and given.outcome.cause in _MACHINE
         if is_death:

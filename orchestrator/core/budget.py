@@ -39,7 +39,8 @@ def reason_to_end(state: SweepState, now: float) -> StopReason | None:
     seconds since the epoch.
     """
     budget = state.spec.budget
-    if completed_trials(state) + len(state.running) >= budget.trials:
+    running = sum(not trial.is_repeat for trial in state.running)
+    if completed_trials(state) + running >= budget.trials:
         return BudgetSpent(limit="trials", amount=budget.trials)
     if now - state.budget_began_at >= budget.minutes * 60:
         return BudgetSpent(limit="minutes", amount=budget.minutes)

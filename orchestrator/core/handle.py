@@ -14,6 +14,7 @@ from orchestrator.core.failures import (
     RUNNER_DIED,
     FailureDecision,
     failure_decision,
+    is_loss_of_processes,
     is_machine_failure,
 )
 from orchestrator.core.fingerprints import differing, is_other_group
@@ -144,7 +145,6 @@ def _finish_trial(step: Step, report: inputs.TrialFinished) -> None:
         return  # it came twice: the group validates that trial by now
     decision = _consequences(trial, report.outcome)
     ended = report.workers_ended or bool(report.lost_nodes)
-    placement = group.placement
     free = Group(processes=None if ended or decision.replace else group.processes)
     step.set_group(report.group, free)
     if decision.replace and not report.workers_ended:
@@ -154,9 +154,8 @@ def _finish_trial(step: Step, report: inputs.TrialFinished) -> None:
         blamed = _lose_nodes(step, trial, report)
     else:
         blamed = None
-        if decision.retry and placement:
-            avoided = {**step.state.avoided, trial.plan.key: placement.nodes}
-            step.state = replace(step.state, avoided=avoided)
+        if is_loss_of_processes(report.outcome):
+            _avoid(step, trial, group)
         _end_trial(step, trial, report, decision)
     reason = decision.replace or (WorkersGone() if report.workers_ended else None)
     if reason:
@@ -242,22 +241,28 @@ def _lose_nodes(step: Step, trial: TrialStarted, report: inputs.TrialFinished) -
     return PlanBlamed(trial=trial.number, loss=loss)
 
 
+def _avoid(step: Step, trial: TrialStarted, group: Group) -> None:
+    """Takes note of the nodes on which a trial died: the next one of its plan prefers others."""
+    nodes = group.placement.nodes if group.placement else frozenset[str]()
+    step.state = replace(step.state, avoided={**step.state.avoided, trial.plan.key: nodes})
+
+
 def _end_groups(step: Step, ended: inputs.GroupsEnded) -> None:
     for name in ended.groups:
         group = step.state.groups.get(name)
         step.set_group(name, None)
-        if group is None or group.trial is None:
-            continue
-        _lose_trial(step, group.trial, RUNNER_DIED)
+        if group is not None:
+            _lose_trial(step, group, RUNNER_DIED)
     step.note(*(Message(text=fault) for fault in ended.faults))
 
 
-def _lose_trial(step: Step, number: int, outcome: Crashed) -> None:
+def _lose_trial(step: Step, group: Group, outcome: Crashed) -> None:
     """Takes note of the death of a trial's group without a report."""
-    trial = step.state.running(number)
+    trial = None if group.trial is None else step.state.running(group.trial)
     if trial is None:
         return
-    record = closed_record(number, trial.plan, outcome, trial.reason, at=step.now)
+    _avoid(step, trial, group)
+    record = closed_record(trial.number, trial.plan, outcome, trial.reason, at=step.now)
     record = replace(record, forecast=trial.forecast, validation=trial.validation)
     conclude_trial(step, trial, record, _consequences(trial, outcome))
 
@@ -267,7 +272,7 @@ def _kill_overdue(step: Step) -> None:
         if group.trial is not None and step.now >= group.overdue_at:
             step.set_group(name, None)
             step.instruct(Kill(group=name))
-            _lose_trial(step, group.trial, GROUP_OVERDUE)
+            _lose_trial(step, group, GROUP_OVERDUE)
 
 
 def _stop(step: Step, stop: inputs.StopRequested) -> None:

@@ -19,6 +19,8 @@ FOUND = {
     23: "a driver that had lost its lock went on after another one had written",
     538: "a head that died after its sweep had ended ended it twice",
     148: "trials started in the step whose write failed",
+    10: "a check of the machine took the place of a trial of the budget",
+    16: "a retry ran on the node where its group had died without a report",
     3754: "a head that died after the study became unavailable ended the sweep beside a trial",
 }
 # Faults to plant by default, with a seed that finds each soon

@@ -59,6 +59,13 @@ def fail(driven: Driven, outcome: Outcome) -> tuple[Any, ...]:
     return (*instructions, *driven.tick(60.0))
 
 
+def nodes_of(driven: Driven) -> frozenset[str]:
+    """Returns the nodes of the only group, which has workers."""
+    (group,) = driven.state.groups.values()
+    assert group.placement is not None
+    return group.placement.nodes
+
+
 def measured_then_failed(*outcomes: Outcome) -> tuple[Driven, tuple[Any, ...]]:
     """Returns a controller whose baseline was measured, then a plan's trials ended like this."""
     driven = one_group()
@@ -104,6 +111,32 @@ def test_nothing_starts_for_a_while_after_a_failed_start() -> None:
 
     assert driven.tick(1.0) == ()
     assert kinds(driven.tick(60.0)) == [Open]
+
+
+@pytest.mark.parametrize("death", ["of a rank", "of the runner", "overdue"])
+def test_a_retry_runs_on_other_nodes(death: str) -> None:
+    driven = one_group()
+    before = nodes_of(driven)
+    if death == "of a rank":
+        driven.report("group-1", 0, DIED, workers_ended=True)
+    elif death == "of the runner":
+        driven.end("group-1")
+    else:
+        driven.tick(driven.state.groups["group-1"].overdue_at - driven.now)
+    driven.open()
+
+    assert [trial.plan for trial in driven.state.sweep.running] == [BASELINE]
+    assert not nodes_of(driven) & before
+
+
+def test_workers_that_do_not_start_on_one_node_after_the_other_leave_the_last_one() -> None:
+    driven = one_group()
+    for _ in range(MAX_MACHINE_FAILURES - 1):
+        before = nodes_of(driven)
+        fail(driven, NOT_STARTED)
+        driven.open()
+
+        assert not nodes_of(driven) & before
 
 
 @pytest.mark.parametrize("failure", [DIED, NOT_STARTED, FULL, crash("device_error")])

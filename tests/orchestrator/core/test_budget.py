@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.core.budget import baseline_is_due, not_worth_it, reason_to_end
-from orchestrator.core.reasons import AllTried, BudgetSpent, NoImprovement, NotWorthIt, StopReason
+from orchestrator.core.reasons import (
+    AllTried,
+    BudgetSpent,
+    ChecksMachine,
+    NoImprovement,
+    NotWorthIt,
+    StopReason,
+)
 from orchestrator.core.state import advance
 from search_spaces.trial import Outcome
 from tests.orchestrator.core.values import started, state_after
@@ -66,6 +73,13 @@ def test_what_is_under_way_counts_towards_the_trials() -> None:
     state = advance(state_after([GOOD], budget={"trials": 2}), started(1, make_plan()))
 
     assert reason_to_end(state, BEGAN) == BudgetSpent(limit="trials", amount=2)
+
+
+def test_a_check_of_the_machine_that_is_under_way_is_no_trial_of_the_budget() -> None:
+    check = replace(started(1, make_plan()), reason=ChecksMachine(trial=0, suspect=0))
+    state = advance(state_after([GOOD], budget={"trials": 2}), check)
+
+    assert reason_to_end(state, BEGAN) is None
 
 
 @pytest.mark.parametrize(
