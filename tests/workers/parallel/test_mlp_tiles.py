@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Block(nn.Module):
         self.mlp[0].register_forward_hook(lambda _, __, output: self.rows.append(output.shape[1]))
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(10, [3, 3, 2, 2]), (2, [1, 1])])
+@pytest.mark.parametrize(("tokens", "rows"), [(10, [3, 3, 2, 2]), (2, [1, 1, 0, 0])])
 def test_each_tile_is_computed_in_forward_and_again_in_backward(
     tokens: int, rows: list[int]
 ) -> None:
@@ -69,6 +70,21 @@ def test_each_tile_is_computed_in_forward_and_again_in_backward(
     assert sorted(block.rows) == sorted(2 * rows)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.thorough
+def test_ranks_of_zero_3_gather_alike_for_samples_shorter_than_the_tiles() -> None:
+    spec, group = a_spec(data={"lengths": {3: 1, 40: 1}}), Group(2, a_spec())
+    plans: tuple[dict[str, Any], ...] = ({"mlp_tiles": 8, "prefetch_mib": 1}, {})
+    losses = []
+    for knobs in plans:
+        request = a_request(spec, engine="deepspeed", zero_stage=3, batching="grouped", **knobs)
+        outcome = group.run(replace(request, collective_seconds=120.0))
+        assert isinstance(outcome, Measured), outcome
+        losses.append(outcome.losses)
+    group.stop()
+
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("compute", ["fp32", "cast"])
