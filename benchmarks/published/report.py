@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.published.evaluate import RECORDS, Results, RunResult, SetResult
 from benchmarks.published.metrics import WITHIN, mean, median, oom_scores
-from benchmarks.published.values import Tables
+from benchmarks.published.values import Loss, Tables
 
 Figures = dict[str, float | int | None]
 _AFTER = f"_k{RECORDS}"  # of what is forecast after records
@@ -25,7 +25,10 @@ def report(tables: Tables, judged: Results, baseline: Results) -> dict[str, Any]
 
 
 def figures_of(results: Results) -> dict[str, Any]:
-    """`overall`, `median_over_sources` and `sources`; extrapolated runs are left out."""
+    """Figures overall, by source and by loss, without extrapolated runs.
+
+    Losses are plain, in_place (fused kernels over whole logits) or linear (in chunks, without them).
+    """
     measured = [result for result in results.runs if not result.run.extrapolated]
     sources = {
         name: summary(
@@ -33,6 +36,11 @@ def figures_of(results: Results) -> dict[str, Any]:
             [result for result in results.sets if result.ranking_set.source == name],
         )
         for name in dict.fromkeys(result.run.source for result in measured)
+    }
+    losses = {
+        loss: {"sources": sorted({result.run.source for result in of}), **summary(of, ())}
+        for loss in get_args(Loss)
+        if (of := [result for result in measured if result.run.layout.loss == loss])
     }
     overall = summary(measured, results.sets)
     medians: Figures = {
@@ -42,6 +50,7 @@ def figures_of(results: Results) -> dict[str, Any]:
         "overall": overall,
         "median_over_sources": {"n": len(sources), **medians},
         "sources": sources,
+        "losses": losses,
     }
 
 

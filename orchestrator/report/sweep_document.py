@@ -20,6 +20,7 @@ from orchestrator.report.sections import Code, Document, Section
 from orchestrator.report.sweep_charts import sweep_charts
 from orchestrator.report.terminal import render_text
 from orchestrator.report.understood import understood_rows
+from search_spaces.safety.redaction import HIDDEN
 from search_spaces.specification.load import spec_to_yaml
 
 _REPEAT = "plimsoll tune sweep.yaml\nplimsoll export sweep.yaml\nplimsoll report sweep.yaml"
@@ -72,6 +73,8 @@ def _facts(state: SweepState) -> Iterator[str]:
         trials += f", {'all' if everything else state.resumed} from earlier runs"
     counts = counts_words(outcome_counts(state.records))
     yield f"{trials}: {counts}" if counts else trials
+    if hidden := sum(repr(record.outcome).count(HIDDEN) for record in state.records):
+        yield f"{plural(hidden, 'secret')} taken out of the messages of trials, shown as {HIDDEN}"
     if state.ended is not None:
         own = state.records[state.resumed :]
         began_at = min((record.started_at for record in own), default=state.started_at)

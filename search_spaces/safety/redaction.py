@@ -15,7 +15,7 @@ _PORT = re.compile(r"\d*(/|$)")
 _SECRET_WORDS = ("password", "passwd", "token", "secret")
 _MIN_SECRET = 4  # characters; shorter ones would match parts of other words
 _MIN_VALUE = 8  # characters of a variable's value
-_HIDDEN = "***"
+HIDDEN = "***"  # in place of a secret
 MOST_CHARACTERS = 32_000  # of a message; of a longer one, beginning and end stay
 _CUT_WORD = re.compile(r"\S{0,1000}")
 _NAME_CHARACTERS = 40  # before and after a word such as "token" that belong to the same name
@@ -60,7 +60,7 @@ def without_secrets(text: str, *urls: str | None, values: Collection[str] = ()) 
         if text == (text := unquote(text)):
             break
         decoded = _redacted(text, known)
-        redacted = max(redacted, decoded, key=lambda each: each.count(_HIDDEN))
+        redacted = max(redacted, decoded, key=lambda each: each.count(HIDDEN))
     return redacted
 
 
@@ -78,11 +78,11 @@ def _bounded(text: str) -> str:
 
 def _redacted(text: str, known: Collection[str]) -> str:
     for secret in sorted(known, key=len, reverse=True):
-        text = text.replace(secret, _HIDDEN)
+        text = text.replace(secret, HIDDEN)
     for pattern in _PATTERNS:
-        text = pattern.sub(rf"\1{_HIDDEN}", text)
+        text = pattern.sub(rf"\1{HIDDEN}", text)
     for form in (form for start, form in _FORMS if start in text):
-        text = form.sub(_HIDDEN, text)
+        text = form.sub(HIDDEN, text)
     return _without_assigned(text)
 
 
@@ -101,7 +101,7 @@ def _without_assigned(text: str) -> str:
         sure = is_option or any(mark in sign for mark in "=:>") or re.search(r"\d", match[value])
         if sure and is_secret(name, match[value]):
             at = end if match["quote"] else next(_REST.finditer(text, end)).end()
-            parts += text[done : match.start(value)], _HIDDEN
+            parts += text[done : match.start(value)], HIDDEN
             done = at
     return "".join([*parts, text[done:]])
 

@@ -34,7 +34,7 @@ from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Measured, Outcome, TrialRequest
+from search_spaces.trial import Measured, Outcome, Refused, TrialRequest
 from tests.workers.launch import Group
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
@@ -154,9 +154,32 @@ def draw(
     context = _context(model, ranks)
     for _ in range(_TRIES):
         plan = _attempt(context, ranks, rng, fixed)
-        if plan is not None and plan.world_size == ranks and refusal(plan, context) is None:
-            return plan
+        # of so many knobs drawn at random, some contradict each other almost always
+        while plan is not None and plan.world_size == ranks:
+            if (refused := refusal(plan, context)) is None:
+                return plan
+            plan = _without(refused, plan, context, ranks, rng, fixed)
     raise AssertionError(f"no legal plan of {model} on {ranks} ranks in {_TRIES} draws")
+
+
+def _without(
+    refused: Refused,
+    plan: Plan,
+    context: RuleContext,
+    ranks: int,
+    rng: random.Random,
+    fixed: Mapping[str, Any],
+) -> Plan | None:
+    """Returns the plan with a knob at its default, to which that rule does not object; or None."""
+    values = {name: value for name, value in plan.as_dict().items() if name != "accumulation"}
+    off = [name for name in DEFAULTS if name not in fixed and values[name] != DEFAULTS[name]]
+    for name in rng.sample(off, len(off)):
+        changed = _attempt(context, ranks, rng, {**values, name: DEFAULTS[name]})
+        if changed is not None:
+            again = refusal(changed, context)
+            if again is None or again.rule != refused.rule:
+                return changed
+    return None
 
 
 @functools.cache

@@ -62,7 +62,8 @@ def tile_mlps(blocks: Sequence[nn.Module], tiles: int) -> int:
 
     Args:
         blocks: The model's repeated blocks.
-        tiles: Their number; sequences of fewer tokens have one for each token.
+        tiles: Their number; some are empty if a sequence has fewer tokens, as the ranks of ZeRO-3
+            have to gather weights equally often, whatever their lengths.
 
     Returns:
         The number of MLPs that were found by their names, each of one tensor.
@@ -84,7 +85,7 @@ def tile_mlps(blocks: Sequence[nn.Module], tiles: int) -> int:
 def _by_tiles(
     forward: Callable[[torch.Tensor], torch.Tensor], tiles: int, hidden: torch.Tensor
 ) -> torch.Tensor:
-    parts = hidden.tensor_split(min(tiles, hidden.shape[-2]), dim=-2)
+    parts = hidden.tensor_split(tiles, dim=-2)
     outputs = [checkpoint(forward, part.contiguous(), use_reentrant=False) for part in parts]
     return torch.cat(outputs, dim=-2)
 

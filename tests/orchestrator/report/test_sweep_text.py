@@ -15,8 +15,9 @@ from orchestrator.core.state import SweepState
 from orchestrator.report.document import report_document
 from orchestrator.report.sweep_document import render_report
 from orchestrator.report.sweep_text import regret_sentence
+from search_spaces.safety.redaction import redact_texts
 from search_spaces.specification.sections import Metric
-from search_spaces.trial import Estimate, Outcome
+from search_spaces.trial import Crashed, Estimate, Outcome
 from tests.orchestrator.records import make_records, make_space, make_spec, make_state, sweep
 from tests.outcomes import (
     CPU_FINGERPRINT,
@@ -61,6 +62,16 @@ def test_a_report_of_everything_fits_80_columns() -> None:
         "cancelled 1",
     ):
         assert part in text
+
+
+def test_secrets_that_were_taken_out_are_counted() -> None:
+    detail, trace = "refused: password=hunter2", "Authorization: Bearer S3CRETxyz"
+    crashed = Crashed(cause="exception", rank=0, phase="build", detail=detail, trace=trace)
+    hidden = redact_texts(crashed, ())
+
+    assert "secret" not in words(make_state([make_measured(), crashed]))
+    text = words(make_state([make_measured(), hidden, redact_texts(replace(hidden, trace=""), ())]))
+    assert "3 secrets taken out of the messages of trials, shown as ***" in text
 
 
 def test_the_best_plans_gradient_and_energy_are_told_where_they_are_known() -> None:

@@ -169,6 +169,8 @@ FORMS = (
         "postgresql://a:S3C%52ET%2F@db/x",
     ),
     *("db?sig=S3CRET&x=1", "SharedAccessKey=S3CRETabcd="),
+    *("pw=S3CRET", "Uid=ann;user_pw = 'S3CRET'", "sshpass -p S3CRET ssh h", "sshpass -pS3CRET ssh"),
+    *("wandb login S3CRETS3CRETS3CRET1", "wandb login --relogin S3CRETS3CRETS3CRET1"),
 )
 
 
@@ -199,6 +201,7 @@ WORDS = (
         "token_type_ids: [0]",
         "monkeypatch: a1b2c3d4",
     ),
+    *("run wandb login to authenticate", "pw=64", "pwconv=weights", "dpw: a1"),
     *("num_key_value_heads=8, head_dim=128", "100%20 done 50%41", "hf_deepspeed_config is None"),
     *(
         "check the credentials: MLFLOW_TRACKING_TOKEN",

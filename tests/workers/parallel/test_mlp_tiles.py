@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from search_spaces.hardware.catalogue import find_device
 from search_spaces.plan import MlpTiles
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.template import example_files
-from search_spaces.trial import Measured
+from search_spaces.trial import Measured, OutOfMemory
 from tests.workers.launch import Group
 from tests.workers.tracing.footprint_check import peak_bytes
 from tests.workers.values import LLAMA, STEPS, a_request, a_spec
@@ -41,6 +42,7 @@ FALL_ERROR = 0.1
 SHORT = 512  # tokens
 WIDER = {"vocab_size": 16_000, "intermediate_size": 2816}  # eight times the demo's
 DEMO_GIB = 0.3  # with room for noise
+REAL_GIB = 0.45  # of a rank under mmap: 512 tokens took 0.39 GiB
 
 
 class Block(nn.Module):
@@ -51,7 +53,7 @@ class Block(nn.Module):
         self.mlp[0].register_forward_hook(lambda _, __, output: self.rows.append(output.shape[1]))
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(10, [3, 3, 2, 2]), (2, [1, 1])])
+@pytest.mark.parametrize(("tokens", "rows"), [(10, [3, 3, 2, 2]), (2, [1, 1, 0, 0])])
 def test_each_tile_is_computed_in_forward_and_again_in_backward(
     tokens: int, rows: list[int]
 ) -> None:
@@ -68,6 +70,21 @@ def test_each_tile_is_computed_in_forward_and_again_in_backward(
     assert sorted(block.rows) == sorted(2 * rows)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.thorough
+def test_ranks_of_zero_3_gather_alike_for_samples_shorter_than_the_tiles() -> None:
+    spec, group = a_spec(data={"lengths": {3: 1, 40: 1}}), Group(2, a_spec())
+    plans: tuple[dict[str, Any], ...] = ({"mlp_tiles": 8, "prefetch_mib": 1}, {})
+    losses = []
+    for knobs in plans:
+        request = a_request(spec, engine="deepspeed", zero_stage=3, batching="grouped", **knobs)
+        outcome = group.run(replace(request, collective_seconds=120.0))
+        assert isinstance(outcome, Measured), outcome
+        losses.append(outcome.losses)
+    group.stop()
+
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("compute", ["fp32", "cast"])
@@ -123,15 +140,20 @@ def test_the_peak_of_a_step_falls_as_traced() -> None:
         assert peaks[0] - peak == pytest.approx(traced[0] - forecast, rel=FALL_ERROR)
 
 
-def demo_report(tokens: int, **space: list[Any]) -> PlanningReport:
-    """Plans a wider demo on samples of so many tokens."""
+def demo_spec(tokens: int, memory_gib: float, **space: list[Any]) -> SweepSpec:
+    """Returns the spec of a wider demo on samples of so many tokens."""
     tree = yaml.safe_load(example_files("demo")["demo.yaml"])
     tree["model"]["config"] |= WIDER
-    tree["cluster"]["memory_gib"] = DEMO_GIB
+    tree["cluster"]["memory_gib"] = memory_gib
     tree["train"] |= {"global_batch": 2, "sequence_length": tokens}
-    tree |= {"data": {"lengths": {tokens: 1}}, "objective": {"max_steps": STEPS}}
+    tree |= {"data": {"lengths": {tokens: 1}}}
+    tree["objective"] = {"max_steps": STEPS, "max_seconds": 600}
     tree["space"] |= space
-    spec = SweepSpec.model_validate(tree)
+    return SweepSpec.model_validate(tree)
+
+
+def demo_report(tokens: int, **space: list[Any]) -> PlanningReport:
+    spec = demo_spec(tokens, DEMO_GIB, **space)
     request = planning_request(spec, describe(spec.model, spec.train), find_device("cpu"))
     footprints = Footprints(spec, request.kind, run_code=True)
     return Planner(request, footprints, shipped_calibration()).plan()
@@ -149,3 +171,20 @@ def test_samples_four_times_as_long_are_forecast_to_fit_with_tiles_and_a_chunked
     assert long.best is None
     assert chunked.best is None
     assert both.best is not None
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("mmap")
+def test_samples_four_times_as_long_fit_the_same_ranks_with_tiles_and_a_chunked_loss() -> None:
+    plans: list[tuple[int, dict[str, Any], bool]] = [
+        (SHORT, {}, True),
+        (4 * SHORT, {}, False),
+        (4 * SHORT, {"loss": "chunked"}, False),
+        (4 * SHORT, {"loss": "chunked", "mlp_tiles": 4}, True),
+    ]
+    group = Group(2, demo_spec(SHORT, REAL_GIB))
+    for tokens, knobs, fits in plans:
+        spec = demo_spec(tokens, REAL_GIB)
+        outcome = group.run(a_request(spec, micro_batch=1, accumulation=1, **knobs))
+        assert isinstance(outcome, Measured if fits else OutOfMemory), (tokens, knobs, outcome)
+    group.stop()
