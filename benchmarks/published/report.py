@@ -27,7 +27,7 @@ def report(tables: Tables, judged: Results, baseline: Results) -> dict[str, Any]
 def figures_of(results: Results) -> dict[str, Any]:
     """Figures overall, by source and by loss, without extrapolated runs.
 
-    Losses are plain, in_place (fused kernels over whole logits) or linear (in chunks, without them).
+    Losses are plain, in_place (fused kernels over whole logits) or linear (never whole logits).
     """
     measured = [result for result in results.runs if not result.run.extrapolated]
     sources = {
