@@ -82,7 +82,9 @@ def test_figures_of_a_forecaster_that_is_a_fifth_too_high(tables: Tables) -> Non
     assert (overall["oom_precision"], overall["oom_recall"]) == (1.0, 1.0)
     assert figures["sources"]["second"]["oom_recall"] is None
     assert figures["median_over_sources"]["n"] == 2
-    assert figures["baseline"].keys() == {"overall", "median_over_sources", "sources"}
+    assert figures["baseline"].keys() == {"overall", "median_over_sources", "sources", "losses"}
+    assert figures["losses"]["plain"]["sources"] == ["first", "second"]
+    assert figures["losses"]["plain"]["n"] == 8
 
 
 def test_records_and_their_repeats_are_not_judged(tables: Tables) -> None:
