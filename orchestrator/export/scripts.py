@@ -173,6 +173,11 @@ def user_tasks(source: ExportSource, batches: str = "make_steps") -> Iterator[st
             f"Micro-batches were padded to a multiple of {plan.pad_multiple} tokens: yours must be"
             f" too (`pad_to_multiple_of={plan.pad_multiple}` in collators of transformers)."
         )
+    if plan.micro_batch_tokens:
+        yield (
+            f"Micro-batches had {plan.micro_batch_tokens} tokens at most, padding included, and all"
+            " ranks as many of them in a step: yours must be cut so too."
+        )
     if plan.loader_workers or plan.loader_pin_memory:
         yield (
             f"Batches came from {plan.loader_workers} loader processes per rank"
