@@ -55,12 +55,10 @@ def _entry(knob: Knob) -> str:
 
 
 def _lines(knob: Knob) -> Iterator[str]:
-    yield f"values: {_values(knob.name)}"
+    yield "; ".join((f"values: {_values(knob.name)}", *_conditions(knob)))
     yield f"{_sentence(knob.trades)} {_sentence(knob.does)}"
     if knob.evidence:
         yield _sentence(knob.evidence)
-    if conditions := "; ".join(_conditions(knob)):
-        yield f"when: {conditions}"
     if rules := ", ".join(f"`{rule}`" for rule in rules_of(knob.name)):
         yield f"rules: {rules}"
 

@@ -276,7 +276,7 @@ class ModelFacts:
         """Findings of the probe that change the loss."""
         found: tuple[tuple[Dependence, tuple[str, ...], float], ...] = (
             ("data", (), self.data_difference),
-            ("batch", ("micro_batch", "batching"), self.batch_difference),
+            ("batch", ("micro_batch", "micro_batch_tokens", "batching"), self.batch_difference),
             (
                 "padding",
                 ("micro_batch", "batching", "pad_multiple", "sequence_parallel"),

@@ -29,7 +29,8 @@ Optimizer = Literal[
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
-_FROM_ZERO = {"loader_workers", "prefetch_blocks", "reshard_ranks"}  # counts that may be 0
+# counts that may be 0
+_FROM_ZERO = {"micro_batch_tokens", "loader_workers", "prefetch_blocks", "reshard_ranks"}
 _KEY_DIGITS = 12  # 48 bits: a collision among a million plans has a chance of 1 in 500
 
 
@@ -56,9 +57,10 @@ class Plan:
     replicas: int = 1
     # batches
     micro_batch: int
-    accumulation: int  # forward passes per optimizer step
+    accumulation: int  # forward passes per optimizer step, or more if tokens limit them
     batching: Batching
     pad_multiple: PadMultiple = 1
+    micro_batch_tokens: int = 0
     # recomputation and offload
     checkpoint_ratio: float
     checkpoint_mode: CheckpointMode = "full"

@@ -74,7 +74,8 @@ class Applied:
 
         Args:
             batches: The model's keyword arguments for each of the plan's `accumulation` passes:
-                `micro_batch` samples each, on any device. The model returns the loss, an object
+                `micro_batch` samples each, or more passes of fewer if its tokens are limited (as
+                many on all ranks), on any device. The model returns the loss, an object
                 with `.loss`, a mapping with "loss", or a tuple that begins with it.
             targets: Number of labels behind the mean loss of each micro-batch, or the sum of their
                 weights. Micro-batches are weighted by them; without `targets` all are alike.

@@ -311,19 +311,8 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
     yield equal("parameter offload", plan.offload_parameters, observed.offload_parameters)
     if plan.engine == "deepspeed":
         yield equal("optimizer offload", plan.offload_optimizer, observed.offload_optimizer)
-    if plan.batching == "packed":
-        samples = f"{plan.micro_batch}, packed"
-        yield _finding("micro-batch", samples, "packed samples cannot be counted", None)
-    else:
-        yield equal("micro-batch", plan.micro_batch, observed.rows)
-    if (multiple := plan.pad_multiple) > 1:
-        fits = None if observed.columns is None else observed.columns % multiple == 0
-        yield _finding("row width", f"a multiple of {multiple} tokens", observed.columns, fits)
     passes, _ = Counter(step.passes for step in ranks[0].steps).most_common(1)[0]
-    if plan.batching == "packed" and passes < plan.accumulation:
-        yield _finding("accumulation", f"{plan.accumulation} or fewer, packed", passes, True)
-    else:
-        yield equal("accumulation", plan.accumulation, passes)
+    yield from _batches(plan, observed, passes)
     yield _recomputed(manifest, observed.recomputed)
     yield equal("compiled", plan.compile, observed.compiled > 0)
     yield equal("compute dtype", _DTYPES[plan.precision], observed.compute)
@@ -334,6 +323,28 @@ def _settings(manifest: ExportManifest, ranks: Sequence[ObservedRank]) -> Iterat
     on_host = plan.engine == "deepspeed" and plan.offload_optimizer != "none"
     optimizer = "DeepSpeedCPUAdam" if on_host else _OPTIMIZERS[plan.optimizer][0]
     yield equal("optimizer", optimizer, observed.optimizer)
+
+
+def _batches(plan: Plan, observed: ObservedSettings, passes: int) -> Iterator[Finding]:
+    micro_batch, rows, by_tokens = plan.micro_batch, observed.rows, plan.micro_batch_tokens > 0
+    if plan.batching == "packed":
+        samples = f"{micro_batch}, packed"
+        yield _finding("micro-batch", samples, "packed samples cannot be counted", None)
+    elif by_tokens:
+        fewer = None if rows is None else rows <= micro_batch
+        yield _finding("micro-batch", f"{micro_batch} or fewer, by tokens", rows, fewer)
+    else:
+        yield equal("micro-batch", micro_batch, rows)
+    if (multiple := plan.pad_multiple) > 1:
+        fits = None if observed.columns is None else observed.columns % multiple == 0
+        yield _finding("row width", f"a multiple of {multiple} tokens", observed.columns, fits)
+    if plan.batching == "packed" and passes < plan.accumulation:
+        yield _finding("accumulation", f"{plan.accumulation} or fewer, packed", passes, True)
+    elif by_tokens:
+        most = passes >= plan.accumulation
+        yield _finding("accumulation", f"{plan.accumulation} or more, by tokens", passes, most)
+    else:
+        yield equal("accumulation", plan.accumulation, passes)
 
 
 def _recomputed(manifest: ExportManifest, classes: Sequence[tuple[str, int]]) -> Finding:

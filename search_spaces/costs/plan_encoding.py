@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from search_spaces.costs.footprint import Compute, Footprint, Split
 from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers, PlanFeatures
-from search_spaces.costs.sequence_packing import fill_ratios, longest_fill
+from search_spaces.costs.sequence_packing import fill_ratios, largest_fill, mean_passes
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention, Loss, MlpTiles, VocabMultiple
 from search_spaces.plan_table import PlanTable
@@ -67,6 +67,8 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     ddp, averaged = _replicated(table)
     states, updates = _optimizer_bytes(table, model)
     sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
+    passes = mean_passes(table, footprint)
+    samples = table.column("micro_batch") * table.column("accumulation") / passes
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
@@ -82,8 +84,8 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         first_blocks=first,
         middle_blocks=middle,
         last_blocks=last,
-        micro_batch=table.column("micro_batch").astype(np.int64),
-        accumulation=table.column("accumulation").astype(np.int64),
+        micro_batch=samples,
+        accumulation=passes,
         recomputed=_recomputed(table, footprint.depth),
         selective=table.is_value("checkpoint_mode", "selective"),
         activations_on_host=table.column("checkpoint_offload").astype(bool),
@@ -107,7 +109,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         pinned=table.column("pin_memory").astype(bool),
         varied=np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
         filled=fill_ratios(table, footprint),
-        longest_filled=longest_fill(table, footprint),
+        longest_filled=largest_fill(table, footprint, samples),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
 

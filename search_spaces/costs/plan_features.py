@@ -72,14 +72,14 @@ class PlanFeatures(AbstractColumns):
     middle_blocks: Numbers  # blocks on the fullest middle rank; 0 if there is none
     last_blocks: Numbers  # blocks on the last rank
     # a step
-    micro_batch: Counts
-    accumulation: Counts
+    micro_batch: Numbers  # mean samples of a micro-batch
+    accumulation: Numbers  # mean micro-batches of a step
     recomputed: Numbers  # share of blocks
     selective: Flags
     activations_on_host: Flags
     varied: Flags  # micro-batches differ in length
     filled: Numbers  # mean work of a micro-batch over that of one with only the longest samples
-    longest_filled: Numbers  # tokens in a row of the longest sample over those of the sample
+    longest_filled: Numbers  # tokens of the largest micro-batch over those of the longest samples
     # computation
     variant: Counts  # index into the footprint's variants
     precision: Counts  # index into PRECISIONS

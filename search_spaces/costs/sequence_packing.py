@@ -1,4 +1,4 @@
-"""Sequence packing, and fill ratios of micro-batches whose samples differ in length.
+"""Sequence packing, cuts by tokens, and fill ratios of micro-batches of unequal samples.
 
 A model is traced on samples of the longest length. Other micro-batches compute only the tokens of
 their rows: a padded row is as long as its longest sample, a packed one holds several samples. Fill
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,6 +78,77 @@ def _levelled(indices: Sequence[int], lengths: Sequence[int], count: int) -> Bin
     return tuple(tuple(row) for row in rows if row)
 
 
+def cut_by_tokens(
+    widths: Sequence[int], most: int, tokens: int, ranks: int, *, evenly: bool = True
+) -> list[range]:
+    """Cuts the samples of a step into micro-batches of at most some tokens, padding included.
+
+    Collectives need the same number of micro-batches on all ranks. It is the least that suffices,
+    and none is without samples. Of their largest tokens too the least is chosen.
+
+    Args:
+        widths: Tokens in the row of each sample, in the order of the step.
+        most: Maximum samples of a micro-batch.
+        tokens: Maximum tokens of a micro-batch; a sample that is longer has one of its own.
+        ranks: Ranks that deal the micro-batches among each other, at most one for each sample.
+        evenly: False to fill micro-batches up, one after the other.
+
+    Returns:
+        The indices in `widths` of each micro-batch, in order; a multiple of `ranks`.
+
+    Source:
+        verl/utils/seqlen_balancing.py, rearrange_micro_batches: ranks agree on the largest number.
+    """
+    cuts = _cut(widths, most, tokens)
+    count = -(-len(cuts) // ranks) * ranks
+    if evenly:
+        limits = range(max(widths), max(*widths, tokens) + 1)
+        fit = bisect_left(limits, True, key=lambda one: len(_cut(widths, most, one)) <= count)
+        cuts = _cut(widths, most, limits[fit])
+    while len(cuts) < count:
+        sizes = [(len(cut) > 1) * len(cut) * max(widths[cut.start : cut.stop]) for cut in cuts]
+        at = sizes.index(max(sizes))
+        half = len(cuts[at]) // 2
+        cuts[at : at + 1] = [cuts[at][:half], cuts[at][half:]]
+    return cuts
+
+
+def _cut(widths: Sequence[int], most: int, tokens: int) -> list[range]:
+    cuts, start, widest = list[range](), 0, 0
+    for index, row in enumerate(widths):
+        widest, count = max(widest, row), index - start
+        if count == most or (count and (count + 1) * widest > tokens):
+            cuts.append(range(start, index))
+            start, widest = index, row
+    return [*cuts, range(start, len(widths))]
+
+
+def mean_passes(table: PlanTable, footprint: Footprint) -> Numbers:
+    """Returns the mean forward passes of each plan's step, more if tokens limit them."""
+    passes = table.column("accumulation").astype(float)
+    limited = np.flatnonzero(table.column("micro_batch_tokens") > 0)
+    if len(limited):
+        keys, case = _cases(table.take(limited))
+        lengths = footprint.lengths or (footprint.tokens,)
+        counts = [_cut_steps(lengths, key)[0] for key in keys]
+        passes[limited] = np.array(counts)[case]
+    return passes
+
+
+def largest_fill(table: PlanTable, footprint: Footprint, samples: Numbers) -> Numbers:
+    """Returns the tokens of each plan's largest micro-batch, over those of the longest samples.
+
+    Args:
+        table: The plans.
+        footprint: Of their model.
+        samples: Mean samples of a micro-batch.
+    """
+    row, tokens = longest_fill(table, footprint), table.column("micro_batch_tokens")
+    largest = table.column("micro_batch") * row
+    limit = np.clip(tokens / max(footprint.tokens, 1), row, largest)
+    return np.where(tokens > 0, limit, largest) / samples
+
+
 def fill_ratios(table: PlanTable, footprint: Footprint) -> Numbers:
     """Returns the fill ratio of each plan: tokens in rows over those of only longest samples.
 
@@ -85,19 +158,18 @@ def fill_ratios(table: PlanTable, footprint: Footprint) -> Numbers:
     """
     if not footprint.varied or not footprint.lengths:
         return np.ones(len(table))
-    micro = table.column("micro_batch").astype(np.int64)
-    samples = micro * table.column("accumulation") * table.column("data")
-    code = table.codes["batching"].astype(np.int64)
-    cases = np.stack([code, micro, samples, _multiples(table)], axis=1)
-    keys, case = np.unique(cases, axis=0, return_inverse=True)
-    batchings, lengths = table.values["batching"], footprint.lengths
+    keys, case = _cases(table)
+    rows = footprint.lengths, footprint.row_tokens
     tokens_per_sample = np.array(
         [
-            _tokens(lengths, footprint.row_tokens, batchings[code], batch, step, multiple) / batch
-            for code, batch, step, multiple in keys.tolist()
+            _cut_steps(footprint.lengths, key)[1]
+            if key.tokens
+            else _tokens(*rows, key.batching, key.micro_batch, key.samples, key.multiple)
+            / key.micro_batch
+            for key in keys
         ]
     )
-    share: Numbers = tokens_per_sample[case.reshape(-1)] / footprint.tokens
+    share: Numbers = tokens_per_sample[case] / footprint.tokens
     return np.minimum(share, longest_fill(table, footprint))
 
 
@@ -105,6 +177,41 @@ def longest_fill(table: PlanTable, footprint: Footprint) -> Numbers:
     """Returns the tokens in each plan's row of the longest sample, over those of the sample."""
     tokens = max(footprint.tokens, 1)
     return _rounded(tokens, _multiples(table)) / tokens
+
+
+class _Case(NamedTuple):
+    batching: Batching
+    micro_batch: int
+    samples: int  # of a step
+    multiple: int
+    data: int  # 0 without `tokens`
+    tokens: int
+
+
+def _cases(table: PlanTable) -> tuple[list[_Case], Counts]:
+    """Returns the cases of a table's plans, and the case of each."""
+    micro, data, tokens = (
+        table.column(name).astype(np.int64)
+        for name in ("micro_batch", "data", "micro_batch_tokens")
+    )
+    code, samples = table.codes["batching"], micro * table.column("accumulation") * data
+    columns = (code, micro, samples, _multiples(table), np.where(tokens > 0, data, 0), tokens)
+    keys, case = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    batchings = table.values["batching"]
+    return [_Case(batchings[code], *key) for code, *key in keys.tolist()], case.reshape(-1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _cut_steps(lengths: tuple[int, ...], case: _Case) -> tuple[float, float]:
+    """Returns the mean passes of a step that tokens limit, and the tokens per sample in rows."""
+    passes, filled, steps = 0, 0, _rounded(_steps(lengths, case.samples), case.multiple)
+    if case.batching == "grouped":
+        steps = -np.sort(-steps, axis=1)
+    for widths in steps.tolist():
+        cuts = cut_by_tokens(widths, case.micro_batch, case.tokens, case.data)
+        passes += len(cuts) // case.data
+        filled += sum(len(cut) * max(widths[cut.start : cut.stop]) for cut in cuts)
+    return passes / len(steps), filled / steps.size
 
 
 def _multiples(table: PlanTable) -> Counts:

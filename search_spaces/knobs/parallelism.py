@@ -8,15 +8,14 @@ from search_spaces.knobs.knob import ZERO, Knob, is_sharded
 PARALLELISM = (
     Knob(
         name="engine",
-        trades="DDP and FSDP2 combine with tensor and pipeline parallelism; DeepSpeed's ZeRO can"
-        " offload optimizer states alone, on a single rank, and to NVMe",
-        does="Plimsoll's own training loop on torch, or DeepSpeed's engine",
+        trades="DDP and FSDP2 combine with tensor and pipeline parallelism; ZeRO offloads"
+        " optimizer states alone, on one rank, and to NVMe",
+        does="Plimsoll's loop on torch, or DeepSpeed",
         default=search_defaults.engines,
     ),
     Knob(
         name="tensor",
-        trades="less memory for weights and activations, and more ranks than samples, against"
-        " all-reduces in each block",
+        trades="less memory, and more ranks than samples, against all-reduces in each block",
         does="splits each block's projections over neighbouring ranks: `torch` by"
         " `model.tensor_plan`, transformers' plan or Plimsoll's, with embedding and head if they"
         " divide; `deepspeed` by AutoTP, where it trains",
@@ -56,14 +55,14 @@ PARALLELISM = (
     Knob(
         name="data",
         trades="ranks that share the global batch against ranks that share the model",
-        does="takes its share of each step's samples, and averages gradients",
+        does="averages gradients",
         default=search_defaults.data_degrees,
         depends_on=("tensor", "pipeline"),
     ),
     Knob(
         name="zero_stage",
-        trades="memory for model states against traffic: 0 replicates everything, 1 shards the"
-        " optimizer states, 2 also the gradients, 3 also the weights",
+        trades="memory against traffic: 0 replicates all, 1 shards optimizer states, 2 gradients"
+        " too, 3 weights too",
         does="`torch`: 0 is DDP, 2 and 3 are FSDP2 that gathers weights once a step or in each"
         " pass; `deepspeed`: the ZeRO stage",
         default=search_defaults.zero_stages,

@@ -7,8 +7,8 @@ from search_spaces.knobs.knob import Knob
 PROCESS = (
     Knob(
         name="loader_workers",
-        trades="batches prepared in parallel with training, against CPU cores and host memory"
-        " outside the limit",
+        trades="batches prepared during training, against CPU cores and host memory outside the"
+        " limit",
         does="forks processes that make batches and pass them through /dev/shm; 0: the rank does",
         forecast=False,
         label="loaders {}",

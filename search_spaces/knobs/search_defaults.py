@@ -195,6 +195,19 @@ def pad_multiples(choice: DomainContext) -> Values:
     return (1, _PAD_MULTIPLE) if rounded and choice.model.vocab_size is not None else (1,)
 
 
+def token_limits(choice: DomainContext) -> Values:
+    """Adds half of the tokens of the longest samples on GPUs, if most are half as long or less.
+
+    Only in grouped batches are few tokens padding. Lengths of text are not known before it is read.
+    """
+    chosen, lengths = choice.chosen, choice.spec.data.lengths
+    mean = sum(length * share for length, share in lengths.items()) / (sum(lengths.values()) or 1)
+    length, rows = choice.spec.train.sequence_length, chosen["micro_batch"]
+    varied = choice.on_cuda and 0 < mean <= length / 2 and choice.spec.train.micro_batch is None
+    grouped = chosen["batching"] == "grouped" and chosen["pipeline"] == 1 and rows > 1
+    return (0, rows * length // 2) if varied and grouped else (0,)
+
+
 def optimizer_offloads(choice: DomainContext) -> Values:
     """Adds host memory if a rank's share of the states would fill half of a GPU.
 

@@ -171,6 +171,8 @@ def micro_batch_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
     ranks = context.spec.baseline.get("data", 1)
     if model.step is not None and model.step.carries_state and plan.data != ranks:
         return f"{found}, and each rank runs its own: data must be that of baseline, {ranks}"
+    if plan.micro_batch_tokens:
+        return f"{found}: micro_batch_tokens must be 0, so that all have as many samples"
     batching = space.batching[0] if space.batching else "padded"
     if plan.batching == batching or plan.micro_batch == 1:
         return None
@@ -217,6 +219,28 @@ def batching_needs_lengths(plan: Plan, context: RuleContext) -> str | None:
     if plan.batching == "padded" or context.spec.data.kind != "fixed":
         return None
     return f"batching {plan.batching} is the same as padded if all samples have the same length"
+
+
+def tokens_limit_micro_batches(plan: Plan, context: RuleContext) -> str | None:
+    """Micro-batches by tokens need samples of known lengths, and steps of any number of them.
+
+    Source:
+        torch/distributed/pipelining/schedules.py: `n_microbatches` is that of every step (2.13).
+    """
+    tokens, length = plan.micro_batch_tokens, context.spec.train.sequence_length
+    if tokens == 0:
+        return None
+    if plan.pipeline > 1:
+        return f"micro_batch_tokens {tokens}: a pipeline has the same micro-batches in every step"
+    if context.model.vocab_size is None:
+        return f"micro_batch_tokens {tokens}: {context.model.architecture} makes its own batches"
+    if context.spec.data.kind == "fixed":
+        return f"micro_batch_tokens {tokens}: if all samples have one length, micro_batch says it"
+    if tokens < length:
+        return f"micro_batch_tokens {tokens}: a sample may have {length} (train.sequence_length)"
+    if tokens < (largest := plan.micro_batch * length):
+        return None
+    return f"micro_batch_tokens {tokens}: {plan.micro_batch} samples never have more than {largest}"
 
 
 def pad_multiple_divides(plan: Plan, context: RuleContext) -> str | None:

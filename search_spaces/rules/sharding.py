@@ -164,7 +164,7 @@ def resharding_splits_the_data_ranks(plan: Plan, _: RuleContext) -> str | None:
 
 def gathered_weights_have_a_next_pass(plan: Plan, _: RuleContext) -> str | None:
     """Weights that stay gathered until the next micro-batch of a step need one."""
-    if not plan.gathered_between_passes or plan.accumulation > 1:
+    if not plan.gathered_between_passes or plan.accumulation > 1 or plan.micro_batch_tokens:
         return None
     return "gathered_between_passes changes nothing in a step of one micro-batch: accumulation is 1"
 
@@ -195,7 +195,7 @@ def static_graph_has_one_pass(plan: Plan, context: RuleContext) -> str | None:
     """
     if not plan.ddp_static_graph:
         return None
-    if plan.accumulation * plan.pipeline > 1:
+    if plan.accumulation * plan.pipeline > 1 or plan.micro_batch_tokens:
         return (
             "ddp_static_graph needs steps of one backward pass, without accumulation and pipeline:"
             " DDP fails if its first pass reduces no gradients"

@@ -66,10 +66,12 @@ def render_deepspeed(
         spec: The specification.
         device: "cpu" or "cuda".
     """
+    # a step that tokens limit may have a pass for each sample
+    samples = 1 if plan.micro_batch_tokens else plan.micro_batch
     config: dict[str, Any] = {
         "train_batch_size": plan.global_batch,
-        "train_micro_batch_size_per_gpu": plan.micro_batch,
-        "gradient_accumulation_steps": plan.accumulation,
+        "train_micro_batch_size_per_gpu": samples,
+        "gradient_accumulation_steps": plan.micro_batch * plan.accumulation // samples,
         "gradient_clipping": spec.train.grad_clip or 0.0,
         "zero_optimization": _zero(plan, model, spec, device),
         "zero_allow_untested_optimizer": True,

@@ -11,7 +11,7 @@ from pydantic import Field, create_model
 from search_spaces.plan import COUNTS, Plan
 from search_spaces.specification.sections import Count, SpecSection
 
-_MOST_LOADERS = 64
+_MOST_LOADERS, _MOST_TOKENS = 64, 1_000_000_000
 _Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -39,7 +39,8 @@ def _value_type(name: str, hint: Any) -> Any:
         return _Ratio
     if name not in COUNTS:
         return hint
-    return Count if COUNTS[name] else Annotated[int, Field(ge=0, le=_MOST_LOADERS)]
+    most = _MOST_TOKENS if name == "micro_batch_tokens" else _MOST_LOADERS
+    return Count if COUNTS[name] else Annotated[int, Field(ge=0, le=most)]
 
 
 if TYPE_CHECKING:

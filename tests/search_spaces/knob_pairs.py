@@ -110,6 +110,8 @@ def values_of(knob: str) -> tuple[Any, ...]:
     """Returns values of a knob: all, or for counts some."""
     if knob in CHOICES:
         return CHOICES[knob]
+    if knob == "micro_batch_tokens":
+        return (0, 512, 1024)
     if knob in COUNTS:
         default = DEFAULTS.get(knob, 1)
         return tuple(sorted({COUNTS[knob], default, *(2, 4), 2 * default}))

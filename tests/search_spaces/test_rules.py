@@ -26,6 +26,7 @@ HALF_LORA = a_spec(data=LENGTHS, train={"global_batch": 32, "method": "lora"})
 NINETY_SIX = a_spec(data=LENGTHS, train={"global_batch": 32, "sequence_length": 96})
 NVME = a_spec(data=LENGTHS, cluster={"nvme_folder": "/mnt/nvme"})
 EIGHT = a_cluster(slots=8)
+SIZED = a_model(vocab_size=100)
 GPUS = a_cluster(slots=8, device="cuda")
 
 
@@ -85,6 +86,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ddp_plan(batching="grouped"),
         around(spec=a_spec()),
         "batching grouped is the same as padded if all samples have the same length",
+    ),
+    "tokens_limit_micro_batches": (
+        ddp_plan(micro_batch_tokens=95),
+        around(spec=NINETY_SIX, model=a_model(vocab_size=100)),
+        "micro_batch_tokens 95: a sample may have 96 (train.sequence_length)",
     ),
     "pad_multiple_divides": (
         ddp_plan(pad_multiple=64),
@@ -528,6 +534,37 @@ def test_only_rows_that_plimsoll_pads_are_rounded(context: RuleContext, words: s
     reason = RULES["pad_multiple_divides"](ddp_plan(pad_multiple=8), context)
 
     assert reason is None if words is None else reason is not None and words in reason
+
+
+@pytest.mark.parametrize(
+    ("knobs", "context", "words"),
+    [
+        ({}, {}, None),
+        ({"micro_batch_tokens": 384}, {}, "4 samples never have more than 384"),
+        ({"pipeline": 2, "data": 1}, {}, "a pipeline has the same micro-batches in every step"),
+        ({}, {"model": a_model(vocab_size=None)}, "makes its own batches"),
+        (
+            {},
+            {"spec": a_spec(train={"global_batch": 32, "sequence_length": 96})},
+            "all samples have one length",
+        ),
+        ({"ddp_static_graph": True, "accumulation": 1}, {}, "steps of one backward pass"),
+        ({}, {"model": a_model(vocab_size=9, batch_difference=0.4)}, "0, so that all have as many"),
+        ({"zero_stage": 3, "gathered_between_passes": True, "accumulation": 1}, {}, None),
+    ],
+)
+def test_tokens_limit_micro_batches_whose_number_may_differ(
+    knobs: dict[str, Any], context: dict[str, Any], words: str | None
+) -> None:
+    own = a_spec(data=LENGTHS, train={"global_batch": 32, "sequence_length": 96, "micro_batch": 4})
+    spec = own if context.get("model", SIZED).batch_difference else NINETY_SIX
+    given = around(**{"cluster": EIGHT, "spec": spec, "model": SIZED} | context)
+    plan = ddp_plan(**{"micro_batch_tokens": 96} | knobs)
+    names = ("tokens_limit_micro_batches", "static_graph_has_one_pass")
+    names += ("micro_batch_keeps_the_loss", "gathered_weights_have_a_next_pass")
+    found = " ".join(filter(None, (RULES[name](plan, given) for name in names)))
+
+    assert found == "" if words is None else words in found
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -85,6 +85,7 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "pipeline": (1, 2, 4),
     "replicas": (1, 2),
     "micro_batch": (1, 2, 4),
+    "micro_batch_tokens": (0, 24, 40, 72),
     "bucket_mib": (1, 25),
     "prefetch_mib": (1, 50),
     "prefetch_blocks": (0, 1, 2),

@@ -27,6 +27,7 @@ WIDE: Knobs = {"data": 4, "zero_stage": 3, "micro_batch": 1}
 CHUNKED: Knobs = {"loss": "chunked", "micro_batch": 1}  # micro-batches with unequal labels
 PADDED: Knobs = {"vocab_multiple": 64, "micro_batch": 1}
 TILED: Knobs = {"mlp_tiles": 4, "micro_batch": 2}
+LIMITED: Knobs = {"micro_batch_tokens": 24, "micro_batch": 4, "batching": "grouped"}
 KEPT: Knobs = {"gathered_between_passes": True}
 RECOMPUTED: Knobs = {"checkpoint_ratio": 1.0}
 SELECTIVE: Knobs = {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}
@@ -49,6 +50,8 @@ BY_DEFAULT: dict[str, Knobs] = {
     "chunked loss, zero 3": {**CHUNKED, **DEEPSPEED, "zero_stage": 3},
     "padded words, fsdp2": {**PADDED, "zero_stage": 3, **RECOMPUTED},
     "tiles, fsdp2": {**TILED, "zero_stage": 3, "checkpoint_ratio": 0.5},
+    "tokens, fsdp2": {**LIMITED, "zero_stage": 3, **RECOMPUTED},
+    "tokens, zero 3": {**LIMITED, **DEEPSPEED, "zero_stage": 3},
 }
 MORE: dict[str, Knobs] = {
     "one rank in fp16": {"data": 1, "precision": "fp16"},
@@ -117,6 +120,19 @@ MORE: dict[str, Knobs] = {
     },
     "tiles, zero 2": {**TILED, **DEEPSPEED, "zero_stage": 2},
     "tiles, zero 3": {**TILED, **DEEPSPEED, "zero_stage": 3, "checkpoint_ratio": 0.5},
+    "tokens, one rank in fp16": {**LIMITED, "data": 1, "micro_batch": 8, "precision": "fp16"},
+    "tokens, ddp": {**LIMITED, "micro_batch_tokens": 30, **SELECTIVE},
+    "tokens, ddp, chunked loss": {**LIMITED, "loss": "chunked", "batching": "padded"},
+    "tokens, fsdp2, gathered once a step": {**LIMITED, "zero_stage": 2},
+    "tokens, fsdp2, kept gathered": {**LIMITED, "zero_stage": 3, **KEPT},
+    "tokens, four ranks": {**LIMITED, **WIDE, "micro_batch": 2},
+    "tokens, tensor": {**LIMITED, **SEQUENCE, "micro_batch": 8, "micro_batch_tokens": 60},
+    "tokens, tensor, fsdp2": {**LIMITED, **SEQUENCE, "data": 2, "zero_stage": 3},
+    "tokens, zero 1": {**LIMITED, **DEEPSPEED, "zero_stage": 1, "pad_multiple": 8},
+    "tokens, zero 2, offloaded": {
+        **{**LIMITED, **DEEPSPEED, "zero_stage": 2, "offload_optimizer": "cpu"},
+        "optimizer": "adamw_fused",
+    },
     "zero 3": {**DEEPSPEED, "zero_stage": 3, "prefetch_mib": 1, "batching": "grouped"},
 }
 

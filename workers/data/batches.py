@@ -14,10 +14,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 
+from search_spaces.costs.sequence_packing import cut_by_tokens
 from search_spaces.facts import SAMPLES, TargetRule
 from search_spaces.plan import Attention, Batching, Plan
 from search_spaces.specification.schema import SweepSpec, TextTask
-from workers.data.collate import Layout, MicroBatch, collate, target_count
+from workers.data.collate import Layout, MicroBatch, collate, round_up, target_count
 from workers.data.dataset import Dataset
 from workers.data.user_batches import (
     ONE,
@@ -36,7 +37,12 @@ WORST_STEP = -1  # the step that takes the longest samples
 
 
 def deal_samples(
-    numbers: SampleNumbers, lengths: Sequence[int], plan: Plan
+    numbers: SampleNumbers,
+    lengths: Sequence[int],
+    plan: Plan,
+    multiple: int = 1,
+    *,
+    evenly: bool = True,
 ) -> tuple[tuple[SampleNumbers, ...], ...]:
     """Deals the samples of one optimizer step to ranks and micro-batches.
 
@@ -49,6 +55,8 @@ def deal_samples(
         numbers: The samples of the step, in data order.
         lengths: Tokens of each of `numbers`.
         plan: Sets the number of ranks and micro-batches, and the batching.
+        multiple: Tokens to a multiple of which rows are padded.
+        evenly: False to fill micro-batches up to the plan's tokens: see `cut_by_tokens`.
 
     Returns:
         For each rank, for each micro-batch, the numbers of its samples.
@@ -56,10 +64,15 @@ def deal_samples(
     order = np.arange(len(numbers))
     if plan.batching == "grouped":
         order = np.argsort(-np.asarray(lengths), kind="stable")
-    dealt = _turned(order.reshape(plan.accumulation, plan.data, plan.micro_batch), plan)
+    chunks = order.reshape(-1, plan.micro_batch).tolist()
+    if limit := plan.micro_batch_tokens:
+        widths = [round_up(lengths[index], multiple) for index in order.tolist()]
+        cuts = cut_by_tokens(widths, plan.micro_batch, limit, plan.data, evenly=evenly)
+        chunks = [order[cut.start : cut.stop].tolist() for cut in cuts]
+    dealt = _turned(np.arange(len(chunks)).reshape(-1, plan.data), plan)
     return tuple(
-        tuple(tuple(numbers[index] for index in chunk) for chunk in rank)
-        for rank in dealt.swapaxes(0, 1).tolist()
+        tuple(tuple(numbers[index] for index in chunks[chunk]) for chunk in rank)
+        for rank in dealt.T.tolist()
     )
 
 
@@ -90,7 +103,8 @@ def step_samples(lengths: Lengths, step: int, global_batch: int, seed: int) -> t
 def excess_tokens(lengths: Lengths, step: int, plan: Plan, multiple: int, seed: int) -> float:
     """Returns what a step has to compute beyond the mean step of its epoch, in tokens.
 
-    The tokens are those of the rank with most, with padding; packed rows count without.
+    The tokens are those of the rank with most, with padding; packed rows count without. If tokens
+    limit micro-batches, they are the mean over ranks, without padding.
 
     Args:
         lengths: Tokens of each sample.
@@ -111,6 +125,8 @@ def _epoch_work(
     """Returns `excess_tokens` of each step of an epoch, without the mean taken off."""
     lengths = np.frombuffer(length_bytes, dtype=np.int32).astype(np.int64)
     steps = lengths[_epoch(len(lengths), plan.global_batch, seed, epoch)]
+    if plan.micro_batch_tokens:
+        return steps.sum(axis=1) // plan.data
     if plan.batching == "grouped":
         steps = -np.sort(-steps, axis=1)
     dealt = steps.reshape(len(steps), plan.accumulation, plan.data, plan.micro_batch)
@@ -196,17 +212,19 @@ class DatasetSource:
         train = self.spec.train
         all_lengths = self.dataset.lengths
         multiple = math.lcm(plan.pad_multiple, plan.tensor if plan.sequence_parallel else 1)
-        if step == WORST_STEP:
+        worst = step == WORST_STEP
+        if worst:
             numbers, excess = longest_samples(all_lengths, plan.global_batch), 0.0
         else:
             numbers = step_samples(all_lengths, step, plan.global_batch, train.seed)
             excess = excess_tokens(all_lengths, step, plan, multiple, train.seed)
         lengths = all_lengths[list(numbers)].tolist()
         layout = self._layout(plan.batching, multiple, plan.attention)
+        dealt = deal_samples(numbers, lengths, plan, multiple, evenly=not worst)
         return StepBatches(
             batches=tuple(
                 collate(group, [self.dataset.sample(number) for number in group], layout)
-                for group in deal_samples(numbers, lengths, plan)[rank]
+                for group in dealt[rank]
             ),
             targets=sum(target_count(self.task, length) for length in lengths),
             tokens=sum(lengths),

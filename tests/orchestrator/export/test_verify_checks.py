@@ -135,6 +135,15 @@ def test_packed_samples_have_no_rows_and_fewer_passes() -> None:
     assert wrong(more) == ["accumulation"]
 
 
+def test_micro_batches_by_tokens_have_fewer_rows_and_more_passes() -> None:
+    exported = an_export(knobs={"micro_batch_tokens": 64})
+    micro, passes = exported.plan.micro_batch, exported.plan.accumulation
+
+    assert not wrong(check_run(exported, a_run(exported, rows=micro - 1, passes=passes + 1)))
+    more = check_run(exported, a_run(exported, rows=micro + 1, passes=passes - 1))
+    assert wrong(more) == ["micro-batch", "accumulation"]
+
+
 @pytest.mark.parametrize(("columns", "passed"), [(192, True), (190, False), (None, None)])
 def test_rows_are_of_the_plans_multiple(columns: int | None, passed: bool | None) -> None:
     exported = an_export(knobs={"pad_multiple": 64})

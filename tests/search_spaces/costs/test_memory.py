@@ -73,6 +73,17 @@ def test_activations_are_those_of_all_parts_at_the_end_of_forward() -> None:
     assert rounded == pytest.approx(exact * 128 / 96)
 
 
+def test_tokens_limit_the_activations_to_those_of_fewer_long_samples() -> None:
+    varied = replace(FOOTPRINT, varied=True, tokens=1024, lengths=(64, 64, 1024), row_tokens=1024)
+    limited = a_plan(micro_batch=16, accumulation=2, micro_batch_tokens=4 * 1024)
+    found = held(replace(limited, batching="grouped"), varied)
+
+    assert found["activations"] == pytest.approx(4 * (BLOCKS + 2) * 10 * MIB)
+    assert found["gradients"] == 4 * WEIGHTS
+    one = held(a_plan(micro_batch=16, accumulation=1, micro_batch_tokens=4 * 1024), varied)
+    assert one["gradients"] == 4 * WEIGHTS  # its step has several passes, of 16 samples in all
+
+
 def test_recomputation_keeps_inputs_and_one_block() -> None:
     full = held(a_plan(micro_batch=16, checkpoint_ratio=1.0))
     selective = held(a_plan(micro_batch=16, checkpoint_ratio=1.0, checkpoint_mode="selective"))

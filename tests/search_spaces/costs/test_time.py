@@ -268,6 +268,21 @@ def test_a_cpu_launches_and_works_in_turn() -> None:
     assert found == pytest.approx(3 * 4 * 30 * (BLOCKS + 2) * cpu.launch_seconds)
 
 
+def test_tokens_cut_the_longest_samples_apart_in_more_passes() -> None:
+    """A quarter of 64 samples are long: they come in fours, with fewer tokens of padding."""
+    varied = {"varied": True, "lengths": (64, 64, 64, 1024), "row_tokens": 1024, "tokens": 1024}
+    layout = {"data": 8, "zero_stage": 3, "batching": "grouped", "micro_batch": 8}
+    plans = [a_plan(accumulation=1, **layout, micro_batch_tokens=limit) for limit in (0, 4096)]
+    found = work(*plans, footprint=replace(FOOTPRINT, **varied))
+
+    step = step_terms(found, IDEAL).seconds
+    whole, cut = step[:, TERMS.index("matmul")]
+    once, often = step[:, TERMS.index("data_collectives")]
+
+    assert 0.75 * whole < cut < whole
+    assert 1.5 < often / once == pytest.approx(found.executions.accumulation[1], rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("lengths", "knobs", "share"),
     # of 16 samples 8 are long on average, the others fill 2.375 rows of four: not all are full

@@ -199,6 +199,21 @@ def test_rows_of_gpus_are_rounded_where_samples_differ_in_length() -> None:
     assert domains(8, vocab_size=100, device="cpu")["pad_multiple"] == (1,)
 
 
+def test_tokens_are_limited_where_most_samples_are_short() -> None:
+    train = {"global_batch": 128, "precision": "bf16", "sequence_length": 128}
+    short, long = ({"train": train, "data": {"lengths": {32: many, 128: 1}}} for many in (9, 1))
+
+    assert set(domains(8, spec=short)["micro_batch_tokens"]) == {0, 128, 256, 512, 1024}
+    assert domains(8, spec=long)["micro_batch_tokens"] == (0,)
+    assert domains(8, spec=short, device="cpu")["micro_batch_tokens"] == (0,)
+    limited = {
+        (plan.batching, plan.micro_batch_tokens / plan.micro_batch)
+        for plan in searched(8, spec=short, vocab_size=100).candidates
+        if plan.micro_batch_tokens
+    }
+    assert limited == {("grouped", 64.0)}
+
+
 def test_flash_attention_is_searched_where_it_computes() -> None:
     three = {"attentions": ("sdpa", "eager", "flash_attention_2")}
     whole = {"train": {"global_batch": 128, "precision": "fp32"}}

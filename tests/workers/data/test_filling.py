@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.costs.footprint import Footprint
-from search_spaces.costs.sequence_packing import fill_ratios, longest_fill
+from search_spaces.costs.sequence_packing import (
+    fill_ratios,
+    largest_fill,
+    longest_fill,
+    mean_passes,
+)
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.specification.schema import SweepSpec
@@ -84,6 +89,29 @@ def test_rows_are_as_full_as_those_of_the_workers(
     assert share == pytest.approx(seen(plan), rel=0.06)
 
 
+@pytest.mark.parametrize(("batching", "multiple"), [("padded", 8), ("grouped", 1)])
+@pytest.mark.parametrize(("tokens", "data"), [(192, 1), (192, 2), (576, 1), (576, 2)])
+def test_passes_that_tokens_limit_are_as_many_and_as_full_as_those_of_the_workers(
+    batching: Any, multiple: int, tokens: int, data: int
+) -> None:
+    plan = ddp_plan(
+        **{"micro_batch": 8, "data": data, "accumulation": GLOBAL_BATCH // 8 // data},
+        **{"batching": batching, "pad_multiple": multiple, "micro_batch_tokens": tokens},
+    )
+    table, source = PlanTable.of([plan]), batch_source(MODEL, SPEC)
+    steps = [source.step(plan, 0, step).batches for step in range(STEPS)]
+
+    (passes,) = mean_passes(table, footprint())
+    (share,) = fill_ratios(table, footprint())
+    (largest,) = largest_fill(table, footprint(), np.array([GLOBAL_BATCH / data / passes]))
+
+    counts = np.array([len(batches) for batches in steps])
+    assert passes == pytest.approx(counts.mean(), rel=0.06)
+    filled = seen(plan) * 8 * counts.mean() * data / GLOBAL_BATCH
+    assert share == pytest.approx(filled, rel=0.06)
+    assert largest * GLOBAL_BATCH / data / passes * ROW_TOKENS == pytest.approx(tokens)
+
+
 @given(
     lengths=st.dictionaries(st.integers(2, ROW_TOKENS), st.just(1.0), min_size=1, max_size=6),
     multiple=st.sampled_from([1, 8, 64]),
@@ -105,6 +133,22 @@ def test_widths_are_the_next_multiple_up_to_the_sequence_length(
             assert width % multiple == width % tensor == 0
             assert longest <= width < longest + math.lcm(multiple, tensor)
             assert width <= ROW_TOKENS
+
+
+def test_the_step_on_the_longest_samples_fills_its_micro_batches() -> None:
+    source = batch_source(MODEL, SPEC)
+    plan = ddp_plan(
+        **{"micro_batch": 8, "accumulation": 1, "batching": "grouped"},
+        micro_batch_tokens=3 * ROW_TOKENS,
+    )
+
+    sizes = [
+        [batch.inputs["input_ids"].numel() for batch in source.step(plan, 0, step).batches]
+        for step in (WORST_STEP, 0, 1)
+    ]
+
+    assert max(sizes[0]) == 3 * ROW_TOKENS
+    assert max(max(sizes[1:])) < 3 * ROW_TOKENS
 
 
 def test_the_longest_sample_has_the_widest_row() -> None:

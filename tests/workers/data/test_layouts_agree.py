@@ -25,17 +25,20 @@ from workers.models.built import BuiltModel, batch_source
 from workers.models.load import build_whole
 
 GLOBAL_BATCH, SEQUENCE_LENGTH = 16, 96
+BATCHINGS = ("padded", "rounded", "grouped", "packed", "limited")
 RELATIVE = 2e-5  # fp32 sums in another order
 SHAPES = [(16, 1, 1), (4, 4, 1), (4, 2, 2), (1, 4, 4), (2, 8, 1)]
 TRAIN = TrainSpec(global_batch=GLOBAL_BATCH, sequence_length=SEQUENCE_LENGTH)
 
 
 def _plan(shape: tuple[int, int, int], batching: Any, attention: Attention = "sdpa") -> Plan:
-    """Returns a plan; with the batching `rounded`, of padded rows of a multiple of 8 tokens."""
+    """Returns a plan; `rounded` are padded rows of a multiple of 8 tokens, `limited` by tokens."""
     micro_batch, accumulation, data = shape
     layout = {"micro_batch": micro_batch, "accumulation": accumulation, "data": data}
     if batching == "rounded":
         layout, batching = layout | {"pad_multiple": 8}, "padded"
+    if batching == "limited":
+        layout, batching = layout | {"micro_batch_tokens": SEQUENCE_LENGTH}, "grouped"
     return ddp_plan(**layout, batching=batching, attention=attention)
 
 
@@ -103,7 +106,7 @@ def test_causal_losses_agree(step: int, name: str, attention: Attention, english
     built = _built(name, attention)
     source = batch_source(built, _spec(TINY_LLAMA, english))
 
-    assert_layouts_agree(built, source, step, ("padded", "rounded", "grouped", "packed"), attention)
+    assert_layouts_agree(built, source, step, BATCHINGS, attention)
 
 
 def test_masked_losses_agree(english: str) -> None:

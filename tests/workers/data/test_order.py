@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.costs.sequence_packing import pack, width
+from search_spaces.costs.sequence_packing import cut_by_tokens, pack, width
 from search_spaces.plan import Plan
 from tests.plans import ddp_plan
 from workers.data.batches import deal_samples, excess_tokens, longest_samples, step_samples
@@ -81,6 +82,19 @@ def test_a_few_steps_rank_plans_as_a_plain_loop_over_an_epoch_does(name: str) ->
     assert (np.subtract.outer(estimates, estimates)[clear] > 0).all()
 
 
+@pytest.mark.parametrize("data", [1, 2])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_few_steps_that_tokens_limit_are_as_long_as_an_epoch(name: str, data: int) -> None:
+    lengths = DISTRIBUTIONS[name](np.random.default_rng(1)).astype(np.int32)
+    plan = replace(_plan(32, 2, data, "grouped"), micro_batch_tokens=2 * int(lengths.max()))
+    seconds = [1e-6 * _row_tokens(lengths, step, plan) for step in range(32)]
+    excess = [excess_tokens(lengths, step, plan, 1, 0) for step in range(32)]
+    few, raw = (mean_estimate(seconds[:16], excess=each) for each in (excess[:16], [0.0] * 16))
+
+    assert few.value == pytest.approx(np.mean(seconds), rel=0.025)
+    assert few.high - few.low < raw.high - raw.low
+
+
 def _row_tokens(lengths: np.ndarray, step: int, plan: Plan) -> int:
     """Returns the tokens in the rows of the rank with most, as `collate` makes them."""
     numbers = step_samples(lengths, step, plan.global_batch, 0)
@@ -143,6 +157,45 @@ def test_grouped_ranks_are_neighbours_in_length(plan: Plan, source: Any) -> None
         now = [lengths[n] for rank in dealt for n in rank[micro]]
         later = [lengths[n] for rank in dealt for n in rank[micro + 1]]
         assert min(now) >= max(later)
+
+
+@given(
+    lengths=st.lists(st.integers(2, 99), min_size=30, max_size=30),
+    tokens=st.integers(104, 400),
+    batching=st.sampled_from(["padded", "grouped"]),
+    data=st.sampled_from([1, 2, 3, 5]),
+    multiple=st.sampled_from([1, 8]),
+    evenly=st.booleans(),
+)
+def test_tokens_limit_micro_batches_of_which_all_ranks_have_as_many(
+    lengths: list[int], tokens: int, batching: Any, data: int, multiple: int, evenly: bool
+) -> None:
+    plan = replace(_plan(6, 5, 1, batching), micro_batch_tokens=tokens, data=data)
+
+    dealt = deal_samples(tuple(range(30)), lengths, plan, multiple, evenly=evenly)
+
+    assert len(dealt) == data
+    assert len({len(rank) for rank in dealt}) == 1
+    assert sorted(n for rank in dealt for micro in rank for n in micro) == list(range(30))
+    sizes = [_rows(lengths, micro, multiple) for rank in dealt for micro in rank]
+    assert all(0 < rows <= 6 and 0 < size <= tokens for rows, size in sizes)
+
+
+def _rows(lengths: list[int], micro: tuple[int, ...], multiple: int) -> tuple[int, int]:
+    widest = -(-max(lengths[number] for number in micro) // multiple) * multiple
+    return len(micro), len(micro) * widest
+
+
+def test_ranks_share_the_least_number_of_micro_batches_evenly() -> None:
+    """Two do for one rank; three ranks need three, whose largest has 24 tokens, not 40."""
+    widths = [10, 8, 8, 8, 6, 4, 4, 2]
+
+    assert cut_by_tokens(widths, 8, 40, 1) == [range(4), range(4, 8)]
+    assert cut_by_tokens([10] * 6, 8, 40, 1) == [range(3), range(3, 6)]
+    assert cut_by_tokens([10] * 6, 8, 40, 1, evenly=False) == [range(4), range(4, 6)]
+    assert cut_by_tokens(widths, 8, 40, 3) == [range(2), range(2, 5), range(5, 8)]
+    assert cut_by_tokens(widths, 2, 40, 4) == [range(at, at + 2) for at in (0, 2, 4, 6)]
+    assert len(cut_by_tokens([9, 9], 8, 40, 2)) == 2  # one for each rank
 
 
 def test_padded_keeps_data_order() -> None:
