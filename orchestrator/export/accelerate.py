@@ -57,10 +57,11 @@ def configuration(source: ExportSource) -> dict[str, Any]:
 
 def _fields(source: ExportSource) -> dict[str, Any]:
     plan = source.plan
+    autocasts = plan.precision != "fp32" and plan.states == "fp32"
     fields: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": _distributed(source),
-        "mixed_precision": "no" if plan.precision == "fp32" else plan.precision,
+        "mixed_precision": plan.precision if autocasts else "no",
         "use_cpu": source.device == "cpu",
         "debug": False,
         "num_processes": plan.world_size,
