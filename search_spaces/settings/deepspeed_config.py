@@ -157,6 +157,7 @@ def _stage_3(plan: Plan, model: ModelFacts, element_bytes: int) -> dict[str, Any
         "stage3_max_live_parameters": live,
         "stage3_max_reuse_distance": live,
         "sub_group_size": max(min(model.trainable_parameters, MOST_LIVE), 1),
+        **({"zero_hpz_partition_size": plan.reshard_ranks} if plan.reshard_ranks else {}),
     }
 
 

@@ -548,6 +548,11 @@ def test_ddp_waits_for_weights_without_a_gradient_in_pipelines(knobs: dict[str, 
     [
         ({"data": 8, "reshard_ranks": 4}, None),
         ({"data": 8, "reshard_ranks": 3}, "does not divide data 8 into two or more groups"),
+        ({"data": 8, "reshard_ranks": 4, "engine": "deepspeed"}, None),
+        (
+            {"data": 8, "reshard_ranks": 4, "engine": "deepspeed", "offload_parameters": "cpu"},
+            "offload_parameters must be none",
+        ),
         ({"data": 8, "reshard_ranks": 1}, "use zero_stage 2 instead"),
         ({"data": 4, "tensor": 2, "reshard_ranks": 2}, "needs tensor 1, pipeline 1 and replicas 1"),
     ],
