@@ -63,6 +63,9 @@ def _differences(best: TunedPlan, args: Any, model: Any) -> Iterator[str]:
     attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if attention != plan.attention and ":" not in best.spec.model.name:
         yield f"attention is {attention}, there {plan.attention}"
+    held = str(getattr(model, "dtype", ""))
+    if (plan.states, plan.engine) == ("bf16", "torch") and held != "torch.bfloat16":
+        yield f"its weights are in {held} (TunedPlan.prepare)"
     signs = ("_checkpoint_wrapped_module", "_compiled_call_impl")
     is_prepared = any(getattr(part, sign, None) for part in model.modules() for sign in signs)
     if (plan.compile or 0 < plan.checkpoint_ratio < 1) and not is_prepared:

@@ -23,9 +23,9 @@ CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 Loss = Literal["whole", "compiled", "chunked", "fused"]
 VocabMultiple = Literal[1, 64, 128]
 MlpTiles = Literal[1, 2, 4, 8]
-Optimizer = Literal[
-    "adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor", "sgd", "lion", "muon", "custom"
-]
+AdamW = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adamw_8bit_paged"]
+Optimizer = Literal[AdamW, "adafactor", "sgd", "lion", "muon", "custom"]
+States = Literal["fp32", "bf16", "bf16_stochastic"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
@@ -80,6 +80,7 @@ class Plan:
     vocab_multiple: VocabMultiple = 1
     mlp_tiles: MlpTiles = 1
     optimizer: Optimizer = "adamw_fused"
+    states: States = "fp32"
     # communication
     bucket_mib: int = 25
     gradient_as_bucket_view: bool = True

@@ -9,7 +9,7 @@ from pathlib import Path
 # every optional package of pyproject.toml, by the module that it installs
 OPTIONAL = frozenset(
     ("ray", "mlflow", "optuna", "sqlalchemy", "psycopg", "deepspeed", "bitsandbytes", "peft")
-) | {"accelerate", "boto3", "greenlet", "mcp", "pyarrow"}
+) | {"accelerate", "boto3", "greenlet", "mcp", "pyarrow", "torchao"}
 
 _SITECUSTOMIZE = """
 import sys

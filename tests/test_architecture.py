@@ -29,6 +29,7 @@ SHORT = {
     "search_spaces/knobs/registry.py": "the knobs of five files, in one order",
     "search_spaces/knobs/process.py": "the knobs of one subject a file",
     "search_spaces/rules/base.py": "what rules and their registry both import",
+    "workers/plain_torch/states.py": "a cast that some exported scripts contain",
     "workers/run_recorder/site/sitecustomize.py": "a name that Python looks for",
 }
 # the packages or modules that may import a library, itself or a part of it

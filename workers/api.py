@@ -38,6 +38,7 @@ from workers.models.stack import find_blocks
 from workers.models.trust import trust_modules
 from workers.models.user_code import user_code_errors
 from workers.parallel.apply import wrap_blocks
+from workers.plain_torch.states import hold_in_bf16
 from workers.process_groups import Ranks, TrialGroup, sum_over_ranks
 from workers.worker import CONTROL_SECONDS, pick_device
 
@@ -178,7 +179,7 @@ def _leave() -> None:
 
 
 def prepare_blocks(model: Module, plan: Plan, spec: SweepSpec, *, recompute: bool) -> Module:
-    """Sets the plan's attention, recomputation and compilation on a model, in place.
+    """Sets the plan's attention, states, recomputation and compilation on a model, in place.
 
     Args:
         model: The architecture that the study tuned.
@@ -197,6 +198,8 @@ def prepare_blocks(model: Module, plan: Plan, spec: SweepSpec, *, recompute: boo
     settings = render_blocks(plan, facts.blocks)
     if not recompute:
         settings = replace(settings, recomputed=())
+    if plan.states != "fp32" and plan.engine == "torch":
+        hold_in_bf16(model)
     wrap_blocks(model, built.blocks, settings)
     return model
 

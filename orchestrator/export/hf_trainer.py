@@ -42,7 +42,8 @@ def training_arguments(
         "lr_scheduler_type": "constant_with_warmup" if is_warm_constant else train.schedule,
         "warmup_steps": train.warmup_steps,
         "seed": train.seed,
-        "bf16": plan.precision == "bf16",
+        # autocast, which bf16 weights need not
+        "bf16": plan.precision == "bf16" and (plan.states == "fp32" or plan.engine == "deepspeed"),
         "fp16": plan.precision == "fp16",
         "average_tokens_across_devices": True,
         "remove_unused_columns": False,

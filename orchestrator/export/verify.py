@@ -67,6 +67,7 @@ _OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "adamw_fused": ("AdamW fused", _ADAM),
     "adamw_foreach": ("AdamW foreach", _ADAM),
     "adamw_8bit": ("AdamW8bit", _ADAM),
+    "adamw_8bit_paged": ("PagedAdamW8bit", _ADAM),
     "adafactor": ("Adafactor", {}),
     "sgd": ("SGD foreach", {"momentum": 0.0}),
     "lion": ("Lion", {"betas": (0.9, 0.99)}),

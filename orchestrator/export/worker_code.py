@@ -19,7 +19,7 @@ MARK = "# plimsoll: the worker's code\n"  # a line of a template
 _TITLE = "measured"
 _MODULES = (
     *("slices", "blocks", "head_loss", "selective", "data_parallel", "loss", "optimizers"),
-    "update",
+    *("states", "update"),
 )
 _WIDTH = 100
 

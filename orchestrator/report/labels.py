@@ -31,6 +31,7 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "micro_batch": lambda plan: f"micro-batch {plan.micro_batch}",
     "precision": lambda plan: plan.precision,
     "optimizer": lambda plan: plan.optimizer.replace("_", " "),
+    "states": lambda plan: f"{plan.states.replace('_', ' ')} states",
     "compression": lambda plan: f"send {plan.compression}",
 }
 

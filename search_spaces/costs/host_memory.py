@@ -13,7 +13,7 @@ HOST_SHARE = 0.9  # of a node's memory that offload may take; the system and loa
 PINNED = 1.25
 """Pinned memory over the size of tensors that are pinned one by one, as torch rounds each up to a
 power of two: the share of Llama 33 B's weights over eight ranks."""
-_GRADIENT_BYTES = 4.0  # an optimizer on the host keeps gradients in fp32
+_GRADIENT_BYTES = 4.0  # DeepSpeed's optimizer on the host keeps gradients in fp32
 
 
 def host_bytes(work: Workload) -> Numbers:
@@ -36,7 +36,8 @@ def host_bytes(work: Workload) -> Numbers:
     pinned, deepspeed = execution.pinned, execution.stack == STACKS.index("deepspeed")
     each = np.where(pinned, PINNED, 1.0)
     shard = trained / np.where(execution.optimizer_sharded, execution.shards, 1)
-    weights, gradients = shard * execution.weight_bytes, shard * _GRADIENT_BYTES
+    gradient_bytes = np.where(deepspeed, _GRADIENT_BYTES, execution.gradient_bytes)
+    weights, gradients = shard * execution.weight_bytes, shard * gradient_bytes
     zero_3 = execution.weights_sharded | execution.weights_on_host
     groups = np.where(zero_3, np.maximum(shard / MOST_LIVE, 1), 1)
     flat_gradients = groups * _rounded(gradients / groups, pinned)

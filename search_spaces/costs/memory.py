@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.costs.plan_features import Counts, Numbers
+from search_spaces.costs.plan_features import STACKS, Counts, Numbers
 from search_spaces.costs.stages import STAGES, StageParts, stage_of, stage_parameters
 from search_spaces.costs.workload import Workload
 
@@ -180,6 +180,8 @@ def _gathered(work: Workload, stage: StageParts) -> tuple[Numbers, Numbers, Numb
     every_block = np.maximum(stage.blocks, 1.0) * block
     keeps = features.regathered & (features.regather_ranks < features.shards)
     kept = np.where(keeps, stage.blocks * block / features.regather_ranks, 0.0)
+    # FSDP2 frees a block's once it is gathered for backward, ZeRO++ holds all until the update
+    held = np.where(features.stack == STACKS.index("deepspeed"), kept, 0.0)
     reducing = np.where(
         features.gradients_sharded,
         rows.block_trained * (features.gathered_bytes + features.reduced_bytes),
@@ -189,5 +191,5 @@ def _gathered(work: Workload, stage: StageParts) -> tuple[Numbers, Numbers, Numb
     return (
         gathers * (ends + np.where(features.regathered, block, every_block) + kept),
         gathers * (ends + np.where(features.regathered, 2 * block, every_block) + kept + reducing),
-        gathers * (ends + np.where(features.stays_gathered, every_block, block) + reducing),
+        gathers * (ends + np.where(features.stays_gathered, every_block, block) + held + reducing),
     )

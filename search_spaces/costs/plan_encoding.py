@@ -25,9 +25,11 @@ from search_spaces.settings.schedules import SCHEDULES, ScheduleShape
 MIB = 2**20
 # optimizer bytes per trained parameter; 8-bit: two moments and their scales, an fp32 pair for each
 # 256 parameters (Dettmers et al. 2021, arXiv:2110.02861); Adafactor: a row and a column
+# paged ones move to the host where the device has no room for them
 _MOMENT_BYTES = {"adamw_fused": 8.0, "adamw_foreach": 8.0, "adamw_8bit": 2.04, "adafactor": 0.01}
+_MOMENT_BYTES["adamw_8bit_paged"] = 0.0
 # during the update: foreach has temporaries of all weights, Adafactor of one weight at a time
-_UPDATE_BYTES = {"adamw_fused": 0.0, "adamw_foreach": 4.0, "adamw_8bit": 0.0, "adafactor": 0.0}
+_UPDATE_BYTES = dict.fromkeys(_MOMENT_BYTES, 0.0) | {"adamw_foreach": 4.0}
 _OWN = ("sgd", "lion", "muon", "custom")  # whose bytes are facts: see `OptimizerFacts`
 # per gradient in an all-reduce; powersgd has rank 1: a row and a column
 _SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "powersgd": 0.1}
@@ -57,8 +59,9 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         KeyError: If the footprint lacks a variant that the plans need: see `variants_of`.
     """
     deepspeed = table.is_value("engine", "deepspeed")
-    zero, kept = table.column("zero_stage"), table.column("reshard_ranks")
-    data, half = table.column("data").astype(np.int64), ~table.is_value("precision", "fp32")
+    zero, kept, data = map(table.column, ("zero_stage", "reshard_ranks", "data"))
+    half, pure = (~table.is_value(name, "fp32") for name in ("precision", "states"))
+    cast = pure | (deepspeed & half)  # weights and gradients in 16 bits
     sharded = np.where(deepspeed, zero >= 1, zero >= 2) & (data > 1)
     fsdp = ~deepspeed & (zero >= 2)
     whole_shards = sharded & (fsdp | (zero == 3))
@@ -66,14 +69,13 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     first, middle, last = _blocks(table, model, footprint.depth)
     ddp, averaged = _replicated(table)
     states, updates = _optimizer_bytes(table, model)
-    sent = np.where(ddp, _mapped(table, "compression", _SENT_BYTES), 4.0)
     passes = mean_passes(table, footprint)
     samples = table.column("micro_batch") * table.column("accumulation") / passes
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
         **_schedules(table),
-        data=data,
+        data=data.astype(np.int64),
         shards=shards.astype(np.int64),
         optimizer_sharded=sharded,
         gradients_sharded=sharded & (fsdp | (zero >= 2)),
@@ -93,12 +95,12 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         precision=_mapped(table, "precision", _PRECISION_CODES).astype(np.int64),
         compiled=table.column("compile").astype(bool),
         fused=np.zeros(len(table), dtype=bool),
-        weight_bytes=np.where(deepspeed & half, 2.0, 4.0),
+        weight_bytes=np.where(cast, 2.0, 4.0),
         gathered_bytes=np.where(fsdp | whole_shards, np.where(half, 2.0, 4.0), 0.0),
-        gradient_bytes=np.where(deepspeed & half & (zero > 0), 2.0, 4.0),
-        state_bytes=states + np.where(deepspeed & half, 4.0, 0.0),
-        reduced_bytes=np.where(deepspeed & half, 2.0, sent),
-        frozen_bytes=np.where(half & (deepspeed | (model.base not in (None, "fp32"))), 2.0, 4.0),
+        gradient_bytes=np.where(pure | (deepspeed & half & (zero > 0)), 2.0, 4.0),
+        state_bytes=states,
+        reduced_bytes=np.where(cast, 2.0, _mapped(table, "compression", _SENT_BYTES)),
+        frozen_bytes=np.where(cast | (half & (model.base not in (None, "fp32"))), 2.0, 4.0),
         buffer_bytes=_buffers(table, model, ddp, averaged, deepspeed),
         update_bytes=updates + _cast_bytes(table, model.trainable_parameters / shards),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
@@ -119,7 +121,14 @@ def _optimizer_bytes(table: PlanTable, model: ModelFacts) -> tuple[Numbers, Numb
     own = model.optimizer  # of the specification's optimizer
     states = _MOMENT_BYTES | dict.fromkeys(_OWN, own.state_bytes)
     updates = _UPDATE_BYTES | dict.fromkeys(_OWN, own.update_bytes)
-    return _mapped(table, "optimizer", states), _mapped(table, "optimizer", updates)
+    pure = ~table.is_value("states", "fp32")
+    # moments and temporaries have the type of the weights, but for 8-bit ones
+    share = np.where(pure & ~table.is_value("optimizer", "adamw_8bit"), 0.5, 1.0)
+    # DeepSpeed updates a copy of its part of the weights
+    copied = table.is_value("engine", "deepspeed") & ~table.is_value("precision", "fp32")
+    copies = np.where(copied, np.where(pure, 2.0, 4.0), 0.0)
+    held = share * _mapped(table, "optimizer", states) + copies
+    return held, share * _mapped(table, "optimizer", updates)
 
 
 def _cast_bytes(table: PlanTable, sharded: Numbers) -> Numbers:
@@ -130,7 +139,9 @@ def _cast_bytes(table: PlanTable, sharded: Numbers) -> Numbers:
     casts = ~table.is_value("precision", "fp32") & table.is_value("offload_optimizer", "none")
     zero = table.column("zero_stage") * table.is_value("engine", "deepspeed") * casts
     updated = np.maximum(sharded / table.column("tensor") / table.column("pipeline"), 1.0)
-    return np.where(zero == 3, 6.0 * np.minimum(MOST_LIVE / updated, 1.0), 4.0) * (zero > 0)
+    pure = ~table.is_value("states", "fp32")  # flattened, but not cast
+    flat = np.where(zero == 3, np.where(pure, 2.0, 6.0) * np.minimum(MOST_LIVE / updated, 1.0), 4.0)
+    return np.where(pure, np.minimum(flat, 2.0), flat) * (zero > 0)
 
 
 def _mapped(table: PlanTable, name: str, values: dict[Any, float]) -> Numbers:
@@ -176,7 +187,8 @@ def _buffers(
 ) -> Numbers:
     """Returns bytes of prefetches, and of buckets beside the gradients, at most all of them."""
     bucket = table.column("bucket_mib").astype(float) * MIB
-    all_gradients = 4.0 * model.trainable_parameters
+    gradient_bytes = np.where(table.is_value("states", "fp32"), 4.0, 2.0)
+    all_gradients = gradient_bytes * model.trainable_parameters
     separate = ~table.column("gradient_as_bucket_view").astype(bool)
     copies = np.where(ddp & separate, all_gradients, 0.0)
     copies = np.where(averaged, np.minimum(bucket, all_gradients), copies)  # one at a time
@@ -230,9 +242,8 @@ def _variant_cases(table: PlanTable) -> list[tuple[VariantKey, NDArray[np.bool_]
     splits = np.where(
         table.column("tensor") > 1, np.where(table.column("sequence_parallel"), 2, 1), 0
     )
-    casts = np.where(
-        table.is_value("engine", "deepspeed") | (table.column("zero_stage") >= 2), 2, 1
-    )
+    whole = ~table.is_value("engine", "deepspeed") & (table.column("zero_stage") < 2)
+    casts = np.where(whole & table.is_value("states", "fp32"), 1, 2)
     casts = np.where(table.is_value("precision", "fp32"), 0, casts)
     derived: dict[str, tuple[Any, Any]] = {
         "compute": (("fp32", "autocast", "cast"), casts),

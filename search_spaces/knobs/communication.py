@@ -91,11 +91,11 @@ COMMUNICATION = (
         name="reshard_ranks",
         trades="backward gathers weights from fewer ranks, such as a node's, against memory for"
         " larger shares",
-        does="FSDP2's `reshard_after_forward`; 0: all data ranks",
-        engines="torch",
+        does="FSDP2's `reshard_after_forward`, ZeRO++'s `zero_hpz_partition_size`; 0: all data"
+        " ranks",
         default=search_defaults.reshard_ranks,
-        is_active=lambda chosen: chosen["engine"] == "torch" and chosen["zero_stage"] == 3,
-        active="with engine torch and zero_stage 3",
+        is_active=lambda chosen: bool(chosen["zero_stage"] == 3),
+        active="with zero_stage 3",
         depends_on=(*knob.ZERO, "data", "tensor", "pipeline", "replicas"),
         label="kept on {} ranks",
     ),

@@ -15,7 +15,7 @@ COMPUTATION = (
     ),
     Knob(
         name="precision",
-        trades="speed and memory for activations against accuracy; master weights are always fp32",
+        trades="speed and memory for activations against accuracy; weights are held in `states`",
         does="`torch`: FSDP2's mixed precision or autocast, with dynamic loss scaling for fp16;"
         " `deepspeed`: its bf16 or fp16 mode",
         default=lambda choice: (choice.spec.train.precision,),
@@ -109,14 +109,27 @@ COMPUTATION = (
     Knob(
         name="optimizer",
         trades="adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"
-        " adamw_8bit and adafactor take less memory, but approximate the moments",
+        " adamw_8bit and adafactor take less memory, but approximate the moments; those of"
+        " adamw_8bit_paged move to the host if a GPU is full (not shown)",
         does="creates that optimizer; another train.optimizer has one implementation. With"
         " offloaded states DeepSpeed's CPU Adam replaces adamw_fused",
         default=search_defaults.optimizers,
         lossy=lambda value, spec: (
-            spec.train.optimizer == "adamw" and value in {"adamw_8bit", "adafactor"}
+            spec.train.optimizer == "adamw"
+            and value in {"adamw_8bit", "adamw_8bit_paged", "adafactor"}
         ),
-        lossy_values="adamw_8bit, adafactor",
+        lossy_values="adamw_8bit, adamw_8bit_paged, adafactor",
         label="{}",
+    ),
+    Knob(
+        name="states",
+        trades="half the bytes of weights, gradients and moments, against small updates, which"
+        " bf16_stochastic keeps on average",
+        does="casts weights before the split; ZeRO's masters; torchao's AdamW",
+        evidence="Llama 3 8B: 120 GiB of states become 60, or 45 with adamw_8bit"
+        " (`tests/workers/parallel/test_states.py`)",
+        lossy=lambda value, _: value != "fp32",
+        lossy_values="bf16, bf16_stochastic",
+        label="{} states",
     ),
 )

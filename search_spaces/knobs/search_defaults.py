@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from search_spaces.facts import ClusterFacts, ModelFacts
-from search_spaces.plan import Optimizer
+from search_spaces.plan import AdamW, Optimizer
 from search_spaces.settings.trainers import trainer_table
 from search_spaces.specification.schema import GIB, SweepSpec
 
 Values = tuple[Any, ...]
-_ADAMW: tuple[Optimizer, ...] = ("adamw_fused", "adamw_foreach", "adamw_8bit", "adafactor")
+_ADAMW: tuple[Optimizer, ...] = (*get_args(AdamW), "adafactor")
 Chosen = Mapping[str, Any]
 
 CHECKPOINT_RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -311,7 +311,8 @@ def _is_tight(choice: DomainContext, ranks: int) -> bool:
 def _state_bytes(choice: DomainContext) -> int:
     model = choice.model
     frozen = model.parameters - model.trainable_parameters
-    return _STATE_BYTES * model.trainable_parameters + 4 * frozen
+    pure = "fp32" not in (choice.spec.space.states or ("fp32",))
+    return (_STATE_BYTES * model.trainable_parameters + 4 * frozen) // (2 if pure else 1)
 
 
 def _limit_bytes(choice: DomainContext) -> int:

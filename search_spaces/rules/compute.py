@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from search_spaces.facts import SAME_OUTPUTS, Recomputation, share_words
 from search_spaces.hardware.device import Architecture
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS, implementations
-from search_spaces.plan import Loss, Plan
+from search_spaces.plan import AdamW, Loss, Optimizer, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.blocks import checkpointed_blocks
+
+_EIGHT_BIT = ("adamw_8bit", "adamw_8bit_paged")
 
 
 def deepspeed_can_be_used(plan: Plan, context: RuleContext) -> str | None:
@@ -169,8 +173,21 @@ def fused_loss_can_be_used(plan: Plan, context: RuleContext) -> str | None:
 
 
 def eight_bit_can_be_used(plan: Plan, context: RuleContext) -> str | None:
-    """The 8-bit optimizer is an optional dependency."""
-    return context.cluster.lack("eight_bit") if plan.optimizer == "adamw_8bit" else None
+    """The 8-bit optimizers are an optional dependency."""
+    return context.cluster.lack("eight_bit") if plan.optimizer in _EIGHT_BIT else None
+
+
+def paging_needs_cuda(plan: Plan, context: RuleContext) -> str | None:
+    """Pages are CUDA's managed memory; on a CPU the library makes plain states.
+
+    Source:
+        bitsandbytes/optim/optimizer.py (0.50): `get_state_buffer`.
+    """
+    if plan.optimizer != "adamw_8bit_paged" or context.cluster.device != "cpu":
+        return None
+    return (
+        "adamw_8bit_paged moves its states to the memory of a GPU and back; on a CPU use adamw_8bit"
+    )
 
 
 def optimizer_is_specified(plan: Plan, context: RuleContext) -> str | None:
@@ -208,12 +225,58 @@ def optimizer_fits_engine(plan: Plan, context: RuleContext) -> str | None:
         )
     shards = plan.optimizer == "custom" and context.model.optimizer.elementwise
     whole = (plan.zero_stage == 0 or shards) and plan.tensor == 1
-    if plan.optimizer == "adamw_8bit" or whole:
+    if plan.optimizer in _EIGHT_BIT or whole:
         return None
     return (
         f"optimizer {plan.optimizer} needs whole weights: zero_stage must be 0 and tensor 1,"
         f" but they are {plan.zero_stage} and {plan.tensor}"
     )
+
+
+def bf16_states_are_trained_whole(plan: Plan, context: RuleContext) -> str | None:
+    """Weights in bf16 are what a step computes with, and what its gradients are reduced in.
+
+    DeepSpeed holds master weights and moments so only where ZeRO shards them. Its optimizer on the
+    host would need another call than that of fp32 moments.
+
+    Source:
+        deepspeed/runtime/config.py (0.19.8): `bf16_master_weights_and_grads`,
+        `bf16_optimizer_states`; base_optimizer.py: `_configure_master_weights`.
+    """
+    if plan.states == "fp32":
+        return None
+    if context.spec.train.method == "lora":
+        return f"states {plan.states} are for training all weights: see train.lora.base for LoRA"
+    needed: dict[str, tuple[object, ...]] = {"precision": ("bf16",), "compression": ("none",)}
+    if plan.engine == "deepspeed":
+        needed |= {"states": ("bf16",), "zero_stage": (1, 2, 3), "offload_optimizer": ("none",)}
+    for name, values in needed.items():
+        if (found := getattr(plan, name)) not in values:
+            words = f"{' or '.join(map(str, values))}, but is {found}"
+            return f"states {plan.states} with engine {plan.engine}: {name} must be {words}"
+    return None
+
+
+def bf16_states_fit_optimizer(plan: Plan, _: RuleContext) -> str | None:
+    """Only optimizers that update each element alone were compared with a plain loop in bf16.
+
+    Stochastic rounding is torchao's, in its AdamW without fused or foreach kernels.
+
+    Source:
+        torchao/optim/adam.py (0.18): `_AdamW`, which its package does not call public.
+    """
+    allowed: tuple[Optimizer, ...] = (*get_args(AdamW), "sgd", "lion")
+    if plan.states == "bf16_stochastic":
+        allowed = ("adamw_fused",)
+    if plan.states == "fp32" or plan.optimizer in allowed:
+        return None
+    words = " or ".join(allowed)
+    return f"states {plan.states} need optimizer {words}, but it is {plan.optimizer}"
+
+
+def stochastic_rounding_can_be_used(plan: Plan, context: RuleContext) -> str | None:
+    """Stochastic rounding needs torchao, an optional dependency, and a compiler for its update."""
+    return context.cluster.lack("stochastic") if plan.states == "bf16_stochastic" else None
 
 
 def checkpointing_needs_blocks(plan: Plan, context: RuleContext) -> str | None:

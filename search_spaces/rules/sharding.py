@@ -145,7 +145,8 @@ def resharding_splits_the_data_ranks(plan: Plan, _: RuleContext) -> str | None:
     The groups are opened for data ranks alone, each with its whole model.
 
     Source:
-        torch/distributed/fsdp/_fully_shard/_fsdp_init.py, _get_post_forward_mesh_info (torch 2.13).
+        torch/distributed/fsdp/_fully_shard/_fsdp_init.py, _get_post_forward_mesh_info (torch 2.13);
+        Wang et al. 2023, arXiv:2306.10209, section 3.2: DeepSpeed keeps a second copy.
     """
     ranks = plan.reshard_ranks
     if not ranks:
@@ -155,6 +156,8 @@ def resharding_splits_the_data_ranks(plan: Plan, _: RuleContext) -> str | None:
             f"reshard_ranks {ranks} needs tensor 1, pipeline 1 and replicas 1, but they are"
             f" {plan.tensor}, {plan.pipeline} and {plan.replicas}"
         )
+    if plan.engine == "deepspeed" and plan.offload_parameters != "none":
+        return f"reshard_ranks {ranks} keeps weights on devices: offload_parameters must be none"
     if ranks == 1:
         return "reshard_ranks 1 keeps all weights on each rank: use zero_stage 2 instead"
     if ranks < plan.data and plan.data % ranks == 0:

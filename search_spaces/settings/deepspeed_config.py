@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Optimizer, Plan, Precision
+from search_spaces.plan import Plan, Precision
 from search_spaces.settings.blocks import BlockSettings, render_blocks
-from search_spaces.settings.optimizer import Kind
+from search_spaces.settings.optimizer import Kind, kind_of
 from search_spaces.specification.schema import SweepSpec
 
 MIB = 2**20
@@ -40,13 +40,8 @@ class DeepSpeedSettings:
     tensor: int
     compute: Precision
     blocks: BlockSettings
-    optimizer: Optimizer
+    optimizer_kind: Kind
     host_optimizer: bool  # states are in host memory (or pass through it to NVMe), updated there
-
-    @property
-    def optimizer_kind(self) -> Kind:
-        """The optimizer as `workers/plain_torch/optimizers.py` names it."""
-        return "adamw_cpu" if self.host_optimizer else self.optimizer
 
     @property
     def config(self) -> dict[str, Any]:
@@ -95,14 +90,17 @@ def render_deepspeed(
         tensor=plan.tensor,
         compute=plan.precision,
         blocks=render_blocks(plan, model.blocks),
-        optimizer=plan.optimizer,
+        optimizer_kind=kind_of(plan),
         host_optimizer=plan.offload_optimizer != "none",
     )
 
 
 def _precision(plan: Plan) -> dict[str, Any]:
     if plan.precision == "bf16":
-        return {"bf16": {"enabled": True}}
+        if plan.states == "fp32":
+            return {"bf16": {"enabled": True}}
+        held = dict.fromkeys(("bf16_master_weights_and_grads", "bf16_optimizer_states"), True)
+        return {"bf16": {"enabled": True, **held}}
     if plan.precision == "fp16":
         return {
             "fp16": {
@@ -161,6 +159,7 @@ def _stage_3(plan: Plan, model: ModelFacts, element_bytes: int) -> dict[str, Any
         "stage3_max_live_parameters": live,
         "stage3_max_reuse_distance": live,
         "sub_group_size": max(min(model.trainable_parameters, MOST_LIVE), 1),
+        **({"zero_hpz_partition_size": plan.reshard_ranks} if plan.reshard_ranks else {}),
     }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from search_spaces.plan import Optimizer
+from search_spaces.plan import Optimizer, Plan
 from search_spaces.specification.sections import Decay, LearningRate, TrainSpec
 
-Kind = Optimizer | Literal["adamw_cpu"]
+Kind = Optimizer | Literal["adamw_cpu", "adamw_stochastic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,13 @@ class ScheduleSettings:
     shape: LearningRate
     warmup_steps: int
     total_steps: int
+
+
+def kind_of(plan: Plan) -> Kind:
+    """Returns the optimizer of a plan as `workers/plain_torch/optimizers.py` names it."""
+    if plan.engine == "deepspeed" and plan.offload_optimizer != "none":
+        return "adamw_cpu"
+    return "adamw_stochastic" if plan.states == "bf16_stochastic" else plan.optimizer
 
 
 def render_optimizer(kind: Kind, train: TrainSpec) -> OptimizerSettings:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Compression, Optimizer, Plan, Precision, Schedule
+from search_spaces.plan import Compression, Plan, Precision, Schedule, States
 from search_spaces.settings.blocks import BlockSettings, render_blocks
+from search_spaces.settings.optimizer import Kind, kind_of
 from search_spaces.settings.pipeline_partition import StageBlocks, model_stages
 from search_spaces.settings.schedules import SCHEDULES
 
@@ -58,6 +59,7 @@ class Fsdp2Settings:
     offload: bool
     pin_memory: bool
     prefetch_blocks: int
+    reduce: Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,9 @@ class TorchSettings:
         ddp: Replicas; None without them.
         fsdp2: Sharding over the data ranks; None without it.
         compute: Precision of forward and backward, by autocast for DDP and by the mixed-precision
-            policy for FSDP2 (weights gathered in it, gradients reduced in fp32). Master weights and
-            optimizer states are fp32 in both.
+            policy for FSDP2 (weights gathered in it, gradients reduced in fp32).
+        states: Type of weights, gradients and optimizer states; with bf16 nothing is cast, and
+            gradients are reduced in it too.
         gathered_between_passes: FSDP2's weights stay gathered from one micro-batch of a step to the
             next: argument `keep_gathered` of `gradient_sync`.
     """
@@ -82,18 +85,14 @@ class TorchSettings:
     sequence_parallel: bool
     pipeline: PipelineSettings | None
     compute: Precision
+    states: States
     blocks: BlockSettings
-    optimizer: Optimizer
-
-    @property
-    def optimizer_kind(self) -> Optimizer:
-        """The optimizer as `workers/plain_torch/optimizers.py` names it."""
-        return self.optimizer
+    optimizer_kind: Kind
 
     @property
     def autocast(self) -> Precision:
-        """Precision of autocast; FSDP2 sets the precision itself."""
-        return "fp32" if self.fsdp2 is not None else self.compute
+        """Precision of autocast; FSDP2 sets the precision itself, and bf16 weights are in it."""
+        return "fp32" if self.fsdp2 is not None or self.states != "fp32" else self.compute
 
 
 def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
@@ -109,8 +108,9 @@ def render_torch(plan: Plan, model: ModelFacts) -> TorchSettings:
         sequence_parallel=plan.sequence_parallel,
         pipeline=_pipeline(plan, model) if plan.pipeline > 1 else None,
         compute=plan.precision,
+        states=plan.states,
         blocks=render_blocks(plan, model.blocks),
-        optimizer=plan.optimizer,
+        optimizer_kind=kind_of(plan),
     )
 
 
@@ -132,6 +132,7 @@ def _fsdp2(plan: Plan) -> Fsdp2Settings:
         offload=plan.offload_parameters == "cpu",
         pin_memory=plan.pin_memory,
         prefetch_blocks=plan.prefetch_blocks,
+        reduce="fp32" if plan.states == "fp32" else plan.precision,
     )
 
 

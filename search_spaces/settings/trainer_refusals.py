@@ -41,8 +41,8 @@ def accelerate_refusals(
         accelerate/state.py: FSDP is for ranks with an accelerator.
     """
     sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
-    if sharded and plan.optimizer == "adamw_8bit":
-        yield "optimizer is adamw_8bit, which does not support FSDP2's shards"
+    if sharded and plan.optimizer.startswith("adamw_8bit"):
+        yield f"optimizer is {plan.optimizer}, which does not support FSDP2's shards"
     if sharded and plan.precision == "fp16":
         yield "precision is fp16 with FSDP2, for which torch keeps a loss scale per rank"
     if device == "cpu" and plan.engine == "torch" and plan.zero_stage:

@@ -114,3 +114,14 @@ def test_a_model_is_prepared_where_trainer_has_no_word_for_it(tmp_path: Path) ->
         wrappers = [one for one in prepared.modules() if isinstance(one, CheckpointWrapper)]
         assert len(wrappers) == recomputed
         assert prepared.config._attn_implementation == "eager"
+
+
+def test_states_in_bf16_are_the_models_and_need_no_autocast_of_trainer(tmp_path: Path) -> None:
+    what = taken_of(a_plan(precision="bf16", states="bf16"))
+    write_bundle(export_bundle(what), what, tmp_path / "bf16")
+    best = load_best(tmp_path / "bf16")
+
+    prepared = best.prepare(build_whole(what.spec.model, what.spec.train, attention="sdpa").module)
+
+    assert {str(one.dtype) for one in prepared.parameters()} == {"torch.bfloat16"}
+    assert best.training_arguments()["bf16"] is False

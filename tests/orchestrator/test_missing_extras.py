@@ -54,6 +54,10 @@ raise UserError(missing_for_deepspeed())
 from workers.data.tables import table_rows
 next(table_rows(None, is_parquet=True, reading=None))
 """,
+    "torchao": """
+from search_spaces.errors import missing_extra
+raise UserError(missing_extra("torchao"))
+""",
     "bitsandbytes": """
 from search_spaces.errors import missing_extra
 raise UserError(missing_extra("bitsandbytes"))
@@ -71,6 +75,7 @@ SENTENCES = {
     "deepspeed": "DeepSpeed is not installed; run `pip install 'plimsoll-tune[deepspeed]'`",
     "accelerate": "Accelerate is not installed; run `pip install 'plimsoll-tune[accelerate]'`",
     "pyarrow": "pyarrow is not installed; run `pip install 'plimsoll-tune[data]'`",
+    "torchao": "torchao is not installed; run `pip install 'plimsoll-tune[torchao]'`",
     "bitsandbytes": "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
 }
 SCRIPT = f"""

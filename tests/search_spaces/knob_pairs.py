@@ -53,8 +53,9 @@ BASES: Mapping[str, Mapping[str, Any]] = {
         **{"zero_stage": 1, "precision": "bf16", "offload_optimizer": "cpu"},
     },
     "zero 2": {**ZERO, "zero_stage": 2},
+    "zero 2 in bf16": {**ZERO, "zero_stage": 2, "precision": "bf16"},
     "zero 2, recomputed": {**ZERO, "zero_stage": 2, "checkpoint_ratio": 1.0},
-    "zero 3": {**ZERO, "zero_stage": 3},
+    "zero 3": {**ZERO, "zero_stage": 3, "data": 4},
     "zero 3 on host": {**ZERO, "zero_stage": 3, **HOST},
     "zero 3 on nvme": {**ZERO, "zero_stage": 3, **NVME},
 }

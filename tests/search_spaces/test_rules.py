@@ -393,6 +393,28 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ),
         "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
     ),
+    "bf16_states_are_trained_whole": (
+        ddp_plan(states="bf16"),
+        around(),
+        "states bf16 with engine torch: precision must be bf16, but is fp32",
+    ),
+    "bf16_states_fit_optimizer": (
+        ddp_plan(states="bf16", precision="bf16", optimizer="adafactor"),
+        around(),
+        "states bf16 need optimizer adamw_fused or adamw_foreach or adamw_8bit or adamw_8bit_paged"
+        " or sgd or lion, but it is adafactor",
+    ),
+    "stochastic_rounding_can_be_used": (
+        ddp_plan(states="bf16_stochastic", precision="bf16"),
+        lacking("stochastic", "torchao is not installed"),
+        "torchao is not installed",
+    ),
+    "paging_needs_cuda": (
+        ddp_plan(optimizer="adamw_8bit_paged"),
+        around(),
+        "adamw_8bit_paged moves its states to the memory of a GPU and back; on a CPU use"
+        " adamw_8bit",
+    ),
     "optimizer_is_specified": (
         ddp_plan(),
         around(a_spec(data=LENGTHS, train={"global_batch": 32, "optimizer": "sgd"})),
@@ -482,6 +504,28 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({}, None),
+        ({"zero_stage": 1}, None),
+        ({"zero_stage": 0}, "zero_stage must be 1 or 2 or 3, but is 0"),
+        ({"offload_optimizer": "cpu"}, "offload_optimizer must be none, but is cpu"),
+        ({"states": "bf16_stochastic"}, "states must be bf16, but is bf16_stochastic"),
+        ({"engine": "torch", "compression": "fp16"}, "compression must be none, but is fp16"),
+    ],
+)
+def test_deepspeed_holds_bf16_states_where_zero_shards_them(
+    knobs: dict[str, Any], words: str | None
+) -> None:
+    plan = a_zero(**{"states": "bf16", "precision": "bf16"} | knobs)
+
+    reason = RULES["bf16_states_are_trained_whole"](plan, around())
+
+    assert reason is None if words is None else words in (reason or "")
+    assert "LoRA" in (RULES["bf16_states_are_trained_whole"](plan, around(HALF_LORA)) or "")
+
+
 def test_each_rule_has_a_plan_that_breaks_it() -> None:
     assert set(BROKEN) == set(RULES)
 
@@ -510,6 +554,11 @@ def test_ddp_waits_for_weights_without_a_gradient_in_pipelines(knobs: dict[str, 
     [
         ({"data": 8, "reshard_ranks": 4}, None),
         ({"data": 8, "reshard_ranks": 3}, "does not divide data 8 into two or more groups"),
+        ({"data": 8, "reshard_ranks": 4, "engine": "deepspeed"}, None),
+        (
+            {"data": 8, "reshard_ranks": 4, "engine": "deepspeed", "offload_parameters": "cpu"},
+            "offload_parameters must be none",
+        ),
         ({"data": 8, "reshard_ranks": 1}, "use zero_stage 2 instead"),
         ({"data": 4, "tensor": 2, "reshard_ranks": 2}, "needs tensor 1, pipeline 1 and replicas 1"),
     ],

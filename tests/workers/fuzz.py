@@ -97,7 +97,7 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
 }
 # seconds each, or minutes: drawn less often
 _RARE = {"compile": 0.1, "compile_mode": 0.5, "loader_workers": 0.1}
-_LIKELY = {"precision": "fp32"}  # else few plans could be held against the reference
+_LIKELY = {"precision": "fp32", "states": "fp32"}  # else few could be compared with the reference
 _LIKELY_SHARE = 0.75
 _PER_PLAN = 16  # legal plans that are drawn for each that runs
 

@@ -49,6 +49,7 @@ BY_DEFAULT: dict[str, Knobs] = {
     "zero 2": {**DEEPSPEED, "zero_stage": 2},
     "chunked loss, zero 3": {**CHUNKED, **DEEPSPEED, "zero_stage": 3},
     "padded words, fsdp2": {**PADDED, "zero_stage": 3, **RECOMPUTED},
+    "zero 3, second copy": {**WIDE, **DEEPSPEED, "reshard_ranks": 2},
     "tiles, fsdp2": {**TILED, "zero_stage": 3, "checkpoint_ratio": 0.5},
     "tokens, fsdp2": {**LIMITED, "zero_stage": 3, **RECOMPUTED},
     "tokens, zero 3": {**LIMITED, **DEEPSPEED, "zero_stage": 3},

@@ -73,7 +73,7 @@ def _build_torch(
     norm = make_norm(mesh, device)
     return TorchTraining(
         module=module,
-        update=make_update(module, settings.optimizer, train, settings.compute, norm),
+        update=make_update(module, settings.optimizer_kind, train, settings.compute, norm),
         norm=norm,
         settings=settings,
         device=device,
@@ -85,9 +85,11 @@ def _build_torch(
 
 def load_engine(plan: Plan, device: torch.device) -> None:
     """Loads the libraries that the plan needs beyond torch, once per process."""
-    if plan.optimizer == "adamw_8bit":
+    if plan.optimizer in ("adamw_8bit", "adamw_8bit_paged"):
         importlib.import_module("bitsandbytes.optim")  # else it counts towards a trial
-    if plan.compile:
+    if plan.states == "bf16_stochastic":
+        importlib.import_module("torchao.optim")
+    if plan.compile or plan.states == "bf16_stochastic":
         load_compiler(device)
     if plan.pipeline > 1:
         from workers.parallel import pipeline  # noqa: F401  # torch's schedules take half a second

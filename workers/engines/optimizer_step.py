@@ -7,8 +7,8 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from search_spaces.plan import Optimizer, Precision
-from search_spaces.settings.optimizer import render_schedule
+from search_spaces.plan import Precision
+from search_spaces.settings.optimizer import Kind, render_schedule
 from search_spaces.specification.sections import TrainSpec
 from workers.models.optimizer import optimizer_of
 from workers.plain_torch.update import Clipping, GradientNorm, Update, make_scaler, make_scheduler
@@ -16,7 +16,7 @@ from workers.process_groups import Mesh
 
 
 def make_update(
-    module: nn.Module, kind: Optimizer, train: TrainSpec, compute: Precision, norm: GradientNorm
+    module: nn.Module, kind: Kind, train: TrainSpec, compute: Precision, norm: GradientNorm
 ) -> Update:
     """Makes the optimizer and its update with the specification's clipping and schedule.
 

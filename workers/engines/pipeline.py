@@ -289,7 +289,7 @@ def build_pipeline(
         ),
         average=_average(module, pipeline, mesh),
         tied=tied,
-        update=make_update(module, settings.optimizer, train, settings.compute, norm),
+        update=make_update(module, settings.optimizer_kind, train, settings.compute, norm),
         norm=norm,
         settings=settings,
         device=device,
@@ -356,7 +356,7 @@ def _tied_weights(
 
 
 def _sent_as(settings: TorchSettings) -> torch.dtype | None:
-    # FSDP2 computes whole blocks in one precision; autocast does not cast between blocks
-    if settings.fsdp2 is None:
+    # FSDP2 and bf16 weights compute whole blocks in one precision; autocast does not cast between
+    if settings.fsdp2 is None and settings.states == "fp32":
         return None
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.compute)

@@ -66,7 +66,7 @@ class AbstractTorchTraining(AbstractTraining):
 
     def close(self) -> None:
         """Drops compiled code, whose guards hold tensors."""
-        if self.settings.blocks.compile:
+        if self.settings.blocks.compile or self.settings.states == "bf16_stochastic":
             reset_compiler()
 
 

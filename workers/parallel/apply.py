@@ -22,6 +22,7 @@ from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks, tile_m
 from workers.plain_torch.data_parallel import replicate, shard
 from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.selective import selective_contexts
+from workers.plain_torch.states import hold_in_bf16
 from workers.process_groups import Mesh
 
 _MESH_AFTER_FORWARD = "_get_post_forward_mesh_info"  # a function of FSDP2
@@ -32,12 +33,14 @@ def parallelize(
 ) -> nn.Module:
     """Applies the plan to a model or a stage of it, on `device`; returns the wrapped module.
 
-    Tensor parallelism comes first, since it replaces weights by slices. Recomputation and
+    The type of weights comes first. Tensor parallelism replaces them by slices. Recomputation and
     compilation follow, which wrap the computation of a block. Sharding comes next, so that a
     block's weights are gathered around its recomputation. Weights get memory and values after
     sharding, so that a rank only ever holds its own shards. DDP comes last, since it broadcasts
     real weights.
     """
+    if settings.states != "fp32":
+        hold_in_bf16(model.module)
     if settings.tensor > 1 and mesh is not None:
         split_blocks(model, settings, mesh)
     blocks = wrap_blocks(model.module, model.blocks, settings.blocks)

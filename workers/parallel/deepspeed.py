@@ -134,6 +134,8 @@ class DeepSpeedState:
         assert group is not None
         if mesh is not None and mesh.size("tensor") > 1:
             _set_tensor_groups(mesh)
+        if mesh is not None and mesh.resharded is not None:  # else DeepSpeed would open groups
+            groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = mesh.resharded.get_group("together")
         self._linear = torch.nn.functional.linear
         self._local_rank = os.environ.get(_LOCAL_RANK)
         os.environ[_LOCAL_RANK] = str(device.index or 0)

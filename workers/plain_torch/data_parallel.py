@@ -39,6 +39,7 @@ def shard(
     offload: bool,
     pin_memory: bool,
     prefetch_blocks: int = 0,
+    reduce: str = "fp32",
 ) -> None:
     """Shards each block, then the remaining weights, over the data ranks, in place.
 
@@ -49,17 +50,19 @@ def shard(
         module: The model.
         blocks: Its repeated blocks.
         mesh: The data ranks.
-        compute: Precision of forward and backward: fp32, bf16 or fp16. Master weights are fp32.
+        compute: Precision of forward and backward: fp32, bf16 or fp16. Weights keep their type.
         reshard_after_forward: Free a block's weights after forward and gather them again; a number
             of ranks keeps them, split over that many neighbours, until backward.
         offload: Keep weights, gradients and optimizer states in host memory.
         pin_memory: Page-lock that memory, if the ranks have devices.
         prefetch_blocks: Blocks whose weights are gathered ahead: see `prefetch`; 0: by torch.
+        reduce: Precision in which gradients are added up over the ranks.
     """
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(compute)
+    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
     precision = MixedPrecisionPolicy()
-    if dtype is not None:
-        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    if compute in halves:
+        reduced = halves.get(reduce, torch.float32)
+        precision = MixedPrecisionPolicy(param_dtype=halves[compute], reduce_dtype=reduced)
     policy = OffloadPolicy()
     if offload:
         policy = CPUOffloadPolicy(pin_memory=pin_memory and mesh.device_type != "cpu")

@@ -38,8 +38,9 @@ def make_optimizer(
 
     Args:
         module: The model.
-        kind: adamw_fused, adamw_foreach, adamw_8bit, adafactor, sgd, lion, muon, or adamw_cpu
-            (DeepSpeed's, for states in host memory).
+        kind: adamw_fused, adamw_foreach, adamw_8bit, adamw_8bit_paged, adafactor, sgd, lion, muon,
+            adamw_cpu (DeepSpeed's, for states in host memory), or adamw_stochastic (of bf16
+            weights).
         learning_rate: Learning rate.
         weight_decay: Weight decay, of the weights that decay.
         decay: Which do: all, or stock (all but biases and norms).
@@ -58,8 +59,10 @@ def make_optimizer(
         return torch.optim.AdamW(by_sharding(groups), fused=True, **rates)
     if kind == "adamw_foreach":
         return torch.optim.AdamW(by_sharding(groups), foreach=True, **rates)
-    if kind == "adamw_8bit":
-        return ShardedOptimizer(groups, lambda local: eight_bit_adamw(local, rates), rates)
+    by_part = {"adamw_8bit": eight_bit_adamw, "adamw_8bit_paged": paged_adamw}
+    by_part |= {"adamw_stochastic": stochastic_adamw}
+    if kind in by_part:
+        return ShardedOptimizer(groups, lambda local: by_part[kind](local, rates), rates)
     if kind == "adafactor":
         return torch.optim.Adafactor(groups, **shared)
     if kind == "sgd":
@@ -107,7 +110,8 @@ def by_sharding(groups: list[ParameterGroup]) -> list[ParameterGroup]:
 class ShardedOptimizer(torch.optim.Optimizer):
     """Runs an optimizer without DTensor support on this rank's part of each weight.
 
-    Valid for optimizers that update elements independently, or in blocks as 8-bit ones do.
+    Valid for optimizers that update elements independently, or in blocks as 8-bit ones do. What a
+    step draws depends on its number alone, so that replicas of a weight stay equal.
     """
 
     def __init__(self, groups: list[ParameterGroup], make: Make, defaults: dict[str, Any]) -> None:
@@ -119,14 +123,22 @@ class ShardedOptimizer(torch.optim.Optimizer):
             ]
         )
         self.state = self._inner.state
+        self._steps = 0
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # none is ever given
         for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            inner["lr"] = group["lr"]
+            if isinstance(inner["lr"], torch.Tensor):  # torchao compiles its update with it
+                inner["lr"].fill_(group["lr"])
+            else:
+                inner["lr"] = group["lr"]
             for weight, local in zip(group["params"], inner["params"], strict=True):
                 local.grad = None if weight.grad is None else local_tensor(weight.grad)
-        self._inner.step()
+        on_cuda = torch.cuda.is_available()
+        with torch.random.fork_rng([torch.cuda.current_device()] if on_cuda else []):
+            torch.manual_seed(self._steps)
+            self._inner.step()
+        self._steps += 1
         self._inner.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
@@ -221,6 +233,23 @@ def eight_bit_adamw(groups: list[ParameterGroup], rates: dict[str, Any]) -> torc
     from bitsandbytes.optim import AdamW8bit
 
     return AdamW8bit(groups, **rates)
+
+
+def paged_adamw(groups: list[ParameterGroup], rates: dict[str, Any]) -> torch.optim.Optimizer:
+    """Makes bitsandbytes' AdamW whose states CUDA moves to host memory where it has no room."""
+    from bitsandbytes.optim import PagedAdamW8bit
+
+    return PagedAdamW8bit(groups, **rates)
+
+
+def stochastic_adamw(groups: list[ParameterGroup], rates: dict[str, Any]) -> torch.optim.Optimizer:
+    """Makes torchao's AdamW, which rounds weights in bf16 up or down by chance, right on average.
+
+    It compiles the update of each shape of a weight, and has neither fused nor foreach kernels.
+    """
+    from torchao.optim import _AdamW
+
+    return _AdamW(groups, bf16_stochastic_round=True, **rates)
 
 
 def cpu_adamw(groups: list[ParameterGroup], rates: dict[str, Any]) -> torch.optim.Optimizer:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from workers.plain_torch.slices import as_distributed, local_tensor, local_weight
@@ -87,8 +87,10 @@ class GradientNorm:
                 by_holders[holders].append(local_tensor(weight.grad))
         squares = torch.zeros((), dtype=torch.float64, device=self.device)
         for holders, gradients in by_holders.items():
-            length = get_total_norm(gradients).to(device=self.device, dtype=torch.float64)
-            squares += length.square() / holders
+            # in fp32, since a sum of squares in 16 bits keeps 2 digits
+            lengths = torch._foreach_norm(gradients, 2, torch.float32)
+            total = sum(one.to(self.device, torch.float64).square() for one in lengths)
+            squares += total / holders
         if self.group is not None:
             dist.all_reduce(squares, group=self.group)
         return squares.sqrt().float()

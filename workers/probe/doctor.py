@@ -30,6 +30,10 @@ def _missing_for_fused_loss(device: torch.device) -> str | None:
     return None if installed else "liger-kernel is not installed; run `pip install liger-kernel`"
 
 
+def _missing_for_stochastic(device: torch.device) -> str | None:
+    return missing_extra("torchao") or missing_for_compile(device)
+
+
 _FLASH: tuple[tuple[Literal[2, 3], str], ...] = ((2, "flash_attention_2"), (3, "flash_attention_3"))
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: missing_for_deepspeed()),
@@ -40,6 +44,7 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("energy", "objective.metric tokens_per_joule", missing_for_energy),
     ("fused_loss", "loss fused", _missing_for_fused_loss),
     ("eight_bit", "adamw_8bit, int8 and nf4", lambda _: missing_extra("bitsandbytes")),
+    ("stochastic", "states bf16_stochastic", _missing_for_stochastic),
     *(
         (name, f"attention {name}", partial(missing_for_flash, generation))
         for generation, name in _FLASH

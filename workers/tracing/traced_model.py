@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._pytree import tree_map_only
 
 from search_spaces.costs.footprint import Compute
 from search_spaces.costs.plan_encoding import VariantKey
@@ -36,6 +35,7 @@ from workers.parallel.split_modules import localize
 from workers.plain_torch.blocks import tile_mlps
 from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.slices import replace_weights
+from workers.plain_torch.states import cast_inputs
 from workers.process_groups import Mesh, clear_mesh_caches
 
 _Settings = dict[tuple[str, str], Any]  # by module and attribute
@@ -168,7 +168,7 @@ def in_fake_memory(
                     part._buffers[name] = torch.empty_like(buffer, device="cpu")
     if casts:
         for part in {module, *blocks}:
-            part.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
+            part.register_forward_pre_hook(cast_inputs, with_kwargs=True)
     if key.mlp_tiles > 1:
         tile_mlps(model.blocks, key.mlp_tiles)
     if key.loss != "whole" or key.vocab_multiple > 1:
@@ -211,14 +211,6 @@ def _in_memory(weight: nn.Parameter, *, compute: Compute) -> nn.Parameter:
         dtype = torch.float32  # held so beside adapters, by plans that do not compute in fp32
     empty = torch.empty_like(weight, dtype=dtype, device="cpu")
     return nn.Parameter(empty, requires_grad=weight.requires_grad)
-
-
-def _cast_inputs(_: nn.Module, args: Any, kwargs: Any) -> Any:
-    return tree_map_only(torch.Tensor, _cast, (args, kwargs))
-
-
-def _cast(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
 
 
 @contextmanager

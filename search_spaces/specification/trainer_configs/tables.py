@@ -22,6 +22,7 @@ HF_OPTIMIZERS = {  # values of `optim`
     "adamw_fused": "adamw_torch_fused",
     "adamw_foreach": "adamw_torch",
     "adamw_8bit": "adamw_bnb_8bit",
+    "adamw_8bit_paged": "paged_adamw_8bit",
 }
 NO_VALUE = "Plimsoll has no such value"
 _SHARED = ("hf", "fsdp", "reasons")
@@ -149,7 +150,8 @@ def _optimizer(value: Any) -> Taken:
         if name == word:
             return {"train.optimizer": "adamw", "baseline.optimizer": knob}
     if "8bit" in name and "adam" in name:
-        return {"train.optimizer": "adamw", "baseline.optimizer": "adamw_8bit"}
+        paged = "_paged" if "paged" in name else ""
+        return {"train.optimizer": "adamw", "baseline.optimizer": f"adamw_8bit{paged}"}
     if name == "adafactor":
         return {"baseline.optimizer": "adafactor"}
     stem = name.partition("_")[0]

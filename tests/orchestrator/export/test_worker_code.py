@@ -24,6 +24,7 @@ SCRIPTS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("torchrun", {"zero_stage": 3, "prefetch_blocks": 1}, {"shard", "prefetch"}),
     ("torchrun", {"zero_stage": 3, "data": 4, "micro_batch": 1, "reshard_ranks": 2}, {"shard"}),
     ("torchrun", {"data": 1, "precision": "fp16"}, {"make_scaler", "gradient_sync", "autocast"}),
+    ("torchrun", {"precision": "bf16", "states": "bf16"}, {"hold_in_bf16", "cast_inputs"}),
     ("ray-train", {"checkpoint_ratio": 0.5}, {"replicate", "checkpoint_blocks", "make_scheduler"}),
     ("ray-train", ZERO, {"make_optimizer", "make_scheduler"}),
     ("deepspeed", ZERO | {"compile": True}, {"make_optimizer", "compile_blocks"}),

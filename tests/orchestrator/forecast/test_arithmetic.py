@@ -95,6 +95,32 @@ def test_deepspeed_casts_gradients_for_its_update(zero_stage: int, cast: float) 
     assert update == pytest.approx(cast * PARAMETERS)
 
 
+@pytest.mark.parametrize(
+    ("knobs", "each"),
+    [  # bytes of a parameter: weights, gradients, states
+        ({}, (4, 4, 8)),
+        ({"states": "bf16"}, (2, 2, 4)),
+        ({"states": "bf16_stochastic"}, (2, 2, 4)),
+        ({"states": "bf16", "optimizer": "adamw_8bit"}, (2, 2, 2.04)),
+        ({"states": "bf16", "optimizer": "adamw_8bit_paged"}, (2, 2, 0)),
+        ({"states": "bf16", "zero_stage": 3, "data": 8}, (2 / 8, 2 / 8, 4 / 8)),
+        ({"engine": "deepspeed", "zero_stage": 1, "data": 8}, (2, 2, 12 / 8)),
+        (
+            {"engine": "deepspeed", "zero_stage": 1, "data": 8, "states": "bf16"},
+            (2, 2, (4 + 2) / 8),  # moments, and a copy of its part of the weights
+        ),
+    ],
+)
+def test_bf16_states_take_two_bytes_each(knobs: dict[str, Any], each: tuple[float, ...]) -> None:
+    data = knobs.get("data", 1)
+    plan = a_plan(**{"zero_stage": 0, "data": data, "accumulation": 64 // data} | knobs)
+    row = one(plan).row(0)
+
+    held = dict(row.held_bytes)
+    found = [held[part] / PARAMETERS for part in ("weights", "gradients", "optimizer")]
+    assert found == pytest.approx(list(each))
+
+
 def test_one_rank_has_the_nodes_host_memory() -> None:
     """Its offload takes 122 GiB, more than nine tenths of a device's share."""
     alone = dataclasses.replace(H100, host_memory_bytes=2**37)

@@ -192,7 +192,9 @@ def _replace_adamw(update: dict[str, Any], rate: float) -> None:
             if self.has_begun and self.steps == _STEPS:
                 after = whole_weights(self.model)
                 changes = {name: self.before[name] - weight for name, weight in after.items()}
-                update["changes"] = {name: change.numpy() for name, change in changes.items()}
+                update["changes"] = {
+                    name: change.float().numpy() for name, change in changes.items()
+                }
                 update["rate"] = self.rate
             self.has_begun = False
             for group in self.param_groups:

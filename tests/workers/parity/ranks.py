@@ -66,7 +66,7 @@ def _steps(worker: Worker, request: TrialRequest, rate: float, numbers: tuple[in
         losses += [] if scale == TOO_LARGE else [loss]
     after = whole_weights(ours.module)
     ours.training.close()
-    return losses, {name: (before[name] - weight).numpy() for name, weight in after.items()}
+    return losses, {name: (before[name] - weight).float().numpy() for name, weight in after.items()}
 
 
 def tensors(ranks: list[Steps]) -> list[Mapping[str, torch.Tensor]]:
