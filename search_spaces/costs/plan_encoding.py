@@ -105,15 +105,21 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         update_bytes=updates + _cast_bytes(table, model.trainable_parameters / shards),
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
-        optimizer_on_host=~table.is_value("offload_optimizer", "none"),
-        weights_on_host=~table.is_value("offload_parameters", "none"),
-        on_nvme=table.is_value("offload_optimizer", "nvme"),
-        pinned=table.column("pin_memory").astype(bool),
+        **_offloads(table),
         varied=np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
         filled=fill_ratios(table, footprint),
         longest_filled=largest_fill(table, footprint, samples),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
+
+
+def _offloads(table: PlanTable) -> dict[str, Flags]:
+    return {
+        "optimizer_on_host": ~table.is_value("offload_optimizer", "none"),
+        "weights_on_host": ~table.is_value("offload_parameters", "none"),
+        "on_nvme": table.is_value("offload_optimizer", "nvme"),
+        "pinned": table.column("pin_memory").astype(bool),
+    }
 
 
 def _optimizer_bytes(table: PlanTable, model: ModelFacts) -> tuple[Numbers, Numbers]:
