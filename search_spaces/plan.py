@@ -29,7 +29,10 @@ Optimizer = Literal[
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
-_FROM_ZERO = {"loader_workers", "prefetch_blocks", "reshard_ranks"}  # counts that may be 0
+_FROM_ZERO = {  # counts that may be 0
+    *("loader_workers", "prefetch_blocks", "reshard_ranks"),
+    *("selective_blocks", "offloaded_blocks"),
+}
 _KEY_DIGITS = 12  # 48 bits: a collision among a million plans has a chance of 1 in 500
 
 
@@ -63,6 +66,8 @@ class Plan:
     checkpoint_ratio: float
     checkpoint_mode: CheckpointMode = "full"
     checkpoint_offload: bool = False
+    selective_blocks: int = 0  # of those recomputed, if the others are not
+    offloaded_blocks: int = 0
     offload_optimizer: Offload = "none"
     offload_parameters: Offload = "none"
     pin_memory: bool = False

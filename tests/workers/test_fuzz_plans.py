@@ -43,7 +43,13 @@ def test_values_that_few_plans_have_are_run_too() -> None:
     picked = [coverage.pick(draw("llama", 4, rng) for _ in range(16)) for _ in range(40)]
 
     rare_values = (("reshard_ranks", 2), ("ddp_static_graph", True), ("replicas", 2))
-    for knob, rare in (*rare_values, ("loss", "chunked"), ("vocab_multiple", 64), ("mlp_tiles", 8)):
+    for knob, rare in (
+        *rare_values,
+        ("loss", "chunked"),
+        ("vocab_multiple", 64),
+        ("mlp_tiles", 8),
+        ("selective_blocks", 1),
+    ):
         assert rare in {getattr(plan, knob) for plan in picked}, knob
     assert {"zbv", "dualpipev"} & {plan.pipeline_schedule for plan in picked}
 
