@@ -22,7 +22,10 @@ from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import start_notes
 from orchestrator.core.placement import capacity_request, groups_on_head
 from orchestrator.core.state import AbstractCallback, AbstractView, SweepState
+from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.forecaster import SweepForecasts, TracedForecasts
+from orchestrator.forecast.mixes import with_mixes
+from orchestrator.forecast.request import CPU, device_of
 from orchestrator.host import Termination, check_limits, termination_as_interrupt
 from orchestrator.journal import FILE, Journal
 from orchestrator.report.reasons import groups_fault
@@ -46,6 +49,7 @@ from search_spaces.facts import (
     Understanding,
     planned_cluster,
 )
+from search_spaces.hardware.catalogue import find_device
 from search_spaces.rules.base import RuleContext
 from search_spaces.safety.redaction import secret_values
 from search_spaces.space import Space, build_space
@@ -255,11 +259,22 @@ def _driver_started(
 def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Space:
     """Returns the legal plans of a specification on a cluster.
 
+    With `objective.memory_gib` they depend on a forecast, for `cluster.gpu` or this machine's.
+
     Raises:
         SpecError: If there are none.
+        UserError: If the forecast has no device, or the model cannot be traced.
     """
     context = RuleContext(spec=spec, model=model, cluster=cluster)
-    return build_space(context, spec.cluster.ranks_of(cluster.slots))
+    space = build_space(context, spec.cluster.ranks_of(cluster.slots))
+    if spec.objective.memory_gib is None:
+        return space
+    on_cpu = cluster.device == CPU
+    device = find_device(CPU) if on_cpu else device_of(spec, name=None, devices_per_node=None)
+    trace = Footprints(spec, cluster.device, run_code=True)
+    calibration = shipped_calibration().for_device(device)
+    limit = cluster.memory_limit_bytes or device.memory_bytes
+    return with_mixes(space, context, trace, device, calibration, limit)
 
 
 def _run(

@@ -29,8 +29,10 @@ States = Literal["fp32", "bf16", "bf16_stochastic"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
-# counts that may be 0
-_FROM_ZERO = {"micro_batch_tokens", "loader_workers", "prefetch_blocks", "reshard_ranks"}
+_FROM_ZERO = {  # counts that may be 0
+    *("micro_batch_tokens", "loader_workers", "prefetch_blocks", "reshard_ranks"),
+    *("selective_blocks", "offloaded_blocks"),
+}
 _KEY_DIGITS = 12  # 48 bits: a collision among a million plans has a chance of 1 in 500
 
 
@@ -65,6 +67,8 @@ class Plan:
     checkpoint_ratio: float
     checkpoint_mode: CheckpointMode = "full"
     checkpoint_offload: bool = False
+    selective_blocks: int = 0  # of those recomputed, if the others are not
+    offloaded_blocks: int = 0
     offload_optimizer: Offload = "none"
     offload_parameters: Offload = "none"
     pin_memory: bool = False

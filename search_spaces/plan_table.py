@@ -107,6 +107,26 @@ class PlanTable(Sequence[Plan]):
         }
         return type(self)(values=self.values, codes=codes)
 
+    def with_knobs(self, knobs: Mapping[str, Any]) -> Self:
+        """Returns the table with these knobs in every row."""
+        values = {name: (value,) for name, value in knobs.items()}
+        codes = dict.fromkeys(knobs, constant_codes(len(self)))
+        return type(self)(values={**self.values, **values}, codes={**self.codes, **codes})
+
+    def joined(self, other: Self) -> Self:
+        """Returns the rows of both tables, those of the other one last."""
+        values = {
+            name: tuple(dict.fromkeys((*own, *other.values[name])))
+            for name, own in self.values.items()
+        }
+        codes = {
+            name: np.concatenate([each._recoded(name, domain) for each in (self, other)])
+            if len(domain) > 1
+            else constant_codes(len(self) + len(other))
+            for name, domain in values.items()
+        }
+        return type(self)(values=values, codes=codes)
+
     def rows_of(self, plan: Plan) -> Rows:
         """Returns the indices of the rows with this plan; empty if it is not in the table."""
         rows: Rows | None = None

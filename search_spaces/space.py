@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -143,6 +143,16 @@ def build_space(context: RuleContext, workers: int) -> Space:
             if name.startswith(PREFIX)
         ),
     )
+
+
+def with_plans(space: Space, table: PlanTable) -> Space:
+    """Returns the space with further legal plans, which it lacks."""
+    joined = space.table.joined(table)
+    domains = tuple(
+        (name, tuple(dict.fromkeys((*values, *table.values[name]))))
+        for name, values in space.domains
+    )
+    return replace(space, table=joined, domains=domains)
 
 
 def space_of_plans(tried: Sequence[Plan], spec: SweepSpec) -> Space:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeGuard
 
 from orchestrator.core.records import Record
 from search_spaces.plan import Plan
-from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.schema import GIB, SweepSpec
 from search_spaces.specification.sections import Metric
 from search_spaces.trial import Estimate, Measured, MemoryReading, OutOfMemory
 
@@ -22,10 +22,10 @@ PEAK_NOISE_SHARE = 0.005  # run-to-run difference of a plan's peak memory, as a 
 class Violation:
     """A constraint that a measured plan violates: its value of a metric is below the bound.
 
-    Retries of the allocator are above their bound, and `reserved_share` tells how full it was.
+    Memory and retries of the allocator are above theirs; `reserved_share` tells how full it was.
     """
 
-    metric: Metric | Literal["allocator_retries"]
+    metric: Metric | Literal["memory_gib", "allocator_retries"]
     value: float | None  # None: unknown
     bound: float
     reserved_share: float | None = None
@@ -35,12 +35,14 @@ class Violation:
 class Objective:
     """Metric, constraints and prices by which records are compared.
 
+    `memory_bytes` bounds the peak of a rank, None if only its limit does.
     `lower_bounds` holds the smallest samples per second and samples per price that are allowed.
     `price` is the price per rank-hour, None if unknown.
     """
 
     metric: Metric = "samples_per_second"
     headroom: float = 0.0
+    memory_bytes: float | None = None
     lower_bounds: tuple[tuple[Metric, float], ...] = ()
     price: float | None = None
 
@@ -52,6 +54,7 @@ class Objective:
         return cls(
             metric=section.metric,
             headroom=section.headroom,
+            memory_bytes=None if section.memory_gib is None else section.memory_gib * GIB,
             lower_bounds=tuple(bounds.items()),
             price=spec.cluster.price_per_gpu_hour or None,
         )
@@ -84,6 +87,21 @@ class Objective:
                     value=free, low=free - PEAK_NOISE_SHARE, high=free + PEAK_NOISE_SHARE
                 )
 
+    def effective_limit(self, limit_bytes: float) -> float:
+        """Returns the memory limit, or one whose usable part is `memory_bytes` if that is less."""
+        if self.memory_bytes is None:
+            return limit_bytes
+        return min(limit_bytes, self.memory_bytes / (1 - self.headroom))
+
+    def usable_bytes(self, limit_bytes: float) -> float:
+        """Returns the memory of a rank with this limit that a feasible plan may take."""
+        usable = limit_bytes * (1 - self.headroom)
+        return usable if self.memory_bytes is None else min(usable, self.memory_bytes)
+
+    def keeps_memory(self, memory: MemoryReading) -> bool:
+        """Returns True if the peak is within `usable_bytes`."""
+        return memory.peak_bytes <= self.usable_bytes(memory.limit_bytes)
+
     def seconds_per_price(self, plan: Plan) -> float | None:
         """Returns the seconds that a plan's ranks run per unit of price; None without a price."""
         return None if self.price is None else _HOUR / (self.price * plan.world_size)
@@ -93,8 +111,12 @@ class Objective:
         outcome = record.outcome
         if not isinstance(outcome, Measured):
             return
-        if not within_headroom(outcome.memory, self.headroom):
-            yield Violation(metric="headroom", value=1 - outcome.memory.share, bound=self.headroom)
+        memory = outcome.memory
+        if memory.peak_bytes > memory.limit_bytes * (1 - self.headroom):
+            yield Violation(metric="headroom", value=1 - memory.share, bound=self.headroom)
+        elif not self.keeps_memory(memory):
+            bound = self.usable_bytes(memory.limit_bytes)
+            yield Violation(metric="memory_gib", value=memory.peak_bytes / GIB, bound=bound / GIB)
         if thrashes(outcome.memory):
             yield Violation(
                 metric="allocator_retries",
@@ -109,13 +131,8 @@ class Objective:
                 yield Violation(metric=metric, value=value, bound=bound)
 
     def feasible(self, record: Record) -> bool:
-        """Returns True if the plan trains, keeps the memory free and meets the lower bounds."""
+        """Returns True if the plan trains within usable memory and meets the lower bounds."""
         return isinstance(record.outcome, Measured) and next(self.violations(record), None) is None
-
-
-def within_headroom(memory: MemoryReading, headroom: float) -> bool:
-    """Returns True if the peak leaves the share `headroom` of the limit free."""
-    return memory.peak_bytes <= memory.limit_bytes * (1 - headroom)
 
 
 def thrashes(memory: MemoryReading) -> bool:

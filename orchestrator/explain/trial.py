@@ -96,7 +96,7 @@ def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> 
     return Shortage(
         wanted_bytes=wanted,
         limit_bytes=limit,
-        usable_bytes=limit * (1 - context.state.spec.objective.headroom),
+        usable_bytes=context.state.objective.usable_bytes(limit),
         forecast=peak,
         factor=factor,
         tried=len(near),
@@ -112,7 +112,7 @@ def _oom_fix(
     expected = context.forecasts.row(row)
     other, speed = expected.plan, expected.forecast.samples_per_second
     change = Change(knob=knob, value=getattr(plan, knob), other_value=getattr(other, knob))
-    line = limit * (1 - context.state.spec.objective.headroom)
+    line = context.state.objective.usable_bytes(limit)
     tried, measured = record_of(context.state.records, other), None
     raised_peak = expected.forecast.peak_bytes.times(factor)
     peak, fits = raised_peak.value, _fits(raised_peak, limit)

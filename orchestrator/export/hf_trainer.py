@@ -107,7 +107,8 @@ def moments(train: TrainSpec) -> dict[str, float]:
 
 def all_recomputed(plan: Plan) -> bool:
     """Returns True if Trainer's own switch can recompute the blocks: it covers all or none."""
-    return plan.checkpoint_ratio == 1.0 and not plan.checkpoint_offload
+    offloads = plan.checkpoint_offload or plan.offloaded_blocks
+    return plan.checkpoint_ratio == 1.0 and not offloads
 
 
 def export(source: ExportSource) -> Bundle:

@@ -9,6 +9,7 @@ from typing import TypeVar, final
 import numpy as np
 
 from orchestrator.core.fingerprints import alike
+from orchestrator.core.objective import Objective
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import MOST_RECORDS, calibrated
@@ -84,12 +85,15 @@ class Forecaster:
         except FloatingPointError:
             return None
 
-    def prior(self, table: PlanTable, limit_bytes: int | None) -> SearchPrior | None:
+    def prior(
+        self, table: PlanTable, limit_bytes: int | None, objective: Objective
+    ) -> SearchPrior | None:
         """Returns the prior of a search: forecasts of plans before any record.
 
         Args:
             table: Plans of the model.
             limit_bytes: Memory limit of one rank; the device's memory if None.
+            objective: What it leaves of the limit.
 
         Returns:
             None if the footprint lacks a plan's variant, or a value is not finite.
@@ -97,6 +101,7 @@ class Forecaster:
         if not self._variants.issuperset(variants_of(table)):
             return None
         limit = float(self._device.memory_bytes if limit_bytes is None else limit_bytes)
+        limit = objective.effective_limit(limit)
         executions = plan_features(table, self._model, self._footprint)
         prior = search_prior(
             workload_of(self._footprint, self._device, executions), self._calibration, limit
@@ -201,7 +206,9 @@ class TracedForecasts(SweepForecasts):
     def _search_prior(self, state: SweepState) -> SearchPrior | None:
         basis = forecaster, limit = self._basis(state)
         if self._prior is None or self._prior[0] != basis:
-            prior = forecaster.prior(state.space.table, limit) if forecaster else None
+            prior = None
+            if forecaster is not None:
+                prior = forecaster.prior(state.space.table, limit, state.objective)
             self._prior = basis, prior
         return self._prior[1]
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from orchestrator.core.objective import Objective
 from orchestrator.host import host_memory_bytes, system_facts
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.host_memory import HOST_SHARE
@@ -61,8 +62,8 @@ class PlanningRequest:
 
     @property
     def line_bytes(self) -> float:
-        """Memory limit minus headroom, in bytes."""
-        return self.limit_bytes * (1 - self.spec.objective.headroom)
+        """Memory that a plan may take, in bytes: see `Objective.usable_bytes`."""
+        return Objective.of(self.spec).usable_bytes(self.limit_bytes)
 
     def rule_context(self, ranks: int) -> RuleContext:
         """Returns the context of rules on this number of devices."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.forecast.mixes import with_mixes
 from orchestrator.forecast.request import (
     RECOMMENDED_FIT_PROBABILITY,
     PlanningRequest,
@@ -118,7 +119,9 @@ def forecast_table(
         SpecError: If no plan is legal.
         UserError: If the model cannot be traced.
     """
-    space = build_space(request.rule_context(ranks), ranks)
+    context = request.rule_context(ranks)
+    space = build_space(context, ranks)
+    space = with_mixes(space, context, trace, request.device, calibration, request.limit_bytes)
     return _table_of(request, ranks, space.table, space.ruled_out, trace, calibration)
 
 

@@ -193,7 +193,15 @@ def _checkpointing(plan: Plan) -> str:
         return ""
     mode = " selective" if plan.checkpoint_mode == "selective" else ""
     where = " on host" if plan.checkpoint_offload else ""
-    return f"ckpt {100 * plan.checkpoint_ratio:.0f} %{mode}{where}"
+    counts = {"selective": plan.selective_blocks, "on host": plan.offloaded_blocks}
+    some = " + ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"ckpt {100 * plan.checkpoint_ratio:.0f} %{mode}{where}{some and f' ({some})'}"
+
+
+_CHECKPOINT_KNOBS = (
+    *("checkpoint_ratio", "checkpoint_mode", "checkpoint_offload"),
+    *("selective_blocks", "offloaded_blocks"),
+)
 
 
 def _labelled(knob: Knob) -> tuple[tuple[str, ...], Callable[[Plan], str]]:
@@ -220,7 +228,7 @@ _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
     (("tensor", "sequence_parallel"), _tensor),
     (("pipeline", "pipeline_schedule"), _pipeline),
     (("micro_batch",), lambda plan: f"micro {plan.micro_batch} x {plan.accumulation}"),
-    (("checkpoint_ratio", "checkpoint_mode", "checkpoint_offload"), _checkpointing),
+    (_CHECKPOINT_KNOBS, _checkpointing),
     (("attention",), lambda plan: plan.attention.replace("_attention_", "")),
     (("batching",), lambda plan: plan.batching),
     (("precision",), lambda plan: plan.precision),
@@ -241,6 +249,8 @@ def violation_words(violation: Violation) -> str:
             f"it thrashes: with {share:.0f} % of the limit reserved, the allocator emptied its"
             f" cache and retried {value:g} times in the measured steps"
         )
+    if metric == "memory_gib":
+        return f"its peak is {value:.2f} GiB, above the {bound:.2f} GiB of objective.memory_gib"
     if value is None:
         return f"its {METRIC_WORDS[metric]} are unknown, and at least {_short(bound)} are required"
     if metric == "headroom":

@@ -199,7 +199,8 @@ def _memory(state: SweepState, width: int) -> Iterator[tuple[str, RenderableType
             memory = memory_of(record)
             used = f"{gib(memory.peak_bytes)} of {gib(memory.limit_bytes)} GiB"
             label = f" {name} {used}, {100 * memory.share:.0f} %"
-            yield heading, bar(memory.share, width, label, 1 - state.spec.objective.headroom)
+            usable = state.objective.usable_bytes(memory.limit_bytes) / memory.limit_bytes
+            yield heading, bar(memory.share, width, label, usable)
             heading = ""
 
 
@@ -409,7 +410,7 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
             forecast = f" (forecast {gib(record.forecast.peak_bytes.value)})"
         share = f"{100 * memory.share:.0f} % of the limit"
         parts.append(f"peak {gib(memory.peak_bytes)} GiB{forecast}, {share}")
-        if memory.share > 1 - state.spec.objective.headroom:
+        if not state.objective.keeps_memory(memory):
             parts.append("over usable memory")
         gain = speedup(record, baseline_record(state))
         if gain is not None and record.plan != state.space.baseline:

@@ -110,7 +110,7 @@ def _measured_place(record: Record) -> Place:
 
 def _memory_lines(state: SweepState) -> list[Trace]:
     limit = state.memory_limit_bytes
-    return memory_lines(limit * (1 - state.spec.objective.headroom), limit) if limit else []
+    return memory_lines(state.objective.usable_bytes(limit), limit) if limit else []
 
 
 def _progress_chart(state: SweepState) -> Figure:

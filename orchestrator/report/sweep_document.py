@@ -120,11 +120,11 @@ def _best(state: SweepState, context: ForecastContext | None) -> Iterator[Sectio
 
 
 def _legend(state: SweepState) -> Iterator[str]:
-    headroom = state.spec.objective.headroom
-    share = f"{100 * (1 - headroom):.0f} %"
+    share = f"{100 * (1 - state.objective.headroom):.0f} %"
     if limit := state.memory_limit_bytes:
-        usable = gib(limit * (1 - headroom))
-        yield f"usable memory: {usable} GiB per rank, {share} of the limit of {gib(limit)} GiB"
+        usable = state.objective.usable_bytes(limit)
+        share = f"{100 * usable / limit:.0f} %"
+        yield f"usable memory: {gib(usable)} GiB per rank, {share} of the limit of {gib(limit)} GiB"
     else:
         yield f"usable memory: {share} of the limit"
     if common := fixed_words(state.space):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.budget import completed_trials, rank_hours
 from orchestrator.core.losses import gradient_difference
-from orchestrator.core.objective import memory_of, ranked, record_of, thrashes, within_headroom
+from orchestrator.core.objective import Objective, memory_of, ranked, record_of, thrashes
 from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
@@ -85,26 +85,26 @@ def baseline_record(state: SweepState) -> Record | None:
     return record_of(state.by_plan, state.space.baseline)
 
 
-def memory_excess(record: Record, headroom: float) -> float | None:
+def memory_excess(record: Record, objective: Objective) -> float | None:
     """Returns the excess over usable memory as a share of it, or None if it is unknown.
 
-    Usable memory is the limit without the headroom. A plan within it has a negative excess.
+    A plan within usable memory has a negative excess.
     """
     match record.outcome:
         case Measured(memory=memory):
-            return memory.share / (1 - headroom) - 1
+            return memory.peak_bytes / objective.usable_bytes(memory.limit_bytes) - 1
         case OutOfMemory(wanted_bytes=wanted, limit_bytes=limit) if wanted and limit:
-            return wanted / limit / (1 - headroom) - 1
+            return wanted / objective.usable_bytes(limit) - 1
         case _:
             return None
 
 
-def closest_record(records: Iterable[Record], headroom: float) -> Record | None:
+def closest_record(records: Iterable[Record], objective: Objective) -> Record | None:
     """Returns the record with the least excess over usable memory, or None if all are unknown."""
     excesses = [
         (excess, record.number, record)
         for record in records
-        if (excess := memory_excess(record, headroom)) is not None
+        if (excess := memory_excess(record, objective)) is not None
     ]
     return min(excesses, key=lambda entry: entry[:2])[2] if excesses else None
 
@@ -190,7 +190,7 @@ def shortcoming(record: Record, state: SweepState) -> str:
     outcome = record.outcome
     if not isinstance(outcome, Measured):
         return labels.KIND_WORDS[outcome.kind]
-    if not within_headroom(outcome.memory, state.spec.objective.headroom):
+    if not state.objective.keeps_memory(outcome.memory):
         return "over usable memory"
     if thrashes(outcome.memory):
         return "thrashes"

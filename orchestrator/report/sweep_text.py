@@ -16,7 +16,6 @@ from orchestrator.core.objective import (
     score,
     speedup,
     throughput,
-    within_headroom,
 )
 from orchestrator.core.records import Record, forecast_errors
 from orchestrator.core.repeats import infeasible_plans
@@ -73,7 +72,6 @@ def _metric_words(state: SweepState) -> str:
 
 
 def _nothing_feasible(state: SweepState) -> str:
-    headroom = state.spec.objective.headroom
     if not state.records:
         ended = state.ended
         return (
@@ -83,15 +81,15 @@ def _nothing_feasible(state: SweepState) -> str:
         return failed
     if cause := cause_of_all(state.records):
         return f"this machine or environment fails every plan: first cause {cause.detail}"
-    closest = closest_record(state.records, headroom)
+    closest = closest_record(state.records, state.objective)
     if closest is None:
         counts = labels.counts_words(outcome_counts(state.records))
         return f"no plan is feasible, and no trial reported how much memory it wanted ({counts})"
     if shortfall := shortfall_sentence(state):
         return f"no plan is feasible; {shortfall}"
-    excess = memory_excess(closest, headroom) or 0.0
+    excess = memory_excess(closest, state.objective) or 0.0
     violation = next(state.objective.violations(closest), None)
-    if violation is not None and violation.metric == "allocator_retries":
+    if violation is not None and violation.metric in ("allocator_retries", "memory_gib"):
         return (
             f"no plan is feasible; the closest is trial {closest.number}"
             f" ({labels.plan_words(closest.plan)}), but {labels.violation_words(violation)}"
@@ -142,7 +140,7 @@ def speedup_sentence(state: SweepState) -> str:
     if gain is None:
         return f"speed-up over {name} unknown"
     note = ""
-    if not within_headroom(baseline.outcome.memory, state.spec.objective.headroom):
+    if not state.objective.keeps_memory(baseline.outcome.memory):
         note = ", which is over usable memory itself"
     elif gain.low <= 1 <= gain.high:
         note = ", not clear of it"

@@ -64,7 +64,8 @@ def dominated_rows(table: PlanTable, record: Record) -> NDArray[np.intp]:
     outcome = record.outcome
     # A host that checkpoint offload has filled breaks the order: fewer recomputed blocks need less
     if isinstance(outcome, OutOfMemory) and (
-        outcome.where == "device" or not record.plan.checkpoint_offload
+        outcome.where == "device"
+        or not (record.plan.checkpoint_offload or record.plan.offloaded_blocks)
     ):
         return _rows_needing_no_less(table, record.plan)
     return np.zeros(0, dtype=np.intp)

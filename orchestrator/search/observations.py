@@ -157,18 +157,21 @@ def observation_of(record: Record, row: int, spec: SweepSpec) -> Observation | N
     Returns:
         None if the outcome says nothing about the plan.
     """
+    limit = Objective.of(spec).effective_limit
     match record.outcome:
         case Measured(samples_per_second=rate, memory=memory, beaten=beaten):
+            share = memory.peak_bytes / limit(memory.limit_bytes)
             noise = interval_noise(rate.value, rate.high)
             return Observation(
                 row=row,
                 log_rate=math.log(rate.value),
                 rate_noise=max(noise, _BEATEN_NOISE) if beaten else noise,
-                log_share=math.log(memory.share) if memory.peak_bytes > 0 else None,
+                log_share=math.log(share) if share > 0 else None,
                 fitted=True,
             )
-        case OutOfMemory(where="device", excess=excess):
-            return Observation(row=row, log_share=math.log1p(excess or 0.0), ran_out=True)
+        case OutOfMemory(where="device", excess=excess, limit_bytes=own):
+            share = (1.0 + (excess or 0.0)) * (own / limit(own) if own else 1.0)
+            return Observation(row=row, log_share=math.log(share), ran_out=True)
         case TimedOut(deadline_seconds=deadline):
             slack = deadline - spec.objective.max_seconds
             bound = _log_rate_bound(spec, slack)
@@ -195,14 +198,14 @@ def _log_rate_bound(spec: SweepSpec, seconds: float) -> float | None:
 def constraints_of(record: Record, objective: Objective) -> Mapping[str, float]:
     """Returns the constraint violations of a trial as shares; at most 0 if a constraint holds.
 
-    `memory` is by how much the peak, or the memory needed, exceeds the limit minus the headroom;
+    `memory` is by how much the peak, or the memory needed, exceeds `Objective.usable_bytes`;
     just above 0 for a plan that thrashes below that.
     The others are the bounds of `Objective.lower_bounds`; a plan that ran out of memory misses them
     entirely. Empty for outcomes that say nothing about constraints.
     """
     match record.outcome:
         case Measured(memory=memory):
-            violation = memory.share / (1 - objective.headroom) - 1
+            violation = memory.peak_bytes / objective.usable_bytes(memory.limit_bytes) - 1
             if thrashes(memory):
                 violation = max(violation, _MIN_EXCESS)
             violations = {CONSTRAINT: violation}
@@ -210,8 +213,9 @@ def constraints_of(record: Record, objective: Objective) -> Mapping[str, float]:
                 reached = objective.value(record, metric)
                 violations[metric] = 1.0 if reached is None else 1 - reached.value / bound
             return violations
-        case OutOfMemory(excess=excess):
-            violation = (1 + (excess or 0.0)) / (1 - objective.headroom) - 1 + _MIN_EXCESS
+        case OutOfMemory(excess=excess, limit_bytes=limit):
+            usable = objective.usable_bytes(limit) / limit if limit else 1 - objective.headroom
+            violation = (1 + (excess or 0.0)) / usable - 1 + _MIN_EXCESS
             return {CONSTRAINT: violation} | {metric: 1.0 for metric, _ in objective.lower_bounds}
         case _:
             return {}

@@ -292,7 +292,10 @@ class _CandidateSet:
         self, record: Record, latest: Record, spec: SweepSpec
     ) -> Iterator[Observation]:
         """Yields what another study's record says here, where the memory limit may be another."""
-        other_limit, limit = memory_limit_of(record), memory_limit_of(latest)
+        effective = Objective.of(spec).effective_limit
+        other_limit, limit = (
+            found and effective(found) for found in map(memory_limit_of, (record, latest))
+        )
         shift = math.log(other_limit / limit) if other_limit and limit else 0.0
         for observation in self._observations_of(record, spec):
             share = None if observation.log_share is None else observation.log_share + shift

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ CATEGORIES = (
     "outside",  # of the allocator: context, libraries
     "fragmentation",
 )
+_MOMENTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,21 @@ def peak_bytes(work: Workload, coefficients: MemoryCoefficients) -> PeakBytes:
     return PeakBytes(bytes=categories.T, stage=stage)
 
 
-def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: StageParts) -> Numbers:
+def moment_bytes(work: Workload, coefficients: MemoryCoefficients) -> Iterator[Numbers]:
+    """Yields bytes at each moment of each stage, of shape (plans, CATEGORIES).
+
+    The peak is the largest of them. They are linear in the shares of recomputed blocks, if there
+    are any.
+    """
+    for name in STAGES:
+        for moment in range(_MOMENTS):
+            yield _rank_bytes(work, coefficients, stage_of(work, name), moment).T
+
+
+def _rank_bytes(
+    work: Workload, coefficients: MemoryCoefficients, stage: StageParts, moment: int | None = None
+) -> Numbers:
+    """Returns the bytes of a rank at one moment of `_moments`, or by default at the fullest."""
     features, rows = work.executions, work.rows
     trained, frozen = stage_parameters(work, stage)
     weights = trained * features.weight_bytes + frozen * features.frozen_bytes
@@ -87,7 +102,8 @@ def _rank_bytes(work: Workload, coefficients: MemoryCoefficients, stage: StagePa
     stays = features.optimizer_sharded & ~features.gradients_sharded
     gradients = np.where(on_host & ~stays, 0.0, gradients)
     saved = _saved(work, coefficients.compiled_saved)
-    peak = _largest(_moments(work, stage, gradients, updated, saved))
+    moments = _moments(work, stage, gradients, updated, saved)
+    peak = _largest(moments) if moment is None else np.array(moments[moment])
     ranks = features.tensor * features.pipeline * features.data
     cuda = rows.on_cpu == 0
     libraries = rows.context_bytes + coefficients.library_bytes * (ranks > 1)
@@ -130,8 +146,8 @@ def _moments(
     """
     features, rows, case = work.executions, work.rows, work.rows.case
     parts = work.parts
-    inputs = np.where(features.activations_on_host, 0.0, parts.block_input[case])
-    recompute_saved = np.where(features.selective, parts.block_kept[case], 0.0) + inputs
+    inputs = (1.0 - features.activations_on_host) * parts.block_input[case]
+    recompute_saved = features.selective * parts.block_kept[case] + inputs
     ratio = features.recomputed
     per_block = ratio * recompute_saved + (1 - ratio) * saved
     activations = stage.in_flight * (

@@ -89,8 +89,10 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         micro_batch=samples,
         accumulation=passes,
         recomputed=_recomputed(table, footprint.depth),
-        selective=table.is_value("checkpoint_mode", "selective"),
-        activations_on_host=table.column("checkpoint_offload").astype(bool),
+        selective=_share(table, "selective_blocks", footprint.depth)
+        + table.is_value("checkpoint_mode", "selective"),
+        activations_on_host=_share(table, "offloaded_blocks", footprint.depth)
+        + table.column("checkpoint_offload"),
         variant=_variants(table, footprint),
         precision=_mapped(table, "precision", _PRECISION_CODES).astype(np.int64),
         compiled=table.column("compile").astype(bool),
@@ -186,6 +188,12 @@ def _recomputed(table: PlanTable, depth: int) -> Numbers:
         for ratio in table.values["checkpoint_ratio"]
     }
     return _mapped(table, "checkpoint_ratio", ratios)
+
+
+def _share(table: PlanTable, name: str, depth: int) -> Numbers:
+    """Returns the share that a count of blocks has of the recomputed ones."""
+    recomputed = _recomputed(table, depth) * depth
+    return table.column(name) / np.maximum(recomputed, 1.0)
 
 
 def _buffers(

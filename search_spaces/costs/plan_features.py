@@ -75,8 +75,8 @@ class PlanFeatures(AbstractColumns):
     micro_batch: Numbers  # mean samples of a micro-batch
     accumulation: Numbers  # mean micro-batches of a step
     recomputed: Numbers  # share of blocks
-    selective: Flags
-    activations_on_host: Flags
+    selective: Numbers  # share of these
+    activations_on_host: Numbers  # share of these
     varied: Flags  # micro-batches differ in length
     filled: Numbers  # mean work of a micro-batch over that of one with only the longest samples
     longest_filled: Numbers  # tokens of the largest micro-batch over those of the longest samples

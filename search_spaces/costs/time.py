@@ -193,7 +193,7 @@ def _slowest_rank(work: Workload, pieces: PieceSeconds) -> _SlowestRank:
     seconds = pieces.terms.sum(axis=2)[work.rows.case]
     embedding, block, full, selective, head = seconds.T
     features, rows = work.executions, work.rows
-    repeated = features.recomputed * np.where(features.selective, selective, full)
+    repeated = features.recomputed * (full + features.selective * (selective - full))
     block = block + repeated
     stages = [stage_of(work, name) for name in STAGES]
     computing = np.array(
@@ -222,7 +222,7 @@ def _of_step(work: Workload, pieces: Numbers, split: _SlowestRank) -> Numbers:
     embedding, block, full, selective, head = (
         pieces[:, index][work.rows.case] for index in range(len(PIECES))
     )
-    repeated = np.where(features.selective[:, None], selective, full)
+    repeated = full + features.selective[:, None] * (selective - full)
     block = block + features.recomputed[:, None] * repeated
     micro = n_embedding * embedding + n_block * block + n_head * head
     return micro * features.accumulation[:, None]
@@ -280,5 +280,5 @@ def _offload(work: Workload, coefficients: TimeCoefficients, split: _SlowestRank
     return (
         np.where(features.optimizer_on_host, states + drive, 0.0)
         + np.where(features.weights_on_host, weights, 0.0)
-        + np.where(features.activations_on_host, activations, 0.0)
+        + features.activations_on_host * activations
     )

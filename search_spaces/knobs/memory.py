@@ -13,6 +13,15 @@ _CHECKPOINTED: Mapping[str, Any] = {
     "active": "with checkpoint_ratio above 0",
     "depends_on": ("checkpoint_ratio",),
 }
+_MIXED: Mapping[str, Any] = {
+    "is_active": lambda chosen: (
+        chosen["checkpoint_ratio"] > 0
+        and chosen["checkpoint_mode"] == "full"
+        and not chosen["checkpoint_offload"]
+    ),
+    "active": "with checkpoint_mode full, without checkpoint_offload",
+    "depends_on": ("checkpoint_ratio", "checkpoint_mode", "checkpoint_offload"),
+}
 _ON_NVME: Mapping[str, Any] = {
     **{"engines": "deepspeed", "active": "if anything is on NVMe"},
     **{"is_active": lambda chosen: "nvme" in (chosen[name] for name in knob.OFFLOADS)},
@@ -50,6 +59,20 @@ MEMORY = (
         trades="less device memory, against copies to the host and back",
         does="keeps what recomputed blocks save in host memory until backward",
         **_CHECKPOINTED,
+    ),
+    knob.Knob(
+        name="selective_blocks",
+        trades="as checkpoint_mode selective, for some blocks",
+        does="`objective.memory_gib` finds their number",
+        memory=1,
+        **_MIXED,
+    ),
+    knob.Knob(
+        name="offloaded_blocks",
+        trades="as checkpoint_offload, for some blocks",
+        does="`objective.memory_gib` finds their number",
+        memory=-1,
+        **_MIXED,
     ),
     knob.Knob(
         name="offload_optimizer",

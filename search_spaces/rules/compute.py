@@ -148,7 +148,7 @@ def tiles_are_recomputed_alone(plan: Plan, _: RuleContext) -> str | None:
         return None
     needed: dict[str, object] = {"tensor": 1, "compile": False}
     if plan.checkpoint_ratio > 0:
-        needed["checkpoint_mode"] = "full"
+        needed |= {"checkpoint_mode": "full", "selective_blocks": 0}
     for name, value in needed.items():
         if (found := getattr(plan, name)) != value:
             words = f"{value}, but is {found}".lower()
@@ -302,6 +302,24 @@ def checkpoint_ratio_is_distinct(plan: Plan, context: RuleContext) -> str | None
     )
 
 
+def mixed_blocks_are_distinct(plan: Plan, context: RuleContext) -> str | None:
+    """Each recomputed block is in one of three ways, and not all of them in the same."""
+    selective, offloaded = plan.selective_blocks, plan.offloaded_blocks
+    count = checkpointed_blocks(plan.checkpoint_ratio, context.model.blocks)
+    for name, chosen, whole in (
+        ("selective_blocks", selective, "checkpoint_mode selective"),
+        ("offloaded_blocks", offloaded, "checkpoint_offload"),
+    ):
+        if chosen and chosen == count:
+            return f"{name} {chosen} are all recomputed blocks, the same as {whole}"
+    if selective + offloaded <= count:
+        return None
+    return (
+        f"checkpoint_ratio {plan.checkpoint_ratio:g} recomputes {count} blocks, fewer than"
+        f" selective_blocks {selective} and offloaded_blocks {offloaded} together"
+    )
+
+
 def training_step_runs(_: Plan, context: RuleContext) -> str | None:
     """A step that fails on this machine's CPU would fail in every trial on CPUs."""
     step = context.model.step
@@ -326,7 +344,7 @@ def recomputation_keeps_the_gradient(plan: Plan, context: RuleContext) -> str | 
 
 def checkpoint_offload_is_not_compiled(plan: Plan, _: RuleContext) -> str | None:
     """A compiled block saves its weights for backward too, so they would be moved as well."""
-    if not (plan.checkpoint_offload and plan.compile):
+    if not ((plan.checkpoint_offload or plan.offloaded_blocks) and plan.compile):
         return None
     return (
         "checkpoint_offload would also move the weights that a compiled block saves:"
@@ -344,7 +362,8 @@ def zero_3_compiles_no_selective_recomputation(plan: Plan, _: RuleContext) -> st
         drift by 3e-4 within ten steps.
     """
     is_zero_3 = plan.engine == "deepspeed" and plan.zero_stage == 3
-    if not (is_zero_3 and plan.compile and plan.checkpoint_mode == "selective"):
+    selective = plan.checkpoint_mode == "selective" or plan.selective_blocks > 0
+    if not (is_zero_3 and plan.compile and selective):
         return None
     return (
         "compiled selective recomputation with DeepSpeed's ZeRO-3 adds biases twice:"

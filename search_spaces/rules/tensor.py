@@ -82,6 +82,7 @@ def autotp_recomputes_whole_blocks(plan: Plan, _: RuleContext) -> str | None:
         deepspeed/module_inject/layers.py:RowParallel.forward (0.19.8).
     """
     keeps = plan.checkpoint_mode == "selective" and plan.checkpoint_ratio > 0
+    keeps = keeps or plan.selective_blocks > 0
     if plan.engine != "deepspeed" or plan.tensor == 1 or not keeps:
         return None
     return (

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from search_spaces.plan import CheckpointMode, CompileMode, Loss, MlpTiles, Plan, VocabMultiple
+from search_spaces.plan import CompileMode, Loss, MlpTiles, Plan, VocabMultiple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSettings:
-    """Blocks that are recomputed in backward, the tensors that they save, and how all compile.
-
-    Mode `selective` saves the outputs of matmuls and attention.
-    """
+    """Blocks that are recomputed in backward, the tensors that they save, and how all compile."""
 
     recomputed: tuple[int, ...]  # indices of blocks
-    mode: CheckpointMode
-    offload: bool  # saved tensors are in host memory until backward needs them
+    selective: tuple[int, ...] = ()  # of these, blocks that save outputs of matmuls and attention
+    offloaded: tuple[int, ...] = ()  # whose saved tensors are on the host until backward needs them
     compile: bool = False  # every block; the compiler decides which tensors to save
     compile_mode: CompileMode = "default"
     loss: Loss = "whole"  # computed by the model, or by its head: see `replace_loss`
@@ -26,16 +23,25 @@ class BlockSettings:
 
 def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
     """Returns the recomputation settings of a plan for a model with this number of blocks."""
+    recomputed = evenly_spaced(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks)
+    selective = recomputed if plan.checkpoint_mode == "selective" else ()
+    selective = selective or _spread(plan.selective_blocks, recomputed)
+    offloaded = recomputed if plan.checkpoint_offload else ()
+    full = tuple(index for index in recomputed if index not in selective)
     return BlockSettings(
-        recomputed=evenly_spaced(checkpointed_blocks(plan.checkpoint_ratio, blocks), blocks),
-        mode=plan.checkpoint_mode,
-        offload=plan.checkpoint_offload,
+        recomputed=recomputed,
+        selective=selective,
+        offloaded=offloaded or _spread(plan.offloaded_blocks, full),
         compile=plan.compile,
         compile_mode=plan.compile_mode,
         loss=plan.loss,
         vocab_multiple=plan.vocab_multiple,
         mlp_tiles=plan.mlp_tiles,
     )
+
+
+def _spread(chosen: int, blocks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(blocks[at] for at in evenly_spaced(chosen, len(blocks)))
 
 
 def checkpointed_blocks(ratio: float, blocks: int) -> int:

@@ -96,6 +96,7 @@ class ObjectiveSpec(SpecSection):
 
     metric: Metric = "samples_per_second"
     headroom: float = Field(default=0.05, ge=0, lt=1)
+    memory_gib: float | None = Field(default=None, gt=0, le=MOST_GIB)
     prefer: Literal["speed", "headroom"] = "speed"
     at_least: AtLeastSpec = AtLeastSpec()
     interval: float = Field(default=0.02, gt=0, lt=1)

@@ -376,6 +376,12 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "mlp_tiles 2 are recomputed one by one: checkpoint_mode must be full, but is selective",
     ),
+    "mixed_blocks_are_distinct": (
+        ddp_plan(checkpoint_ratio=0.25, selective_blocks=2, offloaded_blocks=2),
+        around(),
+        "checkpoint_ratio 0.25 recomputes 3 blocks, fewer than selective_blocks 2 and"
+        " offloaded_blocks 2 together",
+    ),
     "compiled_loss_is_compiled": (
         ddp_plan(loss="compiled"),
         around(),
@@ -524,6 +530,31 @@ def test_deepspeed_holds_bf16_states_where_zero_shards_them(
 
     assert reason is None if words is None else words in (reason or "")
     assert "LoRA" in (RULES["bf16_states_are_trained_whole"](plan, around(HALF_LORA)) or "")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "reason"),
+    [
+        ({"selective_blocks": 3}, "selective_blocks 3 are all recomputed blocks, the same as"),
+        ({"offloaded_blocks": 3}, "the same as checkpoint_offload"),
+        ({"offloaded_blocks": 1, "compile": True}, "compile must be false"),
+        ({"selective_blocks": 1, "mlp_tiles": 2}, "selective_blocks must be 0, but is 1"),
+        ({"selective_blocks": 1, "engine": "deepspeed", "tensor": 2}, "must be full"),
+        (
+            {"selective_blocks": 1, "engine": "deepspeed", "zero_stage": 3, "compile": True},
+            "adds biases twice",
+        ),
+        ({"selective_blocks": 1, "checkpoint_mode": "selective"}, "it must be 0"),
+        ({"selective_blocks": 1, "offloaded_blocks": 1}, None),
+    ],
+)
+def test_mixed_blocks_follow_the_rules_of_their_ways(
+    knobs: dict[str, Any], reason: str | None
+) -> None:
+    plan = ddp_plan(**{"checkpoint_ratio": 0.25} | knobs)
+    found = refusal(plan, around(cluster=EIGHT))
+
+    assert (found is None) if reason is None else (found is not None and reason in found.detail)
 
 
 def test_each_rule_has_a_plan_that_breaks_it() -> None:

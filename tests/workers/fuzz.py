@@ -94,6 +94,8 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "aio_block_kib": (256,),
     "aio_queue_depth": (4,),
     "aio_threads": (1,),
+    "selective_blocks": (0, 1, 2),
+    "offloaded_blocks": (0, 1, 2),
 }
 # seconds each, or minutes: drawn less often
 _RARE = {"compile": 0.1, "compile_mode": 0.5, "loader_workers": 0.1}

@@ -71,6 +71,7 @@ MORE: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("bert", "hf-trainer", {"data": 1, "batching": "grouped"}),
     ("llama", "hf-trainer", {**DEEPSPEED, "zero_stage": 3}),
     ("t5", "torchrun", {"zero_stage": 3, "checkpoint_ratio": 0.5}),
+    ("llama", "torchrun", {"zero_stage": 3, "checkpoint_ratio": 1.0, "offloaded_blocks": 1}),
     ("gpt2", "torchrun", {"data": 1, "batching": "packed"}),
     ("bert", "accelerate", {}),
     ("llama", "accelerate", {"batching": "packed"}),

@@ -49,6 +49,7 @@ def test_values_that_few_plans_have_are_run_too() -> None:
         ("vocab_multiple", 64),
         ("mlp_tiles", 8),
         ("micro_batch_tokens", 24),
+        ("selective_blocks", 1),
     ):
         assert rare in {getattr(plan, knob) for plan in picked}, knob
     assert {"zbv", "dualpipev"} & {plan.pipeline_schedule for plan in picked}

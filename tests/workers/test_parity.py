@@ -31,6 +31,8 @@ LIMITED: Knobs = {"micro_batch_tokens": 24, "micro_batch": 4, "batching": "group
 KEPT: Knobs = {"gathered_between_passes": True}
 RECOMPUTED: Knobs = {"checkpoint_ratio": 1.0}
 SELECTIVE: Knobs = {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"}
+# of five blocks one is kept, two recomputed selectively, one whole and one from the host
+MIXED: Knobs = {"checkpoint_ratio": 0.8, "selective_blocks": 2, "offloaded_blocks": 1}
 # one of two ranks for each engine and technique
 BY_DEFAULT: dict[str, Knobs] = {
     "ddp, packed": {"batching": "packed"},
@@ -50,6 +52,7 @@ BY_DEFAULT: dict[str, Knobs] = {
     "chunked loss, zero 3": {**CHUNKED, **DEEPSPEED, "zero_stage": 3},
     "padded words, fsdp2": {**PADDED, "zero_stage": 3, **RECOMPUTED},
     "zero 3, second copy": {**WIDE, **DEEPSPEED, "reshard_ranks": 2},
+    "mixed blocks, fsdp2": {**MIXED, "zero_stage": 3, "micro_batch": 1},
     "tiles, fsdp2": {**TILED, "zero_stage": 3, "checkpoint_ratio": 0.5},
     "tokens, fsdp2": {**LIMITED, "zero_stage": 3, **RECOMPUTED},
     "tokens, zero 3": {**LIMITED, **DEEPSPEED, "zero_stage": 3},
@@ -111,6 +114,11 @@ MORE: dict[str, Knobs] = {
     "padded words, chunked, zero 2": {**PADDED, **CHUNKED, **DEEPSPEED, "zero_stage": 2},
     "padded words, 1f1b": {**PADDED, **PIPELINE},
     "padded words, zero 3": {**PADDED, **DEEPSPEED, "zero_stage": 3},
+    "mixed blocks, ddp": {**MIXED, "batching": "packed"},
+    "mixed blocks, 1f1b": {**MIXED, **PIPELINE, "micro_batch": 1},
+    "mixed blocks, fsdp2, gathered once a step": {**MIXED, **KEPT, "zero_stage": 3},
+    "mixed blocks, tensor": {**MIXED, **SEQUENCE},
+    "mixed blocks, zero 3": {**MIXED, **DEEPSPEED, "zero_stage": 3},
     "tiles, one rank in fp16": {**TILED, "data": 1, "precision": "fp16"},
     "tiles, ddp": {**TILED, **CHUNKED},
     "tiles, ddp, static graph": {**TILED, "micro_batch": 4, "ddp_static_graph": True},

@@ -273,7 +273,7 @@ def _recomputation(passes: StepPasses, numbers: SampleNumbers) -> Recomputation:
     if not (blocks and passes.gradients):
         return Recomputation.SAME
     plain = [passes.run(numbers, restores=first, equal=False) for first in (True, False)]
-    checkpoint_blocks(passes.module, blocks, range(len(blocks)), offload=False)
+    checkpoint_blocks(passes.module, blocks, range(len(blocks)))
     try:
         again = [passes.run(numbers, restores=first, equal=False) for first in (True, False)]
     except UserCodeError:

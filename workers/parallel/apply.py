@@ -66,11 +66,12 @@ def wrap_blocks(
     """
     if settings.mlp_tiles > 1:
         tile_mlps(blocks, settings.mlp_tiles)
-    contexts = None
-    if settings.mode == "selective":
-        contexts = selective_contexts(offload=settings.offload, compiled=settings.compile)
+    contexts = {
+        index: selective_contexts(offload=index in settings.offloaded, compiled=settings.compile)
+        for index in settings.selective
+    }
     blocks = checkpoint_blocks(
-        module, blocks, settings.recomputed, offload=settings.offload, context_fn=contexts
+        module, blocks, settings.recomputed, offloaded=settings.offloaded, contexts=contexts
     )
     if settings.compile:
         compile_blocks(blocks, mode=settings.compile_mode)

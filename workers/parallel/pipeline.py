@@ -59,9 +59,18 @@ def cut_stages(
 
 def stage_settings(settings: TorchSettings, blocks: StageBlocks) -> TorchSettings:
     """Returns the settings of a model that has only these blocks."""
-    chosen = set(settings.blocks.recomputed)
-    local = tuple(index for index, block in enumerate(blocks) if block in chosen)
-    return replace(settings, blocks=replace(settings.blocks, recomputed=local))
+    whole = settings.blocks
+
+    def local(chosen: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(index for index, block in enumerate(blocks) if block in chosen)
+
+    of_stage = replace(
+        whole,
+        recomputed=local(whole.recomputed),
+        selective=local(whole.selective),
+        offloaded=local(whole.offloaded),
+    )
+    return replace(settings, blocks=of_stage)
 
 
 def _cut(

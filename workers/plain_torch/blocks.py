@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,8 @@ def checkpoint_blocks(
     blocks: Sequence[nn.Module],
     recomputed: Sequence[int],
     *,
-    offload: bool,
-    context_fn: Callable[[], Any] | None = None,
+    offloaded: Sequence[int] = (),
+    contexts: Mapping[int, Callable[[], Any]] | None = None,
 ) -> list[nn.Module]:
     """Wraps the chosen blocks inside `module`; returns all blocks, wrapped or not.
 
@@ -33,17 +33,19 @@ def checkpoint_blocks(
         module: The model.
         blocks: Its repeated blocks.
         recomputed: Indices of the blocks to recompute in backward.
-        offload: Move to host memory what a block saves: its input, from which the recomputation
-            starts, and the tensors that selective checkpointing saves.
-        context_fn: Contexts of selective checkpointing; without it, a block saves its input alone.
+        offloaded: Indices of those that move to host memory what they save: the input, from which
+            the recomputation starts, and the tensors that selective checkpointing saves.
+        contexts: Contexts of selective checkpointing by index; other blocks save their input alone.
     """
-    chosen = {id(blocks[index]) for index in recomputed}
+    chosen = {id(blocks[index]): index for index in recomputed}
     wrapped: dict[int, nn.Module] = {}
-    options: dict[str, Any] = {} if context_fn is None else {"context_fn": context_fn}
 
     def wrap(block: nn.Module) -> nn.Module:
+        index, options = chosen[id(block)], dict[str, Any]()
+        if contexts and index in contexts:
+            options["context_fn"] = contexts[index]
         recomputing = checkpoint_wrapper(block, **options)
-        wrapped[id(block)] = offload_wrapper(recomputing) if offload else recomputing
+        wrapped[id(block)] = offload_wrapper(recomputing) if index in offloaded else recomputing
         return wrapped[id(block)]
 
     if chosen:

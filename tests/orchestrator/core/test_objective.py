@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -16,8 +17,8 @@ from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.report.labels import outcome_words, violation_words
 from orchestrator.report.sweep_text import _nothing_feasible
-from orchestrator.search.observations import constraints_of
-from search_spaces.specification.schema import SweepSpec
+from orchestrator.search.observations import constraints_of, observation_of
+from search_spaces.specification.schema import GIB, SweepSpec
 from search_spaces.trial import Measured, Outcome
 from tests.orchestrator.core.values import numbers
 from tests.orchestrator.records import make_plan, make_record, make_spec, make_state
@@ -52,6 +53,46 @@ def test_each_metric_of_a_record() -> None:
     assert free.value == pytest.approx(0.4, abs=1e-6)
     assert Objective().value(record, "samples_per_price") is None
     assert objective.value(make_record(1, make_plan(), make_oom())) is None
+
+
+def test_a_stated_peak_bounds_the_measured_one() -> None:
+    objective = Objective.of(spec_of(memory_gib=2.0))
+    memory = replace(make_measured(1.0, 0.5).memory, limit_bytes=4 * GIB)
+    plan, outcome = make_plan(), make_measured(1.0, 0.5)
+    least, most = (
+        make_record(0, plan, replace(outcome, memory=replace(memory, peak_bytes=peak)))
+        for peak in (2 * GIB, 2 * GIB + 1)
+    )
+
+    assert objective.feasible(least)
+    assert Objective.of(spec_of()).feasible(most)
+    (violation,) = objective.violations(most)
+    assert violation_words(violation) == (
+        "its peak is 2.00 GiB, above the 2.00 GiB of objective.memory_gib"
+    )
+    assert best((most, least), objective) == least
+    state = make_state([most.outcome], spec_of(memory_gib=2.0))
+    assert "above the 2.00 GiB of objective.memory_gib" in _nothing_feasible(state)
+    assert (
+        constraints_of(least, objective)["memory"]
+        == 0.0
+        < constraints_of(most, objective)["memory"]
+    )
+    # ten times as much as a rank has bounds nothing but by the headroom
+    assert Objective.of(spec_of(memory_gib=40.0)).usable_bytes(4 * GIB) == 4 * GIB * 0.95
+
+
+def test_a_search_is_bounded_by_a_stated_peak() -> None:
+    spec, outcome = spec_of(memory_gib=1.9), make_measured(1.0, 0.5)
+    memory = replace(outcome.memory, limit_bytes=8 * GIB, peak_bytes=2 * GIB)
+    measured = make_record(0, make_plan(), replace(outcome, memory=memory))
+    ran_out = make_record(
+        1, make_plan(), replace(make_oom(), limit_bytes=4 * GIB, wanted_bytes=None)
+    )
+    shares = [observation_of(each, 0, spec) for each in (measured, ran_out)]
+
+    # of the 2 GiB that leave 1.9 with the headroom of 5 %
+    assert [round(math.exp(each.log_share or 0.0), 6) for each in shares if each] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def assert_complete(text: str, folder: Path) -> None:
             {"checkpoint_ratio": 0.5, "checkpoint_mode": "selective"},
             "checkpoint_mode is selective",
         ),
+        ("torchrun", {"checkpoint_ratio": 1.0, "selective_blocks": 1}, "selective_blocks is 1"),
         ("accelerate", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
         ("accelerate", {"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
         ("hf-trainer", {"batching": "packed"}, "batching is packed"),

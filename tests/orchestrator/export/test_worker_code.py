@@ -30,6 +30,7 @@ SCRIPTS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("deepspeed", ZERO | {"compile": True}, {"make_optimizer", "compile_blocks"}),
     ("accelerate", {"checkpoint_ratio": 0.5}, {"gradient_sync", "checkpoint_blocks"}),
     ("hf-trainer", {"checkpoint_ratio": 0.5}, {"checkpoint_blocks"}),
+    ("hf-trainer", {"checkpoint_ratio": 1.0, "offloaded_blocks": 1}, {"checkpoint_blocks"}),
 ]
 
 

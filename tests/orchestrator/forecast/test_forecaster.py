@@ -8,11 +8,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestrator.core.events import SweepStarted
+from orchestrator.core.objective import Objective
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState, begin
+from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.forecaster import Forecaster, TracedForecasts, device_of_workers
 from orchestrator.sweep import sweep_space
 from search_spaces.costs.calibration import shipped_calibration
@@ -25,6 +28,7 @@ from search_spaces.hardware.device import BlockLaunches
 from search_spaces.hardware.properties import DeviceProperties
 from search_spaces.plan import Plan
 from search_spaces.space import Space
+from search_spaces.specification.schema import GIB, SweepSpec
 from search_spaces.trial import PlanForecast
 from tests.orchestrator.records import BEGAN, make_record, make_spec
 from tests.outcomes import CPU_FINGERPRINT, LIMIT_BYTES, make_measured
@@ -85,6 +89,48 @@ def measured_as(forecaster: Forecaster, plans: Sequence[Plan]) -> list[Record]:
         share = FULLER * before.peak_bytes.value / LIMIT_BYTES
         records.append(make_record(number, plan, make_measured(rate, share)))
     return records
+
+
+def test_the_prior_is_relative_to_a_stated_peak(forecaster: Forecaster, space: Space) -> None:
+    stated = Objective(headroom=0.5, memory_bytes=LIMIT_BYTES / 8)  # the half of a quarter
+    priors = [forecaster.prior(space.table, LIMIT_BYTES, each) for each in (Objective(), stated)]
+    whole, quarter = (each.log_share for each in priors if each is not None)
+
+    np.testing.assert_allclose(quarter - whole, np.log(4))
+
+
+def test_a_sweep_searches_mixes_for_a_stated_peak() -> None:
+    deep = LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": 6}}
+    space = {"zero_stage": [0], "micro_batch": [8], "attention": ["sdpa"]}
+
+    def searched(**objective: float) -> Space:
+        spec = make_spec(model=deep, space=space, objective={"headroom": 0.0} | objective)
+        return sweep_space(spec, describe(spec.model, spec.train), CLUSTER)
+
+    usual = searched()
+    peaks = forecast_peaks(make_spec(model=deep), usual)
+    stated = sum(peaks) / 2  # of all blocks kept, and all recomputed
+
+    found = searched(memory_gib=stated / GIB)
+
+    mixes = [plan for plan in found.table if plan not in usual.table]
+    assert mixes
+    assert len(found.table) == len(usual.table) + len(mixes)
+    assert not [plan for plan in mixes if plan.checkpoint_offload or plan.offloaded_blocks]
+    for name, values in found.domains:
+        assert {getattr(plan, name) for plan in mixes} <= set(values)
+
+
+def forecast_peaks(spec: SweepSpec, space: Space) -> list[float]:
+    """Returns the peaks of the plan without recomputation, and of the one with the most."""
+    footprint = Footprints(spec, "cpu", run_code=True)(variants_of(space.table))
+    model, device = describe(spec.model, spec.train), find_device("cpu")
+    made = Forecaster(
+        model=model, device=device, footprint=footprint, calibration=shipped_calibration()
+    )
+    ratios = space.table.column("checkpoint_ratio")
+    plans = [space.table.plan(int(at)) for at in (ratios.argmin(), ratios.argmax())]
+    return [expected(made, plan).peak_bytes.value for plan in plans]
 
 
 def test_records_correct_the_forecasts_of_other_plans(forecaster: Forecaster, space: Space) -> None:

@@ -17,6 +17,10 @@ def test_a_plan_reads_as_a_person_would_say_it() -> None:
     plan = make_plan(accumulation=4)
 
     assert plan_words(plan) == "ddp micro 4 x 4 ckpt 50 % sdpa packed fp32"
+    mixed = make_plan(accumulation=4, selective_blocks=2, offloaded_blocks=1)
+    assert plan_words(mixed) == (
+        "ddp micro 4 x 4 ckpt 50 % (2 selective + 1 on host) sdpa packed fp32"
+    )
     assert plan_words(make_plan(zero_stage=3, checkpoint_ratio=0.0)) == (
         "fsdp zero3 micro 4 x 2 sdpa packed fp32"
     )

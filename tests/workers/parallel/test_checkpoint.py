@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.plan import CheckpointMode
-from search_spaces.settings.blocks import BlockSettings
+from search_spaces.settings.blocks import BlockSettings, render_blocks
 from tests.workers import fuzz
 from tests.workers.fuzz import GLOBAL_BATCH, run_plan
 from tests.workers.launch import Group
@@ -69,7 +69,8 @@ def operators_of_backward(
     picked: tuple[int, ...], mode: CheckpointMode = "full", *, offload: bool = False
 ) -> Seen:
     stack, blocks = a_stack()
-    settings = BlockSettings(recomputed=picked, mode=mode, offload=offload)
+    selective, offloaded = picked * (mode == "selective"), picked * offload
+    settings = BlockSettings(recomputed=picked, selective=selective, offloaded=offloaded)
     wrap_blocks(stack, blocks, settings)
     loss = stack(torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)).square().mean()
     with Seen() as seen:
@@ -92,9 +93,8 @@ def test_selective_recomputes_no_matmul_and_no_attention(offload: bool) -> None:
     assert selective.counts["aten::gelu"] == BLOCKS  # what is cheap is computed again
 
 
-def test_what_is_offloaded_is_what_recomputation_starts_from(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Returns the shapes of tensors that are copied from now on."""
     moved: list[tuple[int, ...]] = []
     copy: Callable[..., torch.Tensor] = torch.Tensor.copy_
 
@@ -104,12 +104,38 @@ def test_what_is_offloaded_is_what_recomputation_starts_from(
         return copy(self, source, *args, **kwargs)
 
     monkeypatch.setattr(torch.Tensor, "copy_", counted)
+    return moved
+
+
+def test_what_is_offloaded_is_what_recomputation_starts_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = copies(monkeypatch)
     stack, blocks = a_stack()
-    settings = BlockSettings(recomputed=ALL, mode="full", offload=True)
+    settings = BlockSettings(recomputed=ALL, offloaded=ALL)
     wrap_blocks(stack, blocks, settings)
     stack(torch.ones(ROWS, WIDTH))
 
     assert moved == BLOCKS * [(ROWS, WIDTH)]  # no weight, nothing of the inside of a block
+
+
+def test_each_block_is_recomputed_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    none, full = operators_of_backward(()), operators_of_backward(ALL)
+    stack, blocks = a_stack()
+    plan = a_plan(checkpoint_ratio=0.75, selective_blocks=1, offloaded_blocks=1)
+    settings = render_blocks(plan, BLOCKS)
+    wrap_blocks(stack, blocks, settings)
+    moved = copies(monkeypatch)
+    loss = stack(torch.ones(ROWS, WIDTH)).square().mean()
+    monkeypatch.undo()
+    with Seen() as seen:
+        loss.backward()
+
+    assert len({*settings.recomputed} - {*settings.selective} - {*settings.offloaded}) == 1
+    assert moved == [(ROWS, WIDTH)]  # the input of one block
+    assert seen.attentions() == 2  # of the offloaded block and the one recomputed whole
+    assert 0 == none.attentions() < seen.attentions() < full.attentions() == BLOCKS
+    assert seen.counts["aten::gelu"] == 3
 
 
 @pytest.mark.parametrize("contexts", [save_on_device, save_on_host])
@@ -153,7 +179,8 @@ def test_a_block_that_works_in_place_is_recomputed_right(offload: bool) -> None:
         torch.manual_seed(0)
         blocks = (InPlace(), InPlace())
         stack = nn.Sequential(*blocks)
-        settings = BlockSettings(recomputed=picked, mode="selective", offload=offload)
+        offloaded = picked * offload
+        settings = BlockSettings(recomputed=picked, selective=picked, offloaded=offloaded)
         wrap_blocks(stack, blocks, settings)
         stack(x).square().mean().backward()
         gradients.append([weight.grad for weight in stack.parameters()])
