@@ -90,6 +90,10 @@ class World:
         self._main.switch()
         return ready()
 
+    def sleep(self, seconds: float = inf) -> None:
+        """Lets others run, for ever by default."""
+        self.wait(lambda: False, seconds)
+
     def run(self, target: Callable[[], object], seconds: float) -> None:
         """Runs a thread of the driver to its end, which takes at most so long."""
         main, until = self.start(self.driver, target), self.now + seconds
@@ -199,11 +203,12 @@ def _ray(world: World) -> SimpleNamespace:
     """Returns the functions of module `ray` that groups and their driver call."""
 
     def get(answer: Answer, timeout: float | None = None) -> Any:
+        if world.process is world.driver and timeout is None:
+            world.unbounded.append(answer.name)
+        is_over = world.wait(lambda: answer.is_over, inf if timeout is None else timeout)
         if world.process is world.driver:
             world.wait(lambda: not world.is_silent)
-            if timeout is None:
-                world.unbounded.append(answer.name)
-        if not world.wait(lambda: answer.is_over, inf if timeout is None else timeout):
+        if not is_over:
             raise GetTimeoutError
         if not answer.came:
             raise RayActorError
