@@ -115,7 +115,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     )
 
 
-def _offloads(table: PlanTable) -> dict[str, Flags]:
+def _offloads(table: PlanTable) -> dict[str, Any]:
     return {
         "optimizer_on_host": ~table.is_value("offload_optimizer", "none"),
         "weights_on_host": ~table.is_value("offload_parameters", "none"),
