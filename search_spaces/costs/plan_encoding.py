@@ -66,7 +66,6 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     fsdp = ~deepspeed & (zero >= 2)
     whole_shards = sharded & (fsdp | (zero == 3))
     shards = np.where(sharded, data // table.column("replicas"), 1)
-    first, middle, last = _blocks(table, model, footprint.depth)
     ddp, averaged = _replicated(table)
     states, updates = _optimizer_bytes(table, model)
     passes = mean_passes(table, footprint)
@@ -83,9 +82,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         regathered=whole_shards & (zero == 3),
         stays_gathered=(zero < 3) | table.column("gathered_between_passes").astype(bool),
         regather_ranks=np.where(kept > 0, kept, shards).astype(np.int64),
-        first_blocks=first,
-        middle_blocks=middle,
-        last_blocks=last,
+        **_blocks(table, model, footprint.depth),
         micro_batch=samples,
         accumulation=passes,
         recomputed=_recomputed(table, footprint.depth),
@@ -227,7 +224,7 @@ def _gathered_ahead(table: PlanTable, model: ModelFacts) -> Numbers:
     return np.where(regathered, np.maximum(ahead - 1, 0.0) * block * element_bytes, 0.0)
 
 
-def _blocks(table: PlanTable, model: ModelFacts, depth: int) -> tuple[Numbers, Numbers, Numbers]:
+def _blocks(table: PlanTable, model: ModelFacts, depth: int) -> dict[str, Any]:
     """Returns the blocks on a pipeline's first rank, its fullest middle rank and its last one."""
     pipeline = table.column("pipeline").astype(np.int64)
     blocks = np.zeros((3, len(table)))
@@ -236,7 +233,7 @@ def _blocks(table: PlanTable, model: ModelFacts, depth: int) -> tuple[Numbers, N
         for ranks in np.unique(pipeline[of_name]):
             held = _stage_blocks(model, depth, int(ranks), SCHEDULES[name])
             blocks[:, of_name & (pipeline == ranks)] = np.array(held)[:, None]
-    return blocks[0], blocks[1], blocks[2]
+    return dict(zip(("first_blocks", "middle_blocks", "last_blocks"), blocks, strict=True))
 
 
 def _stage_blocks(
