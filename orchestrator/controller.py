@@ -1,7 +1,5 @@
 """The sweep's main loop: inputs come in, `core.handle` decides, instructions are carried out."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import deque

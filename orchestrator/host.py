@@ -1,7 +1,5 @@
 """This machine: hardware, package versions, OOM kills, and signals that end us."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

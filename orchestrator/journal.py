@@ -6,8 +6,6 @@ from it; the journal shows how a sweep came to it, and `benchmarks/simulation/re
 today's core decide on the same inputs again.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Sequence

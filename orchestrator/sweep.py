@@ -1,7 +1,5 @@
 """Runs a sweep: connects cluster, study, forecasts, callbacks and controller."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

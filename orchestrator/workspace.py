@@ -3,8 +3,6 @@
 All commands read them here, so that they agree.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Starts the command line, unless another distribution has overwritten part of it."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from typing import NoReturn

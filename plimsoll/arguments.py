@@ -1,7 +1,5 @@
 """Arguments of the Python API as a study: keywords, a mapping, a file or a `SweepSpec`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Python API's calls; their arguments are the keys of a specification (docs/python.md)."""
 
-from __future__ import annotations
-
 import logging
 import time
 from contextlib import closing

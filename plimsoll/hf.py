@@ -1,7 +1,5 @@
 """Hugging Face's Trainer: tune one that exists, and compare its settings with the answer."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

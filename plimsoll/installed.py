@@ -3,8 +3,6 @@
 It imports no other module of Plimsoll, since a colliding distribution may have overwritten it.
 """
 
-from __future__ import annotations
-
 import re
 from importlib import metadata
 from typing import Any

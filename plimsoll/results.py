@@ -1,7 +1,5 @@
 """Results of the Python API: a sweep, and a report of what was checked or planned."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass

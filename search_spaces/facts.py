@@ -1,7 +1,5 @@
 """Facts about a sweep's model, cluster, code and data, as plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum

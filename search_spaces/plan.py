@@ -1,7 +1,5 @@
 """Plan: one value for every knob of a training run, frozen."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Tables of plans: many plans as columns, so that rules and forecasts handle them at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self, overload

@@ -1,7 +1,5 @@
 """Space of a sweep: all legal plans, and the number of plans that each rule forbids."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

@@ -8,8 +8,6 @@ Source:
     https://github.com/pytorch/pytorch/pull/32895: a rank that aborts leaves the others spinning.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import threading

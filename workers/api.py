@@ -1,7 +1,5 @@
 """Plans applied to users' own models, for their own training loops."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Entry point of a worker: every request ends in an outcome, whatever happens."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -1,7 +1,5 @@
 """Runs one trial without Ray: in this process, or as a rank under torchrun."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -3,8 +3,6 @@
 Pure functions of values; `workers.process_groups` has the exchange between ranks.
 """
 
-from __future__ import annotations
-
 import errno
 import site
 import sysconfig

@@ -1,7 +1,5 @@
 """Model facts and data, loaded once per process and reused by every trial."""
 
-from __future__ import annotations
-
 from search_spaces.errors import DataError
 from search_spaces.facts import DataProfile, ModelFacts
 from search_spaces.specification.schema import SweepSpec

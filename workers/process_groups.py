@@ -1,7 +1,5 @@
 """Process groups: the ranks' default one, one to train trials in, and one to agree on outcomes."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import gc

@@ -1,7 +1,5 @@
 """One trial on one rank: build, enforce the memory limit, take the worst step, measure."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -1,7 +1,5 @@
 """A worker process: its rank, its device and its memory meter."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass

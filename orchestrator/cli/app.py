@@ -1,7 +1,5 @@
 """The application: its commands, and the one place that turns a user's error into a message."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

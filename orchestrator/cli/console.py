@@ -1,7 +1,5 @@
 """Output of the command line: results to stdout, errors to stderr."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

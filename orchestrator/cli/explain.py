@@ -1,7 +1,5 @@
 """`plimsoll explain`: reasons for the best plan, for a trial's outcome, or for an untried plan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

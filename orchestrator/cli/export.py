@@ -1,7 +1,5 @@
 """`plimsoll export`: a plan as files for another trainer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, get_args
 

@@ -1,7 +1,5 @@
 """`plimsoll init`: a specification of what is in the folder, of a recipe, trainer or example."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """JSON Schemas of the documents that `--json` prints, from the types of their values."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import TypeAdapter, create_model

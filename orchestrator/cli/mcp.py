@@ -1,7 +1,5 @@
 """`plimsoll mcp`: commands as tools for coding agents, by the Model Context Protocol."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`plimsoll models`: the shipped model presets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.table import Table

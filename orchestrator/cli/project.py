@@ -1,7 +1,5 @@
 """Looks at a project: the model, data and GPUs that its specification can name."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """`plimsoll report`: a study as a table, a page or JSON."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -4,8 +4,6 @@ A command returns a `Result`. With `--json`, only the result reaches stdout; eve
 libraries and child processes print goes to stderr.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

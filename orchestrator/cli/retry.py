@@ -1,7 +1,5 @@
 """`plimsoll retry`: plans that count as failed may run again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`plimsoll schema`: the JSON Schema of a specification, or of what `--json` prints."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

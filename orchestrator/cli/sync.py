@@ -1,7 +1,5 @@
 """`plimsoll sync`: trials that MLflow missed, added from the study."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import print_error, print_line
 from orchestrator.cli.options import Json, StudyName, named_study
 from orchestrator.cli.result import Result

@@ -1,7 +1,5 @@
 """`plimsoll trial`: one run of one plan, without Ray."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`plimsoll ui`: MLflow for a study."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from contextlib import suppress

@@ -6,8 +6,6 @@ asked Ray's dashboard about the controller. Without a dashboard, placement group
 until the cluster ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

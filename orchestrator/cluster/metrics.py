@@ -4,8 +4,6 @@ Ray prefixes every name with `ray_` and appends `_total` to the names of counter
 uses Ray's metrics.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from typing import final

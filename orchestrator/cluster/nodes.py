@@ -1,7 +1,5 @@
 """Nodes of a Ray cluster: those that are up or unreachable, and requests for more."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

@@ -1,7 +1,5 @@
 """Processes of this machine: those that workers left, and orphans of a Ray of our own."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -25,8 +25,6 @@ requests have no time limit. Nothing here imports Ray before it is called: modul
 load Ray import this one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Connection of a sweep to Ray: joins a cluster, or starts Ray on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -3,8 +3,6 @@
 All functions raise `ClusterError` if Slurm is not on this machine, or does not answer.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import subprocess

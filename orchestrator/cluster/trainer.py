@@ -4,8 +4,6 @@ Ray's `TorchTrainer` is pickled to two more processes of each group, which load 
 starts two actors that a group does not need. All of them run on the head node.
 """
 
-from __future__ import annotations
-
 import gc
 import inspect
 import os

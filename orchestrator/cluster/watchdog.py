@@ -5,8 +5,6 @@ in C++, where neither a Python signal handler nor an exception reaches it. If th
 process after a minute, without a word and with exit code 1.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

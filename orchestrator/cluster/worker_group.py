@@ -8,8 +8,6 @@ reports metrics only with checkpoints, and when its controller polls.
 No other module but `trainer` uses Ray Train.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """The best plan of a sweep, by all of its measurements, and the plan that is validated next."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

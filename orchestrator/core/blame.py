@@ -5,8 +5,6 @@ before runs once more. If that fails too, the machine is to blame: no plan count
 sweep ends, so that it can resume elsewhere.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from orchestrator.core.events import TrialEnded, TrialStarted

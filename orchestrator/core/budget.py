@@ -1,7 +1,5 @@
 """The next step of a sweep: a decision with its reason, derived from state and time alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from orchestrator.core.failures import same_failure

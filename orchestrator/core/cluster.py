@@ -1,7 +1,5 @@
 """Interface of the controller to the cluster."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 from orchestrator.core.instructions import Dismiss, Release, Run

@@ -1,7 +1,5 @@
 """The state of the controller: everything that its decisions depend on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf

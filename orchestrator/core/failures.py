@@ -1,7 +1,5 @@
 """Failure policy: the consequences of an outcome for its worker group, its plan and the sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeGuard

@@ -1,7 +1,5 @@
 """Differences of fingerprints: what makes measurements of two trials hard to compare."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The controller: what follows from an input, as a pure function of state and input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from orchestrator.core import inputs

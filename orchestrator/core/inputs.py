@@ -4,8 +4,6 @@ Each has its time, `at`, in seconds since the epoch on the driver's clock, which
 Messages of a group may come late, twice or not at all; `handle` ignores what it does not expect.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.core.events import SweepEnded, SweepStarted, TrialEnded

@@ -1,7 +1,5 @@
 """Instructions of the controller: what the driver has to do next, in this order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.core.events import Event, TrialEnded

@@ -4,8 +4,6 @@ Plans that train the same differ by rounding alone. Rounding differences grow by
 precision; a repeat of a plan from perturbed weights measures by how much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile

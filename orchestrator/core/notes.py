@@ -1,7 +1,5 @@
 """Notes for the user on events of a sweep, as values; `report.reasons` puts them into words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """The objective: the metric to maximize, and the constraints that a feasible plan meets."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Pareto fronts: of records, and of rows of forecasts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

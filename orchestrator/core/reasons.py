@@ -3,8 +3,6 @@
 `orchestrator.report.reasons` puts them into words, and nothing else does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Records: what a study keeps of each trial that ended."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Choice of what runs next: trials on nodes with room, then validations, then nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from orchestrator.core import budget

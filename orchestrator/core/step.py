@@ -1,7 +1,5 @@
 """One step of the controller: the state as it changes, and the instructions that follow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ A validation is a record with the number of its trial. Its result is derived fro
 time, so that a changed headroom applies to old validations too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

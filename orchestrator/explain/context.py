@@ -1,7 +1,5 @@
 """Context of explanations: a study's records, and forecasts calibrated with them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Differences between two plans of a study, and the effect of each knob on its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

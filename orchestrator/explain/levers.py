@@ -1,7 +1,5 @@
 """Path from the baseline to the best plan, one knob at a time, with the gain of each change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

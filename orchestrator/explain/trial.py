@@ -1,7 +1,5 @@
 """Explanation of one trial: its outcome, its rank, and fixes if it ran out of memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

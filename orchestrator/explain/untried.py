@@ -1,7 +1,5 @@
 """Explanation of a plan that was not tried."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Explanation of the best plan, compared to the baseline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.core.objective import quotient, record_of, speedup

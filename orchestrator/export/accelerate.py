@@ -1,7 +1,5 @@
 """Export for Accelerate: a configuration of `accelerate launch`, and a script."""
 
-from __future__ import annotations
-
 from orchestrator.export import scripts
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.source import ExportSource

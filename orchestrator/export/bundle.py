@@ -1,7 +1,5 @@
 """Exported folders: files, the start command and the expected measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256

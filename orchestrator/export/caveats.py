@@ -1,7 +1,5 @@
 """Sentences on what a format leaves to its user, from the template of all formats."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import get_args

@@ -1,7 +1,5 @@
 """A command on Ray nodes of one kind, for the job files of Slurm and SkyPilot."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Export for DeepSpeed: its configuration, and a script."""
 
-from __future__ import annotations
-
 import json
 
 from orchestrator.export import scripts

@@ -1,7 +1,5 @@
 """Registry of export formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Export for Hugging Face: `TrainingArguments`, and a script with the stock `Trainer`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -5,8 +5,6 @@ to `MAX_COPIED_BYTES` is copied into its subfolder `inputs/`. A larger one is re
 path, and also searched elsewhere (`search_spaces.settings.export_manifest.Input`).
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

@@ -3,8 +3,6 @@
 Its recipes set more than a plan does, so the file also takes back what they set otherwise.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -1,7 +1,5 @@
 """Export for Ray Train: a script with a stock trainer, for either engine."""
 
-from __future__ import annotations
-
 import math
 
 from orchestrator.export import deepspeed, scripts, torchrun

@@ -1,7 +1,5 @@
 """Export for KubeRay: a RayJob that runs the Ray Train script on a temporary cluster."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Rendering of script templates, with the values and sentences that all scripts share."""
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import asdict

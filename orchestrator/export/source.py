@@ -1,7 +1,5 @@
 """The source of an export: a measured trial of a study."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.core.losses import loss_tolerance

@@ -1,7 +1,5 @@
 """A sweep as a RayJob of KubeRay, with its specification in a ConfigMap."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from pathlib import Path
 

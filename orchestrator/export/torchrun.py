@@ -1,7 +1,5 @@
 """Export for torchrun: a script of plain torch with DDP, FSDP2 or one rank."""
 
-from __future__ import annotations
-
 from orchestrator.export import scripts
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.source import ExportSource

@@ -1,7 +1,5 @@
 """Export for torchtitan 0.3: a Python file with its `Trainer.Config`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from orchestrator.export import scripts

@@ -4,8 +4,6 @@ Each trainer pins other versions than ours. What its parser needs is locked in `
 in a folder of its own on the user's word, and imported before Plimsoll's packages.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The keys are those that `plimsoll init --from` reads back: `trainer_configs/trainers.yaml`.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ It runs with that trainer's packages (`trainer_environment.py`), without Plimsol
 line is what the parser refuses.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Export for Kubeflow's Trainer: a TrainJob that starts the script by torchrun."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from orchestrator.export import deepspeed, torchrun

@@ -1,7 +1,5 @@
 """Verification of an exported folder: runs its command with a recorder in each process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -5,8 +5,6 @@ use, and the imports that the script needs are added here, so that a script cont
 was measured and no second version of it.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import sys

@@ -1,7 +1,5 @@
 """Breakdown of the forecast of one plan, term by term."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Calibration of the cost model by the measured trials of a study."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Forecasts of a model's plans on a device, calibrated by the records of the study."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar, final

@@ -1,7 +1,5 @@
 """Plans with the fastest mix of recomputation within `objective.memory_gib`, by forecast."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

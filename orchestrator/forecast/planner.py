@@ -1,7 +1,5 @@
 """Planner: answers a planning request with a report."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Notes of a planning report: caveats of its forecasts, as values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Planning request: the model, device and counts that `plimsoll plan` is called with."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

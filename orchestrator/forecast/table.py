@@ -1,7 +1,5 @@
 """Table of all legal plans on a number of devices, with their forecasts as columns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ The page sets the legend, and the colours of text and grid (`static/page.js`). I
 bundle of plotly, which draws `scatter` and `bar` but no traces that need WebGL.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """JSON documents of reports, explanations and plans; docs/cli.md has their fields."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Explanations in words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from orchestrator.core.state import SweepState

@@ -1,7 +1,5 @@
 """Number formats for reports: rates, intervals, memory, durations, counts."""
 
-from __future__ import annotations
-
 import math
 
 from search_spaces.specification.schema import GIB

@@ -3,8 +3,6 @@
 A page is one file that loads nothing: it includes its styles, scripts and data.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from base64 import b64encode

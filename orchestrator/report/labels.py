@@ -1,7 +1,5 @@
 """Labels of plans, outcomes, records and validations, the same in every report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from orchestrator.core.fingerprints import alike, differing

@@ -1,7 +1,5 @@
 """Progress of a running sweep: a dashboard for terminals, plain lines for logs."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

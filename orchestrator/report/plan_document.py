@@ -1,7 +1,5 @@
 """The planning report, its charts, and the breakdown of one plan."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

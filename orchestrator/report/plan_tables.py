@@ -1,7 +1,5 @@
 """Tables of planning reports; they fit 110 columns."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from orchestrator.forecast.breakdown import Term

@@ -1,7 +1,5 @@
 """Sentences of planning reports, the same for the terminal, the page and messages."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from orchestrator.explain.untried import UntriedExplanation

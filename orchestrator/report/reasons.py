@@ -1,7 +1,5 @@
 """Reasons, notes and outcomes in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.core import notes, reasons

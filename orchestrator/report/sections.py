@@ -1,7 +1,5 @@
 """Documents of reports, plans and explanations, without a medium: terminal and page render them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal

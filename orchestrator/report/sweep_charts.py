@@ -1,7 +1,5 @@
 """Charts of a sweep: trials, progress, memory and step time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 

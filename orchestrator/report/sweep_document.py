@@ -1,7 +1,5 @@
 """The report of a sweep: the best plan first, then the evidence and every trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """Tables of a sweep, and what they count."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

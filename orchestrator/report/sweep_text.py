@@ -1,7 +1,5 @@
 """Sentences about a sweep: the best plan, and the evidence for it."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Mapping

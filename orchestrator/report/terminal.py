@@ -4,8 +4,6 @@ Names and messages come from specifications, models and shared databases. On a t
 characters in them move the cursor, set the title or the clipboard, or reverse what is read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any, final

@@ -1,7 +1,5 @@
 """Words for what was understood of a job: the block at the head of check, plan, tune and report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 

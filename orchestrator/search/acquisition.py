@@ -1,7 +1,5 @@
 """Acquisition functions: scores of candidates by expected improvement and chance to fit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Interface of the samplers, and the plans that a trial out of memory rules out."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 

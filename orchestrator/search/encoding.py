@@ -1,7 +1,5 @@
 """Encoding of candidates as points, and of knobs as Optuna distributions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ with all other observations, are those of the truncated normal (Rasmussen & Will
 Processes for Machine Learning, section 3.6).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Observations: what the search sees of records, as columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

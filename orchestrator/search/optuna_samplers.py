@@ -1,7 +1,5 @@
 """Optuna's samplers on a space of legal plans; they try no plan twice."""
 
-from __future__ import annotations
-
 import math
 import random
 import warnings

@@ -1,7 +1,5 @@
 """Transfer of trials from other studies: how uncertain they are here, by their fingerprints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Fence around a database: no transaction writes unless the driver still holds the study."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Identity of the job that a study measures: numbers of two jobs cannot be compared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

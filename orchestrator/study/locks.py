@@ -5,8 +5,6 @@ or declared dead finds another token there when it comes back. No clock of any m
 a driver that wants the study of a process that may have died watches its heartbeat.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

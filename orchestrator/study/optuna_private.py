@@ -1,7 +1,5 @@
 """Private parts of Optuna that we rely on: tables, names of constraints, and reading of JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

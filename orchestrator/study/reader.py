@@ -1,7 +1,5 @@
 """Read access to stored studies: records, validations, the end, the state."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

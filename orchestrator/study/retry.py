@@ -1,7 +1,5 @@
 """Retries with exponential backoff, for calls to a server that may be unavailable."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Records, validations, the end and provenance as attributes of an Optuna study and its trials."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Storages of studies: SQLite files and databases, and messages for those that fail to open."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

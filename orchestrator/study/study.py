@@ -1,7 +1,5 @@
 """The study of a sweep: an Optuna study that holds every result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path

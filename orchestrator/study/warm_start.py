@@ -1,7 +1,5 @@
 """Warm start: results of other studies of the same job."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ Adding a field keeps `VERSION`; removing one, or changing its meaning, increases
 described in docs/observability.md.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final, TextIO, final

@@ -4,8 +4,6 @@ Every metric is labelled with the study and its experiment. Other labels have fe
 each combination is a time series of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,7 +1,5 @@
 """Artifacts of a sweep's run in MLflow, as texts by file name, and its description."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """MLflow's client: its errors and their messages, probes of a store, and the run of a sweep."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import sys

@@ -1,7 +1,5 @@
 """Check of the MLflow store before a sweep."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

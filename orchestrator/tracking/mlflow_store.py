@@ -1,7 +1,5 @@
 """Address of the MLflow store and its artifacts, found without importing mlflow."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

@@ -1,7 +1,5 @@
 """Default view of a sweep on MLflow's page: columns, order and charts; and its addresses."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

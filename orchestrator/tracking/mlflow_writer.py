@@ -4,8 +4,6 @@ Runs are found again by tags, so that missing ones can be added at any time and 
 twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 

@@ -1,7 +1,5 @@
 """Provenance of a sweep: its user, the version of the code, and the data."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

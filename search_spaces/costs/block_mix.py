@@ -8,8 +8,6 @@ Source:
     least recomputation such that the bytes of every moment fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

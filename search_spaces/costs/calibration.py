@@ -14,8 +14,6 @@ add up to f; where f is a sum of terms, they are the terms. The linearised model
 posterior (Bishop 2006, Pattern Recognition and Machine Learning, section 3.3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.resources import files

@@ -3,8 +3,6 @@
 All are positive; they are fitted as logarithms.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from search_spaces.costs.columns import ARCHITECTURES

@@ -1,7 +1,5 @@
 """Columns of a forecast: properties of models and devices, per plan, case and kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter

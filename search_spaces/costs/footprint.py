@@ -4,8 +4,6 @@ A footprint is a pure value that is saved as JSON; all forecasts are calculated 
 `workers.tracing.trace` makes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Forecasts of many plans at once: time and memory, each with its uncertainty."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

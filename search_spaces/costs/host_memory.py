@@ -1,7 +1,5 @@
 """Host memory that plans need: the offloaded state of all ranks of a node."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from search_spaces.costs.plan_features import STACKS, Flags, Numbers

@@ -1,7 +1,5 @@
 """Rates of a device in matmuls of any shape, interpolated between those that a probe measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

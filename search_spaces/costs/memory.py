@@ -1,7 +1,5 @@
 """Memory forecast: bytes that a rank holds at its peak, by category."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Time of a micro-batch in each part of a model, including collectives of tensor ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

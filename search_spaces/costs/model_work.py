@@ -5,8 +5,6 @@ backward once, of attention those pairs of tokens that its mask lets through, an
 padding. What a plan or a kernel computes again, or computes for nothing, does not count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

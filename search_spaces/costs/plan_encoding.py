@@ -4,8 +4,6 @@ Sources: torch's `fully_shard` and `DistributedDataParallel`; Rajbhandari et al.
 arXiv:1910.02054, for ZeRO; `search_spaces.settings.render` for what a plan sets.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

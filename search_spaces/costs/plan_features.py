@@ -4,8 +4,6 @@
 encoded too, so that forecasts can be compared with published measurements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self

@@ -6,8 +6,6 @@ ratios are the share of the traced work. They follow the sampling of a step (ran
 epoch) and its arrangement (`workers.data.batches`, `arrange`, `collate`).
 """
 
-from __future__ import annotations
-
 import functools
 import heapq
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Stages of pipelines: blocks, ends and parameters of a rank, a row for each plan."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ are calculated once per case of these knobs; plans refer to their case. Workload
 and devices can be concatenated, to fit coefficients to all of them at once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Self
 

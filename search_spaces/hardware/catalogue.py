@@ -1,7 +1,5 @@
 """Catalogue of devices: those shipped with Plimsoll, and the user's own."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Device files: YAML to `Device` and back, with all faults of a file at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Instances of GPUs that are divided by MIG, by the profiles that NVIDIA lists."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Names of devices: normalizes the spellings of drivers, shops and papers."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

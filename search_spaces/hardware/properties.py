@@ -1,7 +1,5 @@
 """Estimates of devices that the catalogue lacks, from the properties that CUDA reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

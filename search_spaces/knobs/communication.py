@@ -1,7 +1,5 @@
 """Knobs of a plan. How gradients and weights travel between data ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Knobs of a plan. How a step is computed: kernels, precision, batches, optimizer."""
 
-from __future__ import annotations
-
 from search_spaces.knobs import search_defaults
 from search_spaces.knobs.knob import Knob
 

@@ -1,7 +1,5 @@
 """Declaration of a knob: all that is known of one dimension of the space, but for its values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Knobs of a plan. What each rank holds: samples at once, recomputation, offload."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Knobs of a plan. Ranks: engine, degrees of parallelism, sharding."""
 
-from __future__ import annotations
-
 from search_spaces.knobs import search_defaults
 from search_spaces.knobs.knob import ZERO, Knob, is_sharded
 

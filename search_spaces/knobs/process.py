@@ -1,7 +1,5 @@
 """Knobs of a plan. Processes: loaders of batches, the memory allocator."""
 
-from __future__ import annotations
-
 from search_spaces.knobs.knob import Knob
 
 PROCESS = (

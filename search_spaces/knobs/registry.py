@@ -3,8 +3,6 @@
 `accumulation` is none of them: it follows from the global batch, `micro_batch` and `data`.
 """
 
-from __future__ import annotations
-
 from search_spaces.knobs.communication import COMMUNICATION
 from search_spaces.knobs.computation import COMPUTATION
 from search_spaces.knobs.knob import Knob

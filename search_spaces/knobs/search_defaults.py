@@ -4,8 +4,6 @@ A knob is searched by default if it is likely to decide which plans fit or which
 machines at hand. The others keep their default unless `space` names them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args

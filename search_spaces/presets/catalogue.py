@@ -5,8 +5,6 @@ compare the resulting parameter counts with the published ones. Fields that a co
 derives (such as `head_dim` of Llama) are left out, so that they follow a change of `hidden_size`.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from dataclasses import dataclass

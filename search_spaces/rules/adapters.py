@@ -1,7 +1,5 @@
 """Rules about adapters, and the frozen weights beside them."""
 
-from __future__ import annotations
-
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.specification.sections import QUANTIZED

@@ -1,7 +1,5 @@
 """Type of a rule: a function of a plan and its context that may object."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Rules about the computation of a step: engine, attention, recomputation, optimizer, loader."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from search_spaces.facts import SAME_OUTPUTS, Recomputation, share_words

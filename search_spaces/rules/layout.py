@@ -1,7 +1,5 @@
 """Rules about ranks, pipeline stages and batches."""
 
-from __future__ import annotations
-
 from search_spaces import facts
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext

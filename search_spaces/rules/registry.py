@@ -5,8 +5,6 @@ Each function of the modules of rules with a rule's signature is one.
 Rules take microseconds and run before anything else, so an illegal plan never reaches a worker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import getattr_static
@@ -26,7 +24,7 @@ from search_spaces.rules.trainer import trainer_rules
 from search_spaces.trial import Refused
 
 _MODULES = (layout, adapters, tensor, sharding, offload, compute)
-_SIGNATURE = ["Plan", "RuleContext", "str | None"]  # annotations of a rule, as written
+_SIGNATURE = [Plan, RuleContext, str | None]  # annotations of a rule
 # For plans that a user types: the search never produces an inactive knob off its default.
 _CONDITIONAL = tuple(
     (knob.name, DEFAULTS[knob.name], knob.is_active, knob.depends_on)

@@ -1,7 +1,5 @@
 """Rules about state that is sharded over data ranks: ZeRO and FSDP2."""
 
-from __future__ import annotations
-
 from search_spaces.facts import StepFindings
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext

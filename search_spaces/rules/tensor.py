@@ -1,7 +1,5 @@
 """Rules about tensor and sequence parallelism."""
 
-from __future__ import annotations
-
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 

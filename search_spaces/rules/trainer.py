@@ -1,7 +1,5 @@
 """Rules of the trainer that the specification names: it must take each plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache

@@ -1,7 +1,5 @@
 """Files: read with a bound, written to survive a power loss and never led away, and our tables."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Redaction of addresses and of messages, so that they can be shown and saved."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """Settings of a plan's blocks and loss, the same for every engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from search_spaces.plan import CompileMode, Loss, MlpTiles, Plan, VocabMultiple

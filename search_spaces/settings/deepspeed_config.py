@@ -1,7 +1,5 @@
 """DeepSpeed's configuration, rendered from a plan for the worker and every export."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A trainer that does not know a knob declares nothing of it, so a plan that needs
 and never exported without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any

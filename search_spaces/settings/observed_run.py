@@ -1,7 +1,5 @@
 """Observations of a training run, recorded from inside it: one file of JSON lines per rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Settings of the optimizer and its schedule, the same for every engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

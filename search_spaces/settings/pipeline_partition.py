@@ -1,7 +1,5 @@
 """Partition of a stack of blocks into pipeline stages."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from itertools import accumulate, pairwise

@@ -1,7 +1,5 @@
 """Layout of ranks: pipeline stage, data rank and tensor rank of each rank of a plan."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from search_spaces.plan import Plan

@@ -4,8 +4,6 @@ The worker applies these settings and every export writes them, so the exported 
 was measured. `deepspeed_config` renders those of engine `deepspeed`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from search_spaces.facts import ModelFacts

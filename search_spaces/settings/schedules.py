@@ -1,7 +1,5 @@
 """Pipeline schedules: how many stages a rank has, which ones, and what the order costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

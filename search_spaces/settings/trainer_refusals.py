@@ -1,7 +1,5 @@
 """Reasons why a trainer cannot train a plan that are no matter of a single knob."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from search_spaces.facts import ModelFacts

@@ -1,7 +1,5 @@
 """Trainers that plans are exported to, and the plans that each can train."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Error messages for specifications: pydantic's errors as faults in the user's terms."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterator, Mapping

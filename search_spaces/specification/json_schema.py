@@ -1,7 +1,5 @@
 """JSON Schema of the specification, from which editors complete and check it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

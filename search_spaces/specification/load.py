@@ -5,8 +5,6 @@ start at the current directory, not at the file: `ray job submit --working-dir .
 directory, and shells complete such paths.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 descriptions.yaml documents each field: `plimsoll init` and `docs/spec.md` print it.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import starmap
 from typing import Annotated, Any, Literal, Self

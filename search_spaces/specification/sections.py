@@ -1,7 +1,5 @@
 """Sections of a specification: cluster, objective, validation and training."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from itertools import chain

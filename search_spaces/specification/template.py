@@ -1,7 +1,5 @@
 """Texts that `plimsoll init` writes: specifications of a few keys or all, examples and recipes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

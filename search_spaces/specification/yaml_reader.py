@@ -9,8 +9,6 @@ Differences from PyYAML's safe loader:
 - The expansion of aliases is bounded, so that a few lines cannot fill the memory.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Batch sources: the micro-batches of one optimizer step on one rank."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Collation: the tensors of one micro-batch, made from its samples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

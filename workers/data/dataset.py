@@ -1,7 +1,5 @@
 """Data sets: samples of tokens in memory, and their profile."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache

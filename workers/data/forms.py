@@ -1,7 +1,5 @@
 """Forms of data files: found in their content, since a suffix may say anything."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import csv

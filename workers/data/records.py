@@ -1,7 +1,5 @@
 """Texts or tokens of records: the fields that hold them, and the messages of chats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, Literal, TypeGuard, final

@@ -1,7 +1,5 @@
 """Rows of tables: CSV, parquet and Arrow."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from io import StringIO

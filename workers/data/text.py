@@ -1,7 +1,5 @@
 """Samples of text from files, read in bounded time however large the files are."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tokenization of texts, by the spec's tokenizer or by one trained on the texts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Batches of users' batch makers: their tensors, the module's part of them, and their weights."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

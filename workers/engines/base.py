@@ -1,7 +1,5 @@
 """Interface of all engines: optimizer steps, evaluation, checkpoints, bytes of model state."""
 
-from __future__ import annotations
-
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence

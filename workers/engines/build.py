@@ -1,7 +1,5 @@
 """Builds a model that is ready to train: the only place that knows every engine."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 

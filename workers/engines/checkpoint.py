@@ -1,7 +1,5 @@
 """Checkpoints of a validation: a temporary folder, and a rank's shard in it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

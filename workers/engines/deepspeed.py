@@ -1,7 +1,5 @@
 """Engine `deepspeed`: optimizer steps under ZeRO, and bytes of model state."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Averages of gradients over data ranks, where neither DDP nor FSDP2 makes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Optimizer and update of engine `torch`, over the ranks of a mesh."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import torch

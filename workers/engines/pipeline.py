@@ -1,7 +1,5 @@
 """Engine `torch` with a pipeline: stages under torch's pipeline schedules."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Pipeline stages as torch's schedules call them, and weights tied between two stages."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass

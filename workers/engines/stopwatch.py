@@ -1,7 +1,5 @@
 """The stopwatch of a training step: seconds by phase, on the clock of the device."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

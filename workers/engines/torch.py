@@ -1,7 +1,5 @@
 """Engine `torch` without a pipeline: accumulation, gradient reduction, update."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

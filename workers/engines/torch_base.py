@@ -1,7 +1,5 @@
 """Checkpoints, bytes of state and release of engine `torch`, with a pipeline or without."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

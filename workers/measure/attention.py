@@ -1,7 +1,5 @@
 """Attention backends that torch chooses in a training step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

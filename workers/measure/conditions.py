@@ -1,7 +1,5 @@
 """Machine conditions while steps are measured: the host by psutil, NVIDIA GPUs by NVML."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import threading

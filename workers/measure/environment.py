@@ -1,7 +1,5 @@
 """Environment of a rank: what decides the speed of a plan besides the device and the packages."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable

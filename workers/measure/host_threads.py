@@ -1,7 +1,5 @@
 """Threads of a rank on the host: as many as it is given, or a share of the node's cores."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ Pure arithmetic on arrays whose last axis holds the windows of one trial, in ord
 one row; `benchmarks.coverage` passes thousands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

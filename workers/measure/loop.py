@@ -3,8 +3,6 @@
 Measuring ends early if the incumbent (the best plan so far) is clearly faster.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

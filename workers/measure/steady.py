@@ -3,8 +3,6 @@
 Pure arithmetic on seconds: no clock, no device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Meters and stopwatches reach a device through this interface alone. What holds f
 in `tests/workers/memory/device_contract.py`, which a model of a device obeys too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import resource
 import time

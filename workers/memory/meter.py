@@ -1,7 +1,5 @@
 """The memory meter of a rank: limit, peak and residual of its trials."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Each allocator has its own text. These are from torch 2.11 to 2.13 (`CUDACaching
 `alloc_cpu.cpp`) and NumPy 2 (`_ArrayMemoryError`). Each has a test that provokes the real error.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 from dataclasses import dataclass

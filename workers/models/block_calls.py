@@ -4,8 +4,6 @@ A model that calls `block.forward(...)` computes the same, but what FSDP2 and to
 on the call of a module does not happen.
 """
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A built model, ready to be parallelised and trained."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

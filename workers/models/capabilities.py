@@ -4,8 +4,6 @@ Packing is probed on a small model of the same class, with two short samples in 
 of architectures would age with transformers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A transformers configuration, made from raw fields and the spec's changes to them."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import inspect

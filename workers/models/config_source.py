@@ -4,8 +4,6 @@ transformers, and with it torch, takes seconds to import: what a preset's or a f
 read without it.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

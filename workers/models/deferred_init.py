@@ -7,8 +7,6 @@ A module may hold slices of original weights that no `DTensor` describes (the qu
 fused projection, say). The code that cuts them names their origin by `name_source`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

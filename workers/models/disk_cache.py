@@ -1,7 +1,5 @@
 """Files cached on disk, named for the content that they follow from."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

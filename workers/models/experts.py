@@ -4,8 +4,6 @@ A layer of experts in transformers stacks the weights of all experts in one para
 expert as its first dimension. A router sends each token to `num_experts_per_tok` of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Facts of a model, cached on disk by the content that they follow from."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import resource

@@ -1,7 +1,5 @@
 """Tensors without memory, which report a device and know their shapes."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import warnings

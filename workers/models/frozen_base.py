@@ -1,7 +1,5 @@
 """Frozen weights beside adapters: how they are held, by a cast or quantized by bitsandbytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Models from a user's function, which returns a module, a batch maker, and where its data ends."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib

@@ -4,8 +4,6 @@ Called where plans are chosen, in a process of its own: it builds the model on t
 too large for that, a small model of its transformers class is probed, or none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

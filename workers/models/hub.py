@@ -1,7 +1,5 @@
 """Models of transformers: presets, folders with a config.json, and Hub ids."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal

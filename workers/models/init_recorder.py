@@ -5,8 +5,6 @@ and done later, one weight at a time. `trunc_normal_` counts as one operation: i
 the values are in range, which it cannot see on a meta tensor.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

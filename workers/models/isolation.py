@@ -6,8 +6,6 @@ transformers, which takes seconds; it ends with the process that started it, or 
 been asked of it for a while.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

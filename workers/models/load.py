@@ -4,8 +4,6 @@ Importing transformers takes over a second, a third of a rank's start, so that o
 that need it import it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

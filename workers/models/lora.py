@@ -1,7 +1,5 @@
 """Low-rank adapters for frozen weights, made by peft (Hu et al. 2021, arXiv:2106.09685)."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import re

@@ -7,8 +7,6 @@ over samples. The probes run on a small model of the same class, since a list of
 would age with transformers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

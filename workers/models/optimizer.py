@@ -1,7 +1,5 @@
 """Facts about `train.optimizer`, and the call of a user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 

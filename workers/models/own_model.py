@@ -4,8 +4,6 @@ The file's name is a digest of code and data without what differs between two ru
 places of the code, and cloudpickle's own ids.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import io

@@ -4,8 +4,6 @@ The kernels run only on CUDA. A stand-in of theirs, registered with transformers
 own, shows on any machine whether a model passes the starts on to its attention.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Final
 

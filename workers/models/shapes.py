@@ -1,7 +1,5 @@
 """Random batches of the shapes that a model's configuration tells, for tasks without text alone."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Small models of a class, on which what a model can do is tried, and batches for them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

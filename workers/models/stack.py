@@ -1,7 +1,5 @@
 """Stacks: the parts of a model before its first block, its blocks, and the parts after them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

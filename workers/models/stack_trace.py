@@ -4,8 +4,6 @@ A list of architectures would age with transformers. The pass runs on fake tenso
 device: it takes no memory, and code that would read values can tell that there are none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Passes of a module in training mode, from one state, with equal draws."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,7 +1,5 @@
 """Probe of a training step: what the loss is a mean over, and what passes show of the module."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

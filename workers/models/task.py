@@ -1,7 +1,5 @@
 """Tasks of models of transformers: as specified, else that of the class in the model's config."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Tensor plans: the ways to split an architecture's projections over tensor ranks."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Mapping

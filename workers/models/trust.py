@@ -5,8 +5,6 @@ the user names it (`--trust-module`, or the variable that the option sets). Rank
 driver, which has checked it, sends them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pkgutil

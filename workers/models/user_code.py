@@ -1,7 +1,5 @@
 """Guards for running users' own code: the import path, and errors turned into one kind."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

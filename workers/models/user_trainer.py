@@ -1,7 +1,5 @@
 """A user's `transformers.Trainer` as a job, unless no trial can do what it does."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

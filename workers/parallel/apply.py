@@ -1,7 +1,5 @@
 """Applies all techniques of a plan to a model, in their fixed order."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict

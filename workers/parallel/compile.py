@@ -1,7 +1,5 @@
 """Compilation: its needs of the machine, its loading before a trial, and its time."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

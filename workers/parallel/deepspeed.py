@@ -3,8 +3,6 @@
 Importing this module imports DeepSpeed: see `deepspeed_features.load_deepspeed`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """DeepSpeed's optional features: requirements that this machine lacks, and their loading."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes.util
 import fcntl

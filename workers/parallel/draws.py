@@ -8,8 +8,6 @@ Source:
     generator of its own for regions in which ranks hold different tokens.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Pipeline stages: copies of the model that each keep their own blocks."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, replace
 

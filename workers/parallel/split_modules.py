@@ -5,8 +5,6 @@ DTensors, which DistributedDataParallel does not support, and only handle `nn.Li
 `nn.Embedding`. These modules compute on local slices, for DTensors and plain tensors alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

@@ -13,8 +13,6 @@ piece. For all other weights both do nothing.
 DistributedDataParallel does not support DTensors: see `split_modules.localize`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

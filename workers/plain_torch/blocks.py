@@ -1,7 +1,5 @@
 """Recomputation, tiles and compilation of a model's repeated blocks."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

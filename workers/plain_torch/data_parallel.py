@@ -1,7 +1,5 @@
 """Data parallelism: DDP with compressed gradients, and sharding by FSDP2."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The end of a language model: head and loss in one, without the logits of all tokens at once."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The loss in what a model's forward returned, and batches on a device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Optimizers, and which weights decay."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable

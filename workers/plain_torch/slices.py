@@ -1,7 +1,5 @@
 """Slices of weights and gradients that a rank holds, as plain tensors and as DTensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

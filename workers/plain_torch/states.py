@@ -1,7 +1,5 @@
 """Weights held in bf16: their gradients and the optimizer's moments have the same type."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Gradient clipping, loss scaling, learning-rate schedule and the update of the weights."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The host's time per operator of a Transformer block: eager, recomputed selectively, compiled."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

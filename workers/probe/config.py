@@ -1,7 +1,5 @@
 """Configuration of a probe (sizes and times), and its result."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Literal

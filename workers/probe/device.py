@@ -1,7 +1,5 @@
 """Converts the result of a probe to a device description."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """Optional features of this machine, and remedies: for `plimsoll doctor` and for the rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

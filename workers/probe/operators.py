@@ -4,8 +4,6 @@ DeepSpeed ships C++ and compiles what is first used, which takes a minute or a f
 machines compile as they start (`workers/engines/build.py`).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs a probe in one process per rank."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import tempfile

@@ -1,7 +1,5 @@
 """Rates of a device: matmuls, copies, launches, collectives, Adam on the host, and its drive."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import mmap

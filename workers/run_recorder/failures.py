@@ -3,8 +3,6 @@
 Uses only the standard library, since the failure may be an import.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Settings of a training process, observed by hooks on its modules for one step."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -4,8 +4,6 @@ The script stays unmodified. Backward is observed in `torch.autograd.backward`, 
 reach. Steps are observed by torch's hook for all optimizers, including DeepSpeed's inner one.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,7 +1,5 @@
 """Makes footprints: traces each variant at two micro-batches, and at two degrees if split."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

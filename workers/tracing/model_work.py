@@ -1,7 +1,5 @@
 """Counts the work that a model needs per token, from the operators of one traced step."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

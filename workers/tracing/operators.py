@@ -1,7 +1,5 @@
 """Work of single operators (products, attention, collectives, traffic), and sums over a variant."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache

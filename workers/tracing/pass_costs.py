@@ -1,7 +1,5 @@
 """Costs of each part of a model in one pass: memory over time, and work in each direction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 It only records; `pass_costs` evaluates the log.
 """
 
-from __future__ import annotations
-
 import weakref
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence

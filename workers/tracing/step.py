@@ -1,7 +1,5 @@
 """Traces one forward and backward pass without memory, with the kernels of a device."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Iterator, Mapping, Sequence

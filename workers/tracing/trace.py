@@ -3,8 +3,6 @@
 Importing this module imports no framework, so that reading a cached footprint is fast.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Models prepared for a trace: without memory, and in a stack one block of each kind."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

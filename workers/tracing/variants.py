@@ -1,7 +1,5 @@
 """Parts and blocks of a footprint, fitted to the runs of one variant."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Turns the configuration of another trainer into a specification: every key is taken or listed."""
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

@@ -4,8 +4,6 @@ The content decides on the form and on the trainer, the suffix only on whose com
 file gets.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import json

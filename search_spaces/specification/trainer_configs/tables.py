@@ -1,7 +1,5 @@
 """Trainers whose configurations are known, and the meaning of their keys: see `trainers.yaml`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

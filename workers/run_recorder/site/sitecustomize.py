@@ -4,8 +4,6 @@ It registers the recorders for torch and for uncaught exceptions, then runs the 
 `sitecustomize`.
 """
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import os
