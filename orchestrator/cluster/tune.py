@@ -97,6 +97,7 @@ class TuneCluster(AbstractCluster):
         self.is_abandoned = False
         self.fault: Exception | None = None  # that stopped the sweep
         self._lost = False
+        self._silent: Any = None  # the answer that names silent runners, until it has come
         self._next_check = self._next_look = self._last_answer = time.monotonic()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -134,8 +135,11 @@ class TuneCluster(AbstractCluster):
             self._next_check = now + _CHECK_SECONDS
             if self._need is not None:
                 self._nodes.request_capacity(self._need)
-            answer = self._answer(self.queues.silent_runners.remote(self._seconds), _CHECK_SECONDS)
-            if answer is not None:
+            # an answer that is late is awaited again: it names each silent runner once
+            if self._silent is None:
+                self._silent = self.queues.silent_runners.remote(self._seconds)
+            if (answer := self._answer(self._silent, _CHECK_SECONDS)) is not None:
+                self._silent = None
                 silent, self._worker_processes = answer
                 for runner in silent:
                     ray.kill(cloudpickle.loads(runner))
@@ -190,7 +194,9 @@ class TuneCluster(AbstractCluster):
         ray.kill(self.queues)
 
     def _answer(self, reference: Any, seconds: float) -> Any:
-        """Returns the actor's answer, or None if there is none within `seconds`."""
+        """Returns the actor's answer, or None if there is none within `seconds`, or it is lost."""
+        if self._lost:
+            return None
         try:
             answer = ray.get(reference, timeout=seconds)
         except RayError as error:
