@@ -31,6 +31,10 @@ SPEC = make_spec(cluster={"workers": 2, "memory_gib": 0.5, "start_minutes": 2})
 PLACEMENT = Placement((("a", 1), ("b", 1)))
 DEADLINE, TRIALS, GROUPS = 60.0, 8, 2
 FAULTS = ("rank dies", "rank hangs", "node", "group dies", "group hangs", "group is stuck")
+FOUND = {  # seeds that failed before
+    69: "a driver awaited a hung actor with each message, until the watchdog ended it",
+    279: "a silent runner whose name came late was never killed",
+}
 LONGEST = start_deadline_seconds(SPEC) + DEADLINE + REPORT_SECONDS  # until the driver kills a group
 CLEANUP = 60.0 + 180.0 * GROUPS  # until the end of a group that was killed is known
 LIFE = TRIALS * (LONGEST + CLEANUP)
@@ -312,6 +316,11 @@ def test_each_trial_is_answered_once_and_all_groups_are_freed(seeds: range, tmp_
         play(seed, tmp_path / str(seed))
 
 
+@pytest.mark.parametrize("seed", FOUND, ids=FOUND.get)
+def test_what_was_found_stays_mended(seed: int, tmp_path: Path) -> None:
+    play(seed, tmp_path / "group")
+
+
 def _goes_on(self: WorkerGroup, request: TrialRequest, deadline_seconds: float) -> Any:
     reference = self._channel.run.remote(request)
     return self._wait(reference, deadline_seconds, "running the trial") or make_oom()
@@ -330,7 +339,7 @@ async def _forgets(self: GroupQueues, group: str) -> None:
     ("place", "name", "fault", "found"),
     [
         (WorkerGroup, "kill", lambda _: (), "a group is not freed"),
-        (WorkerGroup, "run", _goes_on, "the outcome of another trial"),
+        (WorkerGroup, "run", _goes_on, "the outcome of another trial|without a fault"),
         (TuneCluster, "_answer", lambda _, answer, __: tune.ray.get(answer), "without a deadline"),
         (GroupSearcher, "on_trial_result", _reports_twice, "is answered twice"),
         (GroupQueues, "expire", _forgets, "a killed group does not end"),
