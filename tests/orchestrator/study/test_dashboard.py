@@ -10,8 +10,7 @@ import pytest
 from optuna_dashboard import wsgi
 
 from orchestrator.study.storage import storage_url
-from search_spaces.plan import Plan
-from search_spaces.trial import Measured, OutOfMemory
+from search_spaces.trial import Measured, Outcome, OutOfMemory
 from tests.orchestrator.study.values import NAME, open_study, outcome_of, run, study_spec
 
 TRIALS = 12
@@ -19,8 +18,8 @@ HEADROOM = 0.3  # of the limit, which plans may not use
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """URL of a study in which a trial ran out of memory and another left no headroom."""
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Outcome]]:
+    """URL and outcomes of a study in which one was out of memory and another left no headroom."""
     train = {"global_batch": 64, "sequence_length": 128, "precision": "fp32"}
     folder = tmp_path_factory.mktemp("dashboard")
     objective = {"headroom": HEADROOM}
@@ -29,7 +28,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     outcomes = [outcome_of(plan) for plan in plans]
     assert any(isinstance(outcome, OutOfMemory) for outcome in outcomes)
     assert any(isinstance(one, Measured) and one.memory.share > 1 - HEADROOM for one in outcomes)
-    return storage_url(spec, NAME)
+    return storage_url(spec, NAME), outcomes
+
+
+@pytest.fixture
+def url(swept: tuple[str, list[Outcome]]) -> str:
+    return swept[0]
 
 
 def ask(url: str, path: str) -> Any:
@@ -61,22 +65,18 @@ def test_trials_have_knobs_and_values(url: str) -> None:
         assert trial["state"] == "Pruned" or trial["values"][0] > 0
 
 
-def test_infeasible_trials_are_shown_as_such(url: str) -> None:
+def test_infeasible_trials_are_shown_as_such(swept: tuple[str, list[Outcome]]) -> None:
     """The page takes a trial as feasible if `every(constraint <= 0)` of these."""
+    url, outcomes = swept
     trials = ask(url, "/api/studies/1")["trials"]
 
     for trial in trials:
-        outcome = outcome_of(Plan.from_dict(json.loads(attribute(trial, "plan"))))
+        outcome = outcomes[trial["number"]]
         feasible = isinstance(outcome, Measured) and outcome.memory.share <= 1 - HEADROOM
         assert len(trial["constraints"]) == 1
         assert all(constraint <= 0 for constraint in trial["constraints"]) == feasible
     infeasible = [trial for trial in trials if trial["constraints"][0] > 0]
     assert {trial["state"] for trial in infeasible} == {"Complete", "Pruned"}
-
-
-def attribute(trial: dict[str, Any], key: str) -> str:
-    (value,) = (each["value"] for each in trial["user_attrs"] if each["key"] == key)
-    return str(value)
 
 
 def test_knobs_are_ranked_by_importance(url: str) -> None:
