@@ -16,7 +16,7 @@ from search_spaces.knobs.knob import Knob
 from search_spaces.knobs.memory import MEMORY
 from search_spaces.knobs.parallelism import PARALLELISM
 from search_spaces.knobs.process import PROCESS
-from search_spaces.plan import CHOICES, DEFAULTS
+from search_spaces.plan import CHOICES, DEFAULTS, SHARES
 from search_spaces.rules.base import Rule
 from search_spaces.rules.compute import training_step_runs
 from search_spaces.rules.registry import RULES, knob_at_default
@@ -87,7 +87,7 @@ def _values(name: str) -> str:
             f"**{_text(value)}**" if name in DEFAULTS and value == default else _text(value)
             for value in CHOICES[name]
         )
-    kind = "0.0 to 1.0" if name == "checkpoint_ratio" else "counts"
+    kind = "0.0 to 1.0" if name in SHARES else "counts"
     return f"{kind}, **{default}**" if name in DEFAULTS else kind
 
 

@@ -78,6 +78,7 @@ class Plan:
     precision: Precision
     compile: bool = False
     compile_mode: CompileMode = "default"
+    checkpoint_budget: float = 1.0  # of the activations that a compiled block saves by default
     loss: Loss = "whole"
     vocab_multiple: VocabMultiple = 1
     mlp_tiles: MlpTiles = 1
@@ -100,12 +101,13 @@ class Plan:
     allocator: Allocator = "default"
 
     def __post_init__(self) -> None:
-        names = (*COUNTS, "checkpoint_ratio", *CHOICES)
+        names = (*COUNTS, *SHARES, *CHOICES)
         problems = (knob_problem(name, getattr(self, name)) for name in names)
         if broken := tuple(filter(None, problems)):
             raise PlanError(broken)
         # one form of equal ratios (1 and 1.0, -0.0 and 0.0), so that equal plans have one key
-        object.__setattr__(self, "checkpoint_ratio", float(self.checkpoint_ratio) + 0.0)
+        for name in SHARES:
+            object.__setattr__(self, name, float(getattr(self, name)) + 0.0)
 
     @property
     def world_size(self) -> int:
@@ -164,8 +166,8 @@ def knob_problem(name: str, value: Any) -> str | None:
     if choices and (type(value) not in map(type, choices) or value not in choices):
         return f"{name} is {value!r}, must be one of {', '.join(map(str, choices))}"
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name == "checkpoint_ratio" and not (number and 0 <= value <= 1):
-        return f"checkpoint_ratio is {value!r}, must lie in 0.0 to 1.0"
+    if name in SHARES and not (number and 0 <= value <= 1):
+        return f"{name} is {value!r}, must lie in 0.0 to 1.0"
     return None
 
 
@@ -176,6 +178,7 @@ def _choices() -> dict[str, tuple[Any, ...]]:
 
 
 _HINTS = get_type_hints(Plan)
+SHARES = tuple(name for name, hint in _HINTS.items() if hint is float)  # from 0.0 to 1.0
 COUNTS: Mapping[str, int] = {  # knobs that are whole numbers, each with its minimum
     name: int(name not in _FROM_ZERO) for name, hint in _HINTS.items() if hint is int
 }

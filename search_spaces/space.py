@@ -12,7 +12,7 @@ from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import LossDependence, StepFindings
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import DomainContext, Values
-from search_spaces.plan import DEFAULTS, Plan
+from search_spaces.plan import DEFAULTS, SHARES, Plan
 from search_spaces.plan_table import PlanTable, Rows, constant_codes
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import rule_out
@@ -60,7 +60,7 @@ def combinations(context: RuleContext, workers: int) -> PlanTable:
 def _extended(table: PlanTable, name: str, values: Sequence[Values], group_of: Rows) -> PlanTable:
     """Returns a table with one more knob: each row repeated for all values of its case."""
     domain = tuple(dict.fromkeys(chain(*values)))
-    if name == "checkpoint_ratio":
+    if name in SHARES:
         domain = tuple(float(ratio) + 0.0 for ratio in domain)  # as in `Plan.__post_init__`
     code_of = {value: code for code, value in enumerate(domain)}
     codes = np.array([code_of[value] for value in chain(*values)], dtype=np.int32)

@@ -178,11 +178,12 @@ def _of_schedule(table: PlanTable, attribute: str) -> Numbers:
 
 
 def _recomputed(table: PlanTable, depth: int) -> Numbers:
+    """Returns the share of blocks, of which a budget of compiled ones is one too."""
     ratios = {
         ratio: checkpointed_blocks(ratio, depth) / depth if depth else 0.0
         for ratio in table.values["checkpoint_ratio"]
     }
-    return _mapped(table, "checkpoint_ratio", ratios)
+    return _mapped(table, "checkpoint_ratio", ratios) + 1.0 - table.column("checkpoint_budget")
 
 
 def _share(table: PlanTable, name: str, depth: int) -> Numbers:

@@ -70,6 +70,15 @@ COMPUTATION = (
         label="{}",
     ),
     Knob(
+        name="checkpoint_budget",
+        trades="less memory for activations, against computing more twice",
+        does="sets torch's activation_memory_budget; forecast as checkpoint_ratio 1 - budget",
+        is_active=lambda chosen: bool(chosen["compile"]),
+        active="with compile",
+        depends_on=("compile",),
+        label="budget {}",
+    ),
+    Knob(
         name="loss",
         trades="chunked never holds all logits, against smaller products; compiled fuses what"
         " follows the head's product; fused does both in a kernel",

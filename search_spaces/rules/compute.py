@@ -98,6 +98,16 @@ def compiled_blocks_are_called(plan: Plan, context: RuleContext) -> str | None:
     )
 
 
+def budget_is_the_only_recomputation(plan: Plan, _: RuleContext) -> str | None:
+    """A compiler with a budget chooses alone what a whole block on a rank recomputes."""
+    if plan.checkpoint_budget == 1:
+        return None
+    for name, value in (("checkpoint_ratio", 0), ("tensor", 1)):
+        if (found := getattr(plan, name)) != value:
+            return f"checkpoint_budget below 1 needs {name} {value}, but it is {found:g}"
+    return None
+
+
 def loss_can_be_replaced(plan: Plan, context: RuleContext) -> str | None:
     """The loss must be the mean cross entropy of the head's own outputs."""
     reason, knob = context.model.loss_refusal, _of_head(plan.loss, plan.vocab_multiple)

@@ -14,6 +14,7 @@ class BlockSettings:
     offloaded: tuple[int, ...] = ()  # whose saved tensors are on the host until backward needs them
     compile: bool = False  # every block; the compiler decides which tensors to save
     compile_mode: CompileMode = "default"
+    budget: float = 1.0  # of what compiled blocks save: see `compile_blocks`
     loss: Loss = "whole"  # computed by the model, or by its head: see `replace_loss`
     vocab_multiple: VocabMultiple = 1  # above 1, the head computes a whole loss too
     mlp_tiles: MlpTiles = 1  # each recomputed in backward: see `tile_mlps`
@@ -32,6 +33,7 @@ def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
         offloaded=offloaded or _spread(plan.offloaded_blocks, full),
         compile=plan.compile,
         compile_mode=plan.compile_mode,
+        budget=plan.checkpoint_budget,
         loss=plan.loss,
         vocab_multiple=plan.vocab_multiple,
         mlp_tiles=plan.mlp_tiles,

@@ -13,7 +13,7 @@ from typing import Any
 
 from search_spaces.facts import TensorFacts
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
-from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
+from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, SHARES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from tests.plans import ddp_plan
@@ -116,7 +116,7 @@ def values_of(knob: str) -> tuple[Any, ...]:
     if knob in COUNTS:
         default = DEFAULTS.get(knob, 1)
         return tuple(sorted({COUNTS[knob], default, *(2, 4), 2 * default}))
-    assert knob == "checkpoint_ratio", f"{knob} has a type without values to try: add them here"
+    assert knob in SHARES, f"{knob} has a type without values to try: add them here"
     return CHECKPOINT_RATIOS
 
 

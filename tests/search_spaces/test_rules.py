@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from search_spaces.facts import Recomputation, StepFindings, TensorFacts
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
-from search_spaces.plan import CHOICES, DEFAULTS, Plan
+from search_spaces.plan import CHOICES, DEFAULTS, SHARES, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import RULES, refusal
 from search_spaces.space import build_space
@@ -382,6 +382,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "checkpoint_ratio 0.25 recomputes 3 blocks, fewer than selective_blocks 2 and"
         " offloaded_blocks 2 together",
     ),
+    "budget_is_the_only_recomputation": (
+        ddp_plan(checkpoint_budget=0.5, compile=True, checkpoint_ratio=0.25),
+        around(),
+        "checkpoint_budget below 1 needs checkpoint_ratio 0, but it is 0.25",
+    ),
     "compiled_loss_is_compiled": (
         ddp_plan(loss="compiled"),
         around(),
@@ -715,7 +720,8 @@ PLANS = st.builds(
     Plan,
     **COUNTS
     | {name: st.sampled_from(choices) for name, choices in CHOICES.items()}
-    | {"checkpoint_ratio": st.floats(0, 1), "loader_workers": st.integers(0, 4)},
+    | dict.fromkeys(SHARES, st.floats(0, 1))
+    | {"loader_workers": st.integers(0, 4)},
 )
 AROUND = st.builds(
     around,

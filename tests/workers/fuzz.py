@@ -96,6 +96,7 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "aio_threads": (1,),
     "selective_blocks": (0, 1, 2),
     "offloaded_blocks": (0, 1, 2),
+    "checkpoint_budget": (1.0, 0.5),
 }
 # seconds each, or minutes: drawn less often
 _RARE = {"compile": 0.1, "compile_mode": 0.5, "loader_workers": 0.1}

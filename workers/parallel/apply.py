@@ -72,7 +72,7 @@ def wrap_blocks(
         module, blocks, settings.recomputed, offloaded=settings.offloaded, contexts=contexts
     )
     if settings.compile:
-        compile_blocks(blocks, mode=settings.compile_mode)
+        compile_blocks(blocks, mode=settings.compile_mode, budget=settings.budget)
     if settings.loss != "whole" or settings.vocab_multiple > 1:
         shifts, multiple = is_causal_lm(module), settings.vocab_multiple
         replace_loss(module, settings.loss, shifts=shifts, vocab_multiple=multiple)

@@ -90,7 +90,7 @@ def _by_tiles(
     return torch.cat(outputs, dim=-2)
 
 
-def compile_blocks(blocks: Sequence[nn.Module], *, mode: str) -> None:
+def compile_blocks(blocks: Sequence[nn.Module], *, mode: str, budget: float = 1.0) -> None:
     """Marks each block for compilation at its first call; equal blocks share compiled code.
 
     Torch compiles for the first input shape, and once more for any shape when a second one comes.
@@ -98,10 +98,28 @@ def compile_blocks(blocks: Sequence[nn.Module], *, mode: str) -> None:
     Args:
         blocks: The model's repeated blocks.
         mode: Of torch.compile.
+        budget: Share of the activations that blocks save for backward, between those of full
+            recomputation and those of the compiler's choice.
+
+    Source:
+        torch/_functorch/config.py, activation_memory_budget (2.13): of this process, so it is set
+        for each compilation alone.
     """
     reset_compiler()  # a failed run in this process may have left compiled code
+    options: dict[str, Any] = {"mode": mode}
+    if budget < 1:
+        options = {"backend": partial(_compile_within, mode, budget)}
     for block in blocks:
-        block.compile(mode=mode)
+        block.compile(**options)
+
+
+def _compile_within(mode: str, budget: float, graph: Any, inputs: Any) -> Any:
+    from torch._functorch import config
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx
+
+    with config.patch(activation_memory_budget=budget):
+        return compile_fx(graph, inputs, config_patches=list_mode_options(mode))
 
 
 def reset_compiler() -> None:

@@ -69,6 +69,60 @@ def test_blocks_are_compiled_in_the_mode_of_the_plan(mode: CompileMode) -> None:
     assert [block.options for block in blocks] == [((), {"mode": mode})] * 2
 
 
+class Wide(nn.Module):
+    """Two projections with cheap operators around, of which a compiler recomputes a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(64), nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x)).sin()).cos())
+
+
+def _saved_by(_: Worker, budget: float, cache: str) -> tuple[int, list[torch.Tensor]]:
+    """Returns bytes that two compiled blocks save for backward, without weights, and gradients."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    load_compiler(CPU)
+    torch.manual_seed(0)
+    blocks = [Wide(), Wide()]
+    stack = nn.Sequential(*blocks)
+    settings = render_blocks(a_plan(compile=True, checkpoint_budget=budget), len(blocks))
+    wrap_blocks(stack, blocks, settings)
+    saved = dict[int, int]()
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if not any(tensor.data_ptr() == weight.data_ptr() for weight in stack.parameters()):
+            saved[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    x = torch.linspace(-1, 1, 128 * 64).reshape(1, 128, 64)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = stack(x).square().mean()
+    assert torch._functorch.config.activation_memory_budget == 1.0
+    return sum(saved.values()), list(torch.autograd.grad(loss, list(stack.parameters())))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(2 * COMPILE_SECONDS)
+def test_compiled_blocks_save_less_with_a_budget_which_the_next_trial_has_not(
+    alone: Group, tmp_path: Path
+) -> None:
+    if lack := missing_for_compile(CPU):
+        pytest.skip(lack)
+    found = [
+        alone.call(_saved_by, budget, str(tmp_path), seconds=COMPILE_SECONDS)[0]
+        for budget in (1.0, 0.5, 0.0, 1.0)
+    ]
+
+    whole, half, least, again = (saved for saved, _ in found)
+    assert least < half < whole == again
+    assert half <= least + 0.6 * (whole - least)
+    for _, gradients in found[1:]:
+        for own, expected in zip(gradients, found[0][1], strict=True):
+            torch.testing.assert_close(own, expected)
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(2 * COMPILE_SECONDS)
 def test_compiled_blocks_and_loss_train_the_same_within_the_same_memory(
