@@ -37,7 +37,8 @@ def test_all_is_every_extra_and_the_base_holds_none_of_them() -> None:
 
     assert PROJECT["name"] == DISTRIBUTION
     assert named is not None
-    assert set(named[1].split(",")) == EXTRAS.keys() - {"all", "dev", "docs"}
+    # transformers imports torchao wherever it is, for a second in each process
+    assert set(named[1].split(",")) == EXTRAS.keys() - {"all", "dev", "docs", "torchao"}
     assert not {name_of(text) for text in PROJECT["dependencies"]} & OPTIONAL
 
 
