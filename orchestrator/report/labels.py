@@ -248,7 +248,7 @@ def violation_words(violation: Violation) -> str:
             f" cache and retried {value:g} times in the measured steps"
         )
     if metric == "memory_gib":
-        return f"its peak is {value:.2f} GiB, above the {bound:.2f} GiB of objective.memory_gib"
+        return f"its peak is {value:.3f} GiB, above the {bound:.3f} GiB of objective.memory_gib"
     if value is None:
         return f"its {METRIC_WORDS[metric]} are unknown, and at least {_short(bound)} are required"
     if metric == "headroom":

@@ -68,11 +68,11 @@ def test_a_stated_peak_bounds_the_measured_one() -> None:
     assert Objective.of(spec_of()).feasible(most)
     (violation,) = objective.violations(most)
     assert violation_words(violation) == (
-        "its peak is 2.00 GiB, above the 2.00 GiB of objective.memory_gib"
+        "its peak is 2.000 GiB, above the 2.000 GiB of objective.memory_gib"
     )
     assert best((most, least), objective) == least
     state = make_state([most.outcome], spec_of(memory_gib=2.0))
-    assert "above the 2.00 GiB of objective.memory_gib" in _nothing_feasible(state)
+    assert "above the 2.000 GiB of objective.memory_gib" in _nothing_feasible(state)
     assert (
         constraints_of(least, objective)["memory"]
         == 0.0
