@@ -12,7 +12,10 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    ActivationWrapper,
+    CheckpointWrapper,
+)
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
@@ -230,7 +233,7 @@ def _counts_by_class(modules: Iterable[nn.Module]) -> tuple[tuple[str, int], ...
 
 
 def _class_name(module: nn.Module) -> str:
-    if isinstance(module, CheckpointWrapper):
+    if isinstance(module, ActivationWrapper):
         return _class_name(module._checkpoint_wrapped_module)
     name = type(module).__name__
     # FSDP2 replaces the class by a subclass of FSDPModule and the original
