@@ -234,12 +234,13 @@ def _own_processes(ray: Any) -> list[psutil.Process]:
 def _is_of_ray(process: psutil.Process, programs: str) -> bool:
     """Returns True for Ray's programs, by folder, and for workers and agents, by their titles.
 
-    A process that has ended, and was not waited for, has neither.
+    A process that has ended, and was not waited for, has neither. One of the user's may name Ray's
+    folder in a longer argument, as a server that forks for multiprocessing does.
     """
     with contextlib.suppress(psutil.Error):
         words = process.cmdline()
         return bool(words) and (
-            words[0].startswith("ray::") or any(programs in word for word in words)
+            words[0].startswith("ray::") or any(word.startswith(programs) for word in words)
         )
     return False
 

@@ -1,4 +1,4 @@
-"""Ray that a sweep starts on this machine: where it listens, and who can enter its folder."""
+"""Ray that a sweep starts here: where it listens, who enters its folder, what it ends."""
 
 from __future__ import annotations
 
@@ -30,6 +30,17 @@ with connected(spec):
     ray.get(ray.remote(lambda: 1).remote())
     print(session_folder(), flush=True)
     sys.stdin.readline()
+"""
+# the same in a program that has a server of multiprocessing, whose arguments name Ray's folder
+FORKS = """
+import multiprocessing, ray
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["ray"])
+context.Process(target=print).start()
+{connects}
+child = context.Process(target=print, args=("alive",))
+child.start()
+child.join()
 """
 
 
@@ -79,6 +90,21 @@ def test_s2_s3_ray_listens_on_loopback_and_its_folder_is_private(tmp_path: Path)
     if os.getuid() == 0:
         assert enters(session, 0)
         assert not enters(session, NOBODY)
+
+
+@pytest.mark.thorough
+def test_processes_of_the_users_program_outlive_its_ray(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", FORKS.format(connects=CONNECTS)],
+        env=environment(tmp_path, PYTHONPATH=ROOT),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+    assert (run.returncode, run.stdout.split()[-1:]) == (0, ["alive"]), run.stderr
 
 
 def test_s3_a_folder_that_somebody_else_made_is_refused(
