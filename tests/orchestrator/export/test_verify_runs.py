@@ -53,6 +53,33 @@ def test_losses_of_passes_are_added_up(tmp_path: Path) -> None:
     assert run(tmp_path, TRAINS) == [0.0, 2.0, 4.0]
 
 
+SHARDS = """
+import torch
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
+from torch.distributed.fsdp import fully_shard
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
+kept, recomputed, offloaded = (torch.nn.Linear(4, 4) for _ in range(3))
+again = [wrappers.checkpoint_wrapper(one) for one in (recomputed, offloaded)]
+model = torch.nn.Sequential(kept, again[0], wrappers.offload_wrapper(again[1]))
+for module in (*model, model):
+    fully_shard(module)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    model(torch.ones(3, 4)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_sharded_blocks_are_counted_by_their_class_under_any_wrapper(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHARDS)
+
+    (rank,) = observed_run(an_export(), tmp_path, steps=3, seconds=600)
+
+    assert rank.settings.wrapped == (("Linear", 3), ("Sequential", 1))
+    assert rank.settings.recomputed == (("Linear", 2),)
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
