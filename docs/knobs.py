@@ -30,7 +30,8 @@ name them. Of a knob that is not forecast, only trials show the effect.
 
 A knob that changes nothing, given the others, has its default, in bold
 (`{knob_at_default.__name__}`). `accumulation` follows from `train.global_batch`, `micro_batch` and
-`data`. On CPUs, `{training_step_runs.__name__}` rejects models whose step fails on this machine.
+`data`. A rule stands with the last knob that it reads. On CPUs, `{training_step_runs.__name__}`
+rejects models whose step fails on this machine.
 
 This page is generated: `python docs/knobs.py > docs/knobs.md`
 """
@@ -59,8 +60,14 @@ def _lines(knob: Knob) -> Iterator[str]:
     yield f"{_sentence(knob.trades)} {_sentence(knob.does)}"
     if knob.evidence:
         yield _sentence(knob.evidence)
-    if rules := ", ".join(f"`{rule}`" for rule in rules_of(knob.name)):
+    if rules := ", ".join(f"`{rule}`" for rule in rules_of(knob.name) if _ends(rule, knob)):
         yield f"rules: {rules}"
+
+
+def _ends(rule: str, knob: Knob) -> bool:
+    """Returns True if a rule reads no knob that comes later."""
+    names = [each.name for knobs in _GROUPS.values() for each in knobs]
+    return not _knobs_read_by(RULES[rule]) & {*names[names.index(knob.name) + 1 :]}
 
 
 def _sentence(words: str) -> str:
