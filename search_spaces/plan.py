@@ -95,6 +95,8 @@ class Plan:
     prefetch_blocks: int = 0
     reshard_ranks: int = 0
     gathered_between_passes: bool = False
+    zero_quantized_weights: bool = False
+    zero_quantized_gradients: bool = False
     # process
     loader_workers: int = 0
     loader_pin_memory: bool = False

@@ -13,6 +13,15 @@ _WITH_ZERO: Mapping[str, Any] = {
     **{"engines": "deepspeed", "is_active": knob.is_zero, "depends_on": knob.ZERO},
     "active": "with engine deepspeed and zero_stage above 0",
 }
+_QUANTIZED: Mapping[str, Any] = {
+    "engines": "deepspeed",
+    "is_active": lambda chosen: knob.is_zero(chosen) and chosen["zero_stage"] == 3,
+    "active": "with engine deepspeed and zero_stage 3",
+    "depends_on": knob.ZERO,
+    "lossy": lambda value, _: bool(value),
+    "lossy_values": "true",
+    "forecast": False,
+}
 COMMUNICATION = (
     knob.Knob(
         name="bucket_mib",
@@ -110,5 +119,19 @@ COMMUNICATION = (
         depends_on=knob.ZERO,
         memory=1,
         label="gathered between passes",
+    ),
+    knob.Knob(
+        name="zero_quantized_weights",
+        trades="half the bytes of gathers, against accuracy",
+        does="ZeRO++'s qwZ: 8-bit gathers (CUDA, not shown)",
+        **_QUANTIZED,
+        label="8-bit gathers",
+    ),
+    knob.Knob(
+        name="zero_quantized_gradients",
+        trades="a quarter of the reductions' bytes between nodes, against accuracy",
+        does="ZeRO++'s qgZ: 4-bit reductions (CUDA, not shown)",
+        **_QUANTIZED,
+        label="4-bit reductions",
     ),
 )
