@@ -1,6 +1,7 @@
 """Races samplers over complete surfaces.
 
     python -m benchmarks.search DIR [--out FILE] [--seeds N] [--samplers A B] [--wrong]
+        [--peaks SHARE ...]
 
 DIR holds tables in the columns that `benchmarks.published` reads; rows that share an id in the
 column `ranking_sets` are one surface, or a whole table that has none. Columns named as a plan's
@@ -23,7 +24,7 @@ from benchmarks.published.product import forecaster_without
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
 from benchmarks.search.races import AFTER
 from benchmarks.search.run import run
-from benchmarks.search.surfaces import surfaces_in
+from benchmarks.search.surfaces import surfaces_in, within
 from search_spaces.errors import UserError
 
 _SHOWN = {  # figures, and what they are called in the table
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
         surfaces = surfaces_in(options.folder, without, least=options.least)
         if not surfaces:
             raise UserError(f"{options.folder} has no rows that form a surface")
+        if options.peaks:
+            surfaces = tuple(within(one, peak) for one in surfaces for peak in options.peaks)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -62,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--wrong", action="store_true", help="Plimsoll with spoilt forecasts too")
     add("--least", type=int, default=9, help="candidates that a surface must have (9)")
     add("--jobs", type=int, default=_cores(), help="processes (one for each core)")
+    stated = "stated peaks, as quantiles of a surface's measured ones, in place of its limit"
+    add("--peaks", type=float, nargs="+", default=[], metavar="SHARE", help=stated)
     add("--out", type=Path, metavar="FILE", help="where to keep the figures (.json)")
     return parser
 

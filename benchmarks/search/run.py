@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.published.metrics import kendall_tau
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
 from benchmarks.search.races import Race, figures, over_all, race
-from benchmarks.search.surfaces import Surface, Trial
+from benchmarks.search.surfaces import Surface, held_share
 
 _AT_A_TIME = 5  # seeds that a process is handed
 _SLOW = ("gp", "tpe", "plimsoll")  # are handed out first, so that processes end together
@@ -102,17 +102,11 @@ def _forecast_facts(surface: Surface) -> dict[str, float | None]:
     if surface.log_rate is not None and np.ptp(surface.log_rate[ran]) > 0:
         told = np.exp(surface.log_rate[ran])
         tau = kendall_tau(told, surface.rate[ran], noise=surface.noise)
-    held = np.array([_held_share(trials) for trials in surface.trials])
+    held = np.array([held_share(trials) for trials in surface.trials])
     known = ran & np.isfinite(held)
     if surface.log_share is not None and known.any():
         memory = float(np.median(np.abs(np.expm1(surface.log_share - held)[known])))
     return {"forecast_tau": tau, "forecast_memory_error": memory}
-
-
-def _held_share(trials: Sequence[Trial]) -> float:
-    """The median of a candidate's measured peaks over the limit, as a logarithm."""
-    shares = [one.log_share for one in trials if one.log_share is not None and one.rate is not None]
-    return float(np.median(shares)) if shares else np.nan
 
 
 def _facts(surface: Surface) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,39 @@ class Surface:
     def column(self, knob: str) -> tuple[Any, ...]:
         """A knob's value of each candidate."""
         return tuple(candidate[knob] for candidate in self.candidates)
+
+
+def within(surface: Surface, quantile: float) -> Surface:
+    """The surface with a stated peak, this quantile of the measured peaks, as its memory limit.
+
+    Candidates with a median peak above it count as out of memory.
+    """
+    held = np.array([held_share(trials) for trials in surface.trials])
+    limit = float(np.nanquantile(held, quantile))
+
+    def told(trial: Trial, *, fits: bool) -> Trial:
+        share = None if trial.log_share is None else trial.log_share - limit
+        contradicts = share is not None and (share <= 0) != fits
+        rate = trial.rate if fits else None
+        return replace(trial, rate=rate, log_share=None if contradicts else share)
+
+    fitting = ~np.isnan(surface.rate) & ~(held > limit)
+    return replace(
+        surface,
+        name=f"{surface.name}, peak at {quantile:.0%}",
+        trials=tuple(
+            tuple(told(trial, fits=bool(fits)) for trial in trials)
+            for trials, fits in zip(surface.trials, fitting, strict=True)
+        ),
+        rate=np.where(fitting, surface.rate, np.nan),
+        log_share=None if surface.log_share is None else surface.log_share - limit,
+    )
+
+
+def held_share(trials: Sequence[Trial]) -> float:
+    """The median of a candidate's measured peaks over the limit, as a logarithm."""
+    shares = [one.log_share for one in trials if one.log_share is not None and one.rate is not None]
+    return float(np.median(shares)) if shares else np.nan
 
 
 def surfaces_in(place: Path, without: ForecasterWithout, *, least: int) -> tuple[Surface, ...]:

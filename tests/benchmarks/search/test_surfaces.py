@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 
 from benchmarks.published.baseline import ConstantMfu
-from benchmarks.search.surfaces import FAILURE_SECONDS, START_SECONDS, STEPS, Surface, surfaces_in
+from benchmarks.search.surfaces import (
+    FAILURE_SECONDS,
+    START_SECONDS,
+    STEPS,
+    Surface,
+    surfaces_in,
+    within,
+)
 from search_spaces.errors import UserError
 from tests.benchmarks.published.rows import write_table
-from tests.benchmarks.search.toys import write_csv
+from tests.benchmarks.search.toys import toy_surface, write_csv
 
 
 def rows() -> list[dict[str, str]]:
@@ -173,3 +180,21 @@ def test_no_place_is_a_sentence(tmp_path: Path) -> None:
         surfaces_in(tmp_path / "none", lambda _: ConstantMfu(), least=9)
     with pytest.raises(UserError, match="has no table"):
         surfaces_in(tmp_path, lambda _: ConstantMfu(), least=9)
+
+
+def test_a_stated_peak_is_the_limit() -> None:
+    candidates = [{"micro_batch": 2.0**power} for power in range(5)]
+    surface = toy_surface(
+        candidates,
+        [1.0, 2.0, 3.0, 4.0, None],
+        peaks_gib=[2.0, 4.0, 8.0, 12.0, 20.0],
+        log_share=[0.0] * 5,
+    )
+
+    stated = within(surface, 1 / 3)  # of the four that ran: 4 GiB, a quarter of the limit
+
+    assert stated.best == 2.0
+    assert [trial.rate for (trial,) in stated.trials] == [1.0, 2.0, None, None, None]
+    shares = [trial.log_share for (trial,) in stated.trials]
+    assert np.exp(shares).tolist() == pytest.approx([0.5, 1.0, 2.0, 3.0, 5.0])
+    assert np.exp(stated.log_share).tolist() == pytest.approx([4.0] * 5)
