@@ -39,7 +39,13 @@ KEY_PACKAGES = (
     "transformers",
 )
 
-_LEAST_OPEN_FILES = 256  # Ray's driver and its processes hang with fewer
+# Ray's driver and its processes hang with fewer files; threads of a sweep of one rank count as 360
+_LEAST = (
+    (resource.RLIMIT_NOFILE, 256, "a process may open {} files", "ulimit -n"),
+    (resource.RLIMIT_NPROC, 256, "a user may start {} processes", "ulimit -u"),
+)
+SHARED_MEMORY = Path("/dev/shm")  # for the tensors that loaders and gloo pass on
+LEAST_SHARED_BYTES = 32 * 2**20
 _LEAST_TEMPORARY_BYTES = 64 * 2**20
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # Linux, cgroup v2
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -48,18 +54,25 @@ _VMSTAT = Path("/proc/vmstat")  # of the whole machine
 _OOM_KILL_FIELD = "oom_kill"
 
 
-def check_limits() -> None:
-    """Checks that this process may open the files, and write the temporary ones, of a sweep.
+def check_limits(*, has_workers: bool) -> None:
+    """Checks that this process may start what a sweep needs, and write its temporary files.
+
+    Args:
+        has_workers: The sweep's workers are on this machine too.
 
     Raises:
         MachineError: If it may not.
     """
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= most < _LEAST_OPEN_FILES:
-        raise MachineError(
-            f"a process may open {most} files here, and a sweep needs {_LEAST_OPEN_FILES}:"
-            " raise the limit (ulimit -n), then run the same command again"
-        )
+    is_root = os.geteuid() == 0  # who may start any number of processes
+    for limit, least, words, command in _LEAST[: 2 if has_workers and not is_root else 1]:
+        most, _ = resource.getrlimit(limit)
+        if 0 <= most < least:
+            raise MachineError(
+                f"{words.format(most)} here, and a sweep needs {least}: raise the limit"
+                f" ({command}), then run the same command again"
+            )
+    if has_workers and (fault := full_folder((SHARED_MEMORY,), LEAST_SHARED_BYTES)):
+        raise MachineError(fault)
     try:
         folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
         if shutil.disk_usage(folder).free >= _LEAST_TEMPORARY_BYTES:

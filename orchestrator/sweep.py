@@ -93,7 +93,7 @@ def run_sweep(spec: SweepSpec, name: str, callbacks: Sequence[AbstractCallback])
         StudyLost: If the study's storage was unavailable for longer than the sweep waits.
         SweepStopped: On Ctrl-C and SIGTERM, once running trials are closed and callbacks notified.
     """
-    check_limits()
+    check_limits(has_workers=cluster_address(spec) is None)
     with termination_as_interrupt() as termination:
         try:
             spec, show = _pinned(spec, name), partial(_show, callbacks)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 DISTRIBUTION = "plimsoll-tune"  # the name on PyPI; the command is `plimsoll`
 
 
@@ -45,7 +45,7 @@ def written(target: Path | str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
         reason = (error.strerror if isinstance(error, OSError) else None) or error
-        is_machine = isinstance(error, OSError) and error.errno in _MACHINE
+        is_machine = isinstance(error, OSError) and error.errno in MACHINE_ERRORS
         kind = MachineError if is_machine else UserError
         raise kind(f"{target} cannot be written: {reason}") from None
 

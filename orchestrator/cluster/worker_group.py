@@ -56,6 +56,8 @@ from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
 from orchestrator.core.placement import Processes
 from orchestrator.host import (
+    LEAST_SHARED_BYTES,
+    SHARED_MEMORY,
     full_folder,
     host_memory_bytes,
     oom_kills,
@@ -73,8 +75,6 @@ _RUNNING: Final = "running the trial"
 _OOM_KILLED = "the kernel's OOM killer killed a process on its node"
 _NO_END = "a rank failed, and the others did not end"
 _SILENT = "the actor that forwards its requests does not answer"
-_SHARED_MEMORY = Path("/dev/shm")  # for the tensors that loaders and gloo pass on
-_LEAST_BYTES = 32 * 2**20
 _COLLECTIVE_SECONDS = 1800  # of the default process group, in which no rank ever waits
 
 
@@ -330,7 +330,7 @@ class WorkerGroup:
 def _new_folder() -> str:
     """Returns a new folder for a group's files, where there is space for them."""
     parent = session_folder() or Path(tempfile.gettempdir())
-    problem = full_folder((parent, _SHARED_MEMORY), _LEAST_BYTES)
+    problem = full_folder((parent, SHARED_MEMORY), LEAST_SHARED_BYTES)
     if problem is None:
         try:
             return tempfile.mkdtemp(prefix="plimsoll-group-", dir=parent)

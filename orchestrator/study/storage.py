@@ -31,7 +31,7 @@ from sqlalchemy.pool import NullPool
 
 from orchestrator.study.optuna_private import StudyStorage
 from orchestrator.workspace import STORAGE_VARIABLE, check_files, study_storage, with_driver
-from search_spaces.errors import StudyError, StudyLost, require
+from search_spaces.errors import MACHINE_ERRORS, StudyError, StudyLost, require
 from search_spaces.safety.files import make_folder
 from search_spaces.safety.redaction import without_password, without_secrets
 from search_spaces.specification.schema import SweepSpec
@@ -318,9 +318,12 @@ def is_server_away(error: BaseException) -> bool:
     A server that answers refuses with FATAL, for good unless it starts, stops or is full. A host
     that nobody knows is taken for a typing error.
     """
+    root = root_cause(error)
+    if isinstance(root, OSError) and root.errno in MACHINE_ERRORS:
+        return True
     if not is_unavailable(error):
         return False
-    text = str(root_cause(error))
+    text = str(root)
     return any(words in text for words in _AWAY)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +20,8 @@ from search_spaces.errors import MachineError, UserError, written
 
 LEAST = "model: gpt2\ntrain: {global_batch: 32}\ncluster: {device: cpu}\n"
 SECONDS = 60.0
+# reads what only root may, as root's Python, but is bound by limits
+USER = ["setpriv", "--reuid=65534", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
 
 
 def plimsoll(
@@ -75,18 +77,68 @@ def test_n6_a_sweep_with_few_files_is_refused_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "plimsoll-runs").exists()
 
 
-def test_n6_a_full_or_missing_folder_for_temporary_files_is_said(
+def test_n6_a_missing_folder_for_temporary_files_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    check_limits()
+    check_limits(has_workers=True)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "missing"))
     with pytest.raises(MachineError, match="no folder for temporary files"):
-        check_limits()
+        check_limits(has_workers=True)
 
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
-    with pytest.raises(MachineError, match=f"{tmp_path} is full"):
-        check_limits()
+
+MOUNTS = {
+    "a read-only working folder": (
+        "mount --bind . . && mount -o remount,ro,bind . && cd .",
+        r"study\.storage .* cannot be opened: .*Read-only file system",
+    ),
+    "a small /dev/shm": (
+        "mount -t tmpfs -o size=1m tmpfs /dev/shm",
+        "/dev/shm has 1 MiB free, and worker processes need at least 32: make room there",
+    ),
+    "a full temporary folder": (
+        "mkdir full && mount -t tmpfs -o size=1m tmpfs full && export RAY_TMPDIR=$PWD/full",
+        "full is full: make room there, or set RAY_TMPDIR",
+    ),
+    "few processes": (
+        "ulimit -u 40",
+        r"a user may start 40 processes here, and a sweep needs 256: raise .* \(ulimit -u\)",
+    ),
+}
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("limit", MOUNTS)
+def test_n6_what_a_machine_does_not_give_is_said_before_ray_starts(
+    limit: str, public: Path
+) -> None:
+    """Uses a mount namespace of its own; few processes are for users without a root's rights."""
+    before, words = MOUNTS[limit]
+    if subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
+        pytest.skip("this machine allows no namespaces")
+    (public / "sweep.yaml").write_text(LEAST)
+    tune = f"{sys.executable} -m plimsoll tune sweep.yaml"
+    mode = "-m" if os.geteuid() == 0 else "-rm"
+    as_user = USER if limit == "few processes" and os.geteuid() == 0 else []
+
+    run = subprocess.run(
+        ["unshare", mode, *as_user, "bash", "-c", f"{before} && {tune}"],
+        cwd=public,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+    assert run.returncode == 75, run.stderr
+    assert re.search(words, run.stderr), run.stderr
+    assert "starting Ray" not in run.stdout
 
 
 def test_n6_no_place_for_temporary_files_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +149,7 @@ def test_n6_no_place_for_temporary_files_at_all_is_said(monkeypatch: pytest.Monk
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
 
     with pytest.raises(MachineError, match="No usable temporary directory"):
-        check_limits()
+        check_limits(has_workers=True)
 
 
 @pytest.mark.parametrize(
