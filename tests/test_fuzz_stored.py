@@ -1,7 +1,11 @@
-"""Stored values of any other type, depth and size: every reading command ends with a sentence."""
+"""Stored values of any other type, depth and size: every reading command ends with a sentence.
+
+They are the study's in its database, those of its copy of the specification, and an export's.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -11,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,10 +24,13 @@ from orchestrator.core.events import SweepEnded
 from orchestrator.core.reasons import AllTried, Sampled
 from orchestrator.study.serialization import keep_taken_back
 from orchestrator.study.study import Study
+from search_spaces.errors import UserError
 from search_spaces.facts import Understanding, planned_cluster
 from search_spaces.rules.base import RuleContext
+from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest
 from search_spaces.space import build_space
 from tests.fuzzing.run import OddFolder, odd_folder, run_line
+from tests.orchestrator.export.values import an_export
 from tests.orchestrator.records import make_record
 from tests.orchestrator.tracking.test_mlflow import PROVENANCE
 from tests.outcomes import CPU_FINGERPRINT, every_outcome, make_expectation
@@ -42,7 +50,9 @@ COMMANDS = (
     ("retry", "demo", "--crashed"),
     ("retry", "demo", "--trial", "1"),
     ("plan", "small.yaml", "--records", "demo"),
+    ("sync", "demo"),
 )
+SPEC = Path("plimsoll-runs/demo/spec.yaml")
 TABLES = {
     "study_user_attributes": "value_json",
     "trial_user_attributes": "value_json",
@@ -162,14 +172,17 @@ def change(number: int, way: list[int], value: Any) -> str:
     return f"{table} {row}"
 
 
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")  # of Optuna
-@given(change_at=changes(), words=st.sampled_from(COMMANDS))
-@settings(
+NEVER_A_TRACEBACK = settings(
     max_examples=max(150, settings.default.max_examples),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")  # of Optuna
+@given(change_at=changes(), words=st.sampled_from(COMMANDS))
+@NEVER_A_TRACEBACK
 def test_n5_no_stored_value_ends_a_command_with_a_traceback_or_not_at_all(
     change_at: tuple[int, list[int], Any], words: tuple[str, ...], stored: OddFolder
 ) -> None:
@@ -180,3 +193,34 @@ def test_n5_no_stored_value_ends_a_command_with_a_traceback_or_not_at_all(
     ending = run_line(stored, words, None)
 
     assert not ending.fault, f"{changed}: {ending.fault}"
+
+
+@pytest.mark.thorough
+@given(change_at=changes(), words=st.sampled_from(COMMANDS))
+@NEVER_A_TRACEBACK
+def test_n5_no_copy_of_a_specification_does(
+    change_at: tuple[int, list[int], Any], words: tuple[str, ...], stored: OddFolder
+) -> None:
+    DATABASE.write_bytes(WHOLE[0])
+    whole, (_, way, value) = SPEC.read_text(), change_at
+    as_json = json.dumps(yaml.safe_load(whole))
+    SPEC.write_text(value.text if isinstance(value, Raw) else replaced(as_json, way, value))
+    stored.keep()
+
+    ending = run_line(stored, words, None)
+
+    SPEC.write_text(whole)
+    assert not ending.fault, ending.fault
+
+
+@given(way=st.lists(st.integers(0, 40), max_size=6), value=VALUE)
+@NEVER_A_TRACEBACK
+def test_n5_an_export_that_was_changed_is_read_or_refused(
+    way: list[int], value: Any, tmp_path: Path
+) -> None:
+    whole = an_export().to_json()
+    text = value.text if isinstance(value, Raw) else replaced(whole, way, value)
+    (tmp_path / EXPORTED_FILE).write_text(text)
+
+    with contextlib.suppress(UserError):
+        assert isinstance(ExportManifest.read(tmp_path), ExportManifest)
