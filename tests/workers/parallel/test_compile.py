@@ -123,6 +123,54 @@ def test_compiled_blocks_save_less_with_a_budget_which_the_next_trial_has_not(
             torch.testing.assert_close(own, expected)
 
 
+LLAMA = a_spec(
+    model={
+        "name": "llama-3.2-1b",
+        "config": {
+            **{"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6},
+            **{"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64},
+            "vocab_size": 512,
+        },
+    },
+    data={"lengths": {256: 1}},
+    cluster={"memory_gib": 4},
+    train={"sequence_length": 256},
+    objective={"max_steps": 6, "max_seconds": 600},
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(4 * COMPILE_SECONDS)
+def test_the_peak_falls_with_the_budget_as_with_the_share_of_recomputed_blocks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Prints what `docs/knobs.md` says; the resident memory of a rank is measured."""
+    if lack := missing_for_compile(CPU):
+        pytest.skip(lack)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**20))  # as allocator mmap
+    plans: dict[str, dict[str, float]] = {
+        "all": {},
+        "half": {"checkpoint_budget": 0.5},
+        "none": {"checkpoint_budget": 0.0},
+        "recomputed": {"checkpoint_ratio": 1.0},
+    }
+    peaks = {}
+    for name, knobs in plans.items():
+        group = Group(1, LLAMA)  # whose resident memory no other compilation has grown
+        shape = {"data": 1, "micro_batch": 8, "checkpoint_ratio": 0.0, "compile": True}
+        request = a_request(LLAMA, **shape | knobs)
+        (outcome,) = group.call(_run, request, str(tmp_path), seconds=COMPILE_SECONDS)
+        group.stop()
+        assert isinstance(outcome, Measured), outcome
+        peaks[name] = outcome.memory.peak_bytes
+        print(f"{name}: {peaks[name] / 1e6:.0f} MB")
+
+    halfway = (peaks["all"] + peaks["recomputed"]) / 2
+    assert peaks["recomputed"] < 0.7 * peaks["all"]
+    assert peaks["half"] == pytest.approx(halfway, rel=0.1)
+    assert peaks["none"] == pytest.approx(peaks["recomputed"], rel=0.1)
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(2 * COMPILE_SECONDS)
 def test_compiled_blocks_and_loss_train_the_same_within_the_same_memory(
