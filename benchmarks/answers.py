@@ -16,8 +16,6 @@ mean regret, and the number of extra trials; of the product's rule, too, in how 
 intervals that reports show after its repeats the true speed lies.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import defaultdict
 from collections.abc import Callable, Sequence

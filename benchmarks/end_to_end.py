@@ -8,8 +8,6 @@ Tune is `benchmarks.plain_ray_tune`. Told are the best plan that each knew after
 when each had a plan as good as the best that the other found in all its time, within 2 %.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Measured outcomes of trials that no worker ran."""
 
-from __future__ import annotations
-
 from search_spaces.trial import (
     Anatomy,
     Conditions,

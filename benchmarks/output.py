@@ -1,7 +1,5 @@
 """Output of every benchmark: its figures, and where they come from."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shlex

@@ -9,8 +9,6 @@ itself is the one that Plimsoll runs, so that both measure the same. Each one's 
 FILE.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ H100, each in a process of its own, with a trace made anew. Seconds depend on th
 memory is the process's, with torch and all else in it.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import tempfile

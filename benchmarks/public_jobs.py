@@ -8,8 +8,6 @@ forecast is right if it recommends a plan that fit, and refuses another for the 
 and if a reported speed lies in its interval.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass

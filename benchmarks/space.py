@@ -1,7 +1,5 @@
 """The legal plans of a specification on this machine."""
 
-from __future__ import annotations
-
 from search_spaces.facts import ClusterFacts
 from search_spaces.rules.base import RuleContext
 from search_spaces.space import Space, build_space

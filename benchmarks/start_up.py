@@ -3,8 +3,6 @@
 python -m benchmarks.start_up [--before CHECKOUT] [--out FILE]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -9,8 +9,6 @@ Tune with Ray Train does; their overhead is the time of the call, less the same.
 the machine, so the ratio is what counts.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -3,8 +3,6 @@
 `python docs/commands.py > docs/commands.md` regenerates it; a test checks that it is up to date.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `python docs/knobs.py > docs/knobs.md` regenerates it; a test checks that it is up to date.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

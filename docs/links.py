@@ -1,7 +1,5 @@
 """Hook of mkdocs: a link out of the site becomes the path in the repository, which has to exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

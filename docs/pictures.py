@@ -4,8 +4,6 @@
 `pip install nbconvert pillow`.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -3,8 +3,6 @@
 `python docs/spec.py > docs/spec.md` regenerates it; a test checks that it is up to date.
 """
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Packages hidden from a Python process and its children, as if they had not been installed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from pathlib import Path

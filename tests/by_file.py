@@ -1,7 +1,5 @@
 """Splits a parallel run into what stays in one process: a file, or what files share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

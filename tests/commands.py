@@ -1,7 +1,5 @@
 """Commands that a test runs to their end."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parameters of a test: a covering part by default, all combinations in the thorough run."""
 
-from __future__ import annotations
-
 
 def spread(length: int, count: int) -> set[int]:
     """Returns places in a list, evenly from the first to the last; of one place, the last."""

@@ -1,7 +1,5 @@
 """The Grafana dashboard, and what its expressions ask for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

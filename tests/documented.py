@@ -1,7 +1,5 @@
 """Commands of README and tutorial, run as they stand there."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Outcomes of trials, forecasts and a fingerprint, for tests of all packages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from search_spaces.specification.schema import GIB

@@ -1,7 +1,5 @@
 """Parts of the thorough run: whoever changes a folder runs the part that goes with it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 # Path prefixes of test files; the longest that fits decides.

@@ -1,7 +1,5 @@
 """One factory for plans: each test area states only the knobs in which its usual plan differs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from search_spaces.plan import Plan

@@ -1,7 +1,5 @@
 """A port that passes everything on to a server, until it is told to get in the way."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket

@@ -8,8 +8,6 @@ the right to make control groups (root).
     python -m tests.suite_cost cost.jsonl
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Commands and links of the texts for coding agents, checked against the real command line."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules of the architecture that import-linter, which looks at whole packages, cannot check."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

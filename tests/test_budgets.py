@@ -1,7 +1,5 @@
 """Budgets of lines: a feature that would pass one names what leaves (CONTRIBUTING.md)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]

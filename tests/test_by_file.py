@@ -1,7 +1,5 @@
 """A test that ends its process fails, and the rest of a parallel run goes on to its end."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

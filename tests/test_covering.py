@@ -1,7 +1,5 @@
 """The default part of a test's parameters covers what it says."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import conftest

@@ -1,7 +1,5 @@
 """Documents that are made from the code, and what all documents have to keep."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random command lines and specifications in this process: none ends with a traceback (R10-R12)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Random input of users: it is taken, or refused in a sentence; what is refused leaves no trace."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

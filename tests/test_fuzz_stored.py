@@ -3,8 +3,6 @@
 They are the study's in its database, those of its copy of the specification, and an export's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

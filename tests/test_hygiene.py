@@ -1,7 +1,5 @@
 """Files for hosts and tools of developers agree with what the repository itself does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

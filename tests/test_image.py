@@ -1,7 +1,5 @@
 """The Dockerfile, as far as it can be checked without building it: its parts run by themselves."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The thorough run comes in parts that a developer can name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The README's way from the demo to exported folders, run on a fresh clone as it stands there."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """docs/team.md, step by step as it stands there, on a real server."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

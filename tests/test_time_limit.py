@@ -1,7 +1,5 @@
 """A run with a time limit ends in time, and over some days every test has its turn."""
 
-from __future__ import annotations
-
 import sys
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The tutorial's commands, run one after the other as they stand there."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Words: the glossary's in code and documents, none that was retired."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

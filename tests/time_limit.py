@@ -4,8 +4,6 @@ The thorough tests take half an hour on one machine and more than an hour on a s
 check before each change has to end. What one day does not reach, another one begins with.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime

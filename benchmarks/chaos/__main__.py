@@ -7,8 +7,6 @@ faults at the same moments, and what they meet differs with the machine's speed.
 was stopped goes on from its file.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 Processes are looked for elsewhere; their sockets end with them.
 """
 
-from __future__ import annotations
-
 import signal
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Faults that are injected into sweeps, by name; those of processes are here."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

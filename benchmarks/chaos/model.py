@@ -5,8 +5,6 @@ in the folder `orders`, which the first rank to see it takes away. The study is 
 journal, which the worker writes before anything of ours has the result.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

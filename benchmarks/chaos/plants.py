@@ -3,8 +3,6 @@
 Every process of a sweep that imports the model is told which by its environment.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence

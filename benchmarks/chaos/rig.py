@@ -1,7 +1,5 @@
 """A sweep's processes, as its faults find them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

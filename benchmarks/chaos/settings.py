@@ -3,8 +3,6 @@
 In one of them the ranks talk over a backend with NCCL's manners (`tests/rigs/stubborn.py`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

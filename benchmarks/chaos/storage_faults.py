@@ -1,7 +1,5 @@
 """Faults of what a sweep keeps its results in: disks, databases, MLflow."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

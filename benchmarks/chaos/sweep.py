@@ -1,7 +1,5 @@
 """One real sweep with faults at random moments of its trials, and what it is found guilty of."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -6,8 +6,6 @@ Simulated: 0.3 s steps, objective as by default, without and with ten earlier tr
 trial competes with an incumbent. Goals that are missed are printed as missed.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

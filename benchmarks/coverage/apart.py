@@ -4,8 +4,6 @@ Simulated: windows of 1 s, normal, which scatter as those of the trials in
 `results/gpu/h200/plans.csv`; five quiet trials of that length came before.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Times are relative to the typical step of a steady plan. All models are assumpti
 to a machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal

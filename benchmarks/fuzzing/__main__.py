@@ -6,8 +6,6 @@ Each input is a command line or a specification with odd values. None may end wi
 exit code that is not documented, no word, or not at all. The same seed draws the same inputs.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The models that are trained, as they are or tiny for a CPU, and the plans of each to measure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Rates of `plimsoll doctor --probe`, with the shapes of the models that all steps
 as a device file, `device.yaml`, from which all other steps forecast.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

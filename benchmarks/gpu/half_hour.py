@@ -6,8 +6,6 @@ Each result is a line of `results.jsonl` as soon as it is there, and all files l
 `half_hour.tgz` at the end, however it ends. The same command goes on with what has no result yet.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

@@ -4,8 +4,6 @@ Micro-batch 1 without compilation is limited by the host, where a tool can be wr
 plan by the device.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any

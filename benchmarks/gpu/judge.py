@@ -8,8 +8,6 @@ of torch's allocator stands what the whole device held, context and libraries in
 driver tells.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

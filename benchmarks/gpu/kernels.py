@@ -1,7 +1,5 @@
 """Kernels by themselves: matmuls for seconds on end, and attention by backend, in bf16."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Sequence

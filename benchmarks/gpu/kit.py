@@ -7,8 +7,6 @@ agents time out while their first import does so. `install.sh` puts them behind 
 the machine has, which win. scipy, pandas and pyarrow, which are too large, must be among those.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

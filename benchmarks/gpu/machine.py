@@ -1,7 +1,5 @@
 """The machine's own account of itself, and the tests that need its GPU."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 A plan that the device limits, whose speed hardly varies, is measured twice before and after.
 """
 
-from __future__ import annotations
-
 from benchmarks.gpu.cases import LLAMA_1B, TINY_GIB, reference
 from benchmarks.gpu.run import Run
 

@@ -4,8 +4,6 @@ The two functions under "yours" are written anew, with transformers alone and ra
 Nothing of the script depends on what a trial measured, so it is written before any.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Forecasts of all plans that later steps run, written first; and plans of two more models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from benchmarks.gpu.cases import (

@@ -4,8 +4,6 @@ On a GPU kernels are counted, and what lies between them is "idle"; on a CPU
 operators are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import time

@@ -3,8 +3,6 @@
 What ran before there was this file lies in `plans.csv`, whose rows are read as well.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """One run of a step: its folder, size, worker and results."""
 
-from __future__ import annotations
-
 import dataclasses
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Sweeps over the same space for the same time, and what a trial costs beside its work."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -3,8 +3,6 @@
 Every variant is a plain loop in a process of its own.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Hugging Face's Trainer with its defaults and `auto_find_batch_size`: its trials and its speed."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from typing import Any, final

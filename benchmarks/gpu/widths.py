@@ -3,8 +3,6 @@
 Hopper's attention makes a plan for each new width, which no warm-up is long enough for.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from statistics import NormalDist
 

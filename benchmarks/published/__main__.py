@@ -6,8 +6,6 @@ DIR holds tables in the columns of `cells.COLUMNS`. Each source (a file) is fore
 coefficients that were fitted without it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

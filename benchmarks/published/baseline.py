@@ -1,7 +1,5 @@
 """The baseline: a constant share of the device's peak, and textbook memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self

@@ -1,7 +1,5 @@
 """A row's cells, and the one way out for a row that cannot be used."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Devices as tables write them: a clean name, memory and generation."""
 
-from __future__ import annotations
-
 import re
 
 from benchmarks.published.cells import Row, UnusableRowError

@@ -1,7 +1,5 @@
 """Judges a forecaster on tables and their ranking sets, each source left out in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

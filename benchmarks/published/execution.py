@@ -1,7 +1,5 @@
 """Execution of a step: batches, recomputation, attention, offload."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Model families: which structure a model's name stands for, and what a table may leave out."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from typing import Literal

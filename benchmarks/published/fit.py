@@ -10,8 +10,6 @@ of their rows, so that none drowns the others. With --keep-coefficients only the
 is fitted; a source without a file takes the coefficients that ship, which it took no part in.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

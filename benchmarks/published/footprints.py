@@ -1,7 +1,5 @@
 """Footprints of runs, traced of a shipped preset of the same structure in the run's shape."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Interface of a forecaster that is judged: it forecasts runs and can be given records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self

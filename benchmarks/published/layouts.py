@@ -1,7 +1,5 @@
 """Engine of a row, and what is split over how many ranks, from its columns."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Measurements of a row, in samples per second and bytes, and whether they may be compared."""
 
-from __future__ import annotations
-
 import re
 
 from benchmarks.published.cells import Row

@@ -1,7 +1,5 @@
 """Training method of a row, from its notes: all weights, or adapters and which."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

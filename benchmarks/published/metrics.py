@@ -1,7 +1,5 @@
 """Errors of forecasts against measurements, as plain functions of arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plimsoll's own forecast of published runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reader of the tables of a directory, in the columns that its README describes."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Results as one object of JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Published runs as rows of a forecast: what other software holds, gathers and sends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 

@@ -13,8 +13,6 @@ Sources of the rules:
     et al. 2023, arXiv:2305.14314, section 3); GPTQ in groups of 128 is 4.16.
 """
 
-from __future__ import annotations
-
 import re
 
 from benchmarks.published.cells import Row

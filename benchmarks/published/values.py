@@ -1,7 +1,5 @@
 """Values of a row of a published table, in the words of this project."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -9,8 +9,6 @@ knobs are knobs (`benchmarks.search.columns`). Where a specification lies beside
 (`FILE.yaml` of `FILE.csv`), forecasts are made from its plans.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@ A recording has a column for each knob of a plan, and says some of them again in
 all published tables have. A published table has those alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.published.cells import Row

@@ -1,7 +1,5 @@
 """Forecasts of a surface's candidates, made without their measurements."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Races: how soon each competitor comes near the best of a surface."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

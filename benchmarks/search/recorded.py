@@ -1,7 +1,5 @@
 """Forecasts of a recording by the product's own way: from its specification and its plans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All races of all competitors over all surfaces, on several processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Complete surfaces: every candidate of a small space with what was measured of it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Tables of measurements as grids: which rows belong together, and what was measured of each."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import defaultdict

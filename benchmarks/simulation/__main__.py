@@ -3,8 +3,6 @@
 Usage: python -m benchmarks.simulation --sweeps 100000 --out benchmarks/results/simulation.json
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import sys

@@ -1,7 +1,5 @@
 """Nodes that come and go, and worker groups that run trials in virtual time."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The checks see what groups were told to run, what they reported, what the callba
 the study holds.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable

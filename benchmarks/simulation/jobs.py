@@ -1,7 +1,5 @@
 """Jobs to tune: specifications with their spaces, and the ending of each plan's trials."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -3,8 +3,6 @@
 `plants.yaml` has them.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ RUN_FOLDER is a study's folder, with the `journal.jsonl` that drivers write. End
 today's code decides otherwise; the first difference is what matters.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Optuna storages that fail as databases do, and the lock of a driver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, final

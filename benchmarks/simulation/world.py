@@ -1,7 +1,5 @@
 """Virtual time, randomness and faults of one simulated sweep."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The simulated trials: same decisions as the measuring loop, and a small run of the table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

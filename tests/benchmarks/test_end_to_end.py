@@ -1,7 +1,5 @@
 """Figures of two sweeps, from when their trials ended."""
 
-from __future__ import annotations
-
 from benchmarks.end_to_end import Ending, best_by, compared, seconds_to, spec_for
 from benchmarks.plain_ray_tune import choices, plan_of, space_of
 

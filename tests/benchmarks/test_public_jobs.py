@@ -1,7 +1,5 @@
 """`plimsoll plan` on jobs whose end is public."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

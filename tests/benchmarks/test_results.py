@@ -1,7 +1,5 @@
 """Kept results: each names the commit whose code made it, and constants follow from them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """A notebook user's diary: README's lines as they stand, what comes back, a cell's command."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

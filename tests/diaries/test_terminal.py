@@ -1,7 +1,5 @@
 """A terminal user's diary: a sweep under a pseudo-terminal, its pages in a browser, and Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

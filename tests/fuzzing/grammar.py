@@ -1,7 +1,5 @@
 """Grammar of what a user may type: specifications, paths, studies, options and their values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

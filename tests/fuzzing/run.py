@@ -1,7 +1,5 @@
 """Runs command lines in this process, in a folder of odd files, and judges how each ends."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

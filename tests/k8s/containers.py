@@ -1,7 +1,5 @@
 """Environment and commands of a rendered pod's container, for running them on this machine."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -6,8 +6,6 @@ that have a default, and pass unknown ones. Rules in CEL, which concern fields t
 use, are left to the API server.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -1,7 +1,5 @@
 """The pods that rendered resources become: those written out and those that KubeRay makes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rules for every pod: what the owner of a cluster expects of foreign manifests."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The kustomizations of `k8s/`, rendered by kubectl; parsed once for all tests."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import os

@@ -1,7 +1,5 @@
 """PostgreSQL and MLflow of a rendered overlay, started for real as its manifests say."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -3,8 +3,6 @@
 That these are what a cluster exports is shown by tests/orchestrator/cluster/test_metrics.py.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Connections of each pod, by the NetworkPolicies of each overlay."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules for pods, and the traps of running Ray that neither schema nor operator sees."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

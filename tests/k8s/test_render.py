@@ -1,7 +1,5 @@
 """Every kustomization builds, and holds what it should of what it builds on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ submitted are the rendered entry point, metadata and runtime environment, by the
 commands.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

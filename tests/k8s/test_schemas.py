@@ -1,7 +1,5 @@
 """Every resource fits the schema of its kind, as an API server would check it."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Events of a journal, as anybody reads them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Realistic plans, outcomes, records and events of a sweep, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

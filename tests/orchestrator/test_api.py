@@ -1,7 +1,5 @@
 """`load_best`: the best plan of a study or a folder, and the example that trains with it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The journal; `tests/benchmarks/simulation/test_replay.py` decides on a whole one again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

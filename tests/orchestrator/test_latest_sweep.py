@@ -1,7 +1,5 @@
 """`report` and `ui` without a specification, and the state that reports read."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labels of lossy plans, wherever a report, a run or an export shows one as the best."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Errors of features whose optional package is missing: one sentence each."""
 
-from __future__ import annotations
-
 import json
 import sys
 

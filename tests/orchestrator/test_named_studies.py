@@ -1,7 +1,5 @@
 """Studies by every name that a user may give them, and the errors of wrong names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

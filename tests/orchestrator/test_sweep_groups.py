@@ -1,7 +1,5 @@
 """Number of trials that run at the same time, from the specification and the nodes' capacity."""
 
-from __future__ import annotations
-
 from pathlib import PurePath
 from typing import Any
 

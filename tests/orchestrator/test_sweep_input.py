@@ -1,7 +1,5 @@
 """`plimsoll tune` on invalid input: one sentence, exit code 2, and no Ray started."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

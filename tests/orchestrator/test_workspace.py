@@ -1,7 +1,5 @@
 """Locations of the study and MLflow: the specification first, then the environment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

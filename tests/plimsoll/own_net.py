@@ -1,7 +1,5 @@
 """A small model of one's own, as the text of a program or of a notebook's cell."""
 
-from __future__ import annotations
-
 NET = """
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Arguments of the Python API: the forms of a job, and what is wrong with them in one sentence."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The wheel, installed alone into a fresh environment, and the source distribution."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

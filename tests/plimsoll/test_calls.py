@@ -1,7 +1,5 @@
 """The Python API for real: a class of `__main__` is tuned, resumed, told from another, and used."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Trainers of transformers: what of one becomes a job, what is refused, and how it is compared."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

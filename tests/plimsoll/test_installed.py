@@ -1,7 +1,5 @@
 """Check for colliding distributions before the command imports any package."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Setup of the command before it imports any package."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Nothing of the machine's own network is touched, and nothing leads out of these.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

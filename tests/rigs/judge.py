@@ -6,8 +6,6 @@ those that were under way, and, if it ends a process, the next one, which may be
 left of it. Nothing is excused since it happened about the same time.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A real MLflow server on this machine, which can be ended, stopped and started again."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

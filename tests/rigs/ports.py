@@ -1,7 +1,5 @@
 """Ports for servers of one's own."""
 
-from __future__ import annotations
-
 import random
 import socket
 

@@ -1,7 +1,5 @@
 """Nodes that Ray's own autoscaler brings to a head, with the provider that Ray tests it with."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Ends only what it started: `ray stop` would end every Ray on the machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

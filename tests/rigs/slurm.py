@@ -1,7 +1,5 @@
 """A Slurm of one's own on this machine: two nodes of it, by Debian's slurm-wlm and munge."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Verdicts on sweeps, as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The machine of a sweep: what a loss of power leaves is what was synced, and nothing else."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

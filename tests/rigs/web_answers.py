@@ -1,7 +1,5 @@
 """Web servers that answer as MLflow does not: errors, a page to log in, late."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

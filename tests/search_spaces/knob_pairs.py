@@ -3,8 +3,6 @@
 Knobs and values come from `Plan`, so that a new knob is tried without a change here.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass

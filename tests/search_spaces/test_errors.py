@@ -1,7 +1,5 @@
 """Extras of the distribution: the packages that each installs, with their versions."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Errors of forecasts, compared with manual calculations, and their storage in records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

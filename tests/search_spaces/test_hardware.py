@@ -1,7 +1,5 @@
 """`hardware`: published specifications, names of devices, and the user's device files."""
 
-from __future__ import annotations
-
 import dataclasses
 from importlib.resources import files
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`neighbours`: plans that differ in one knob and in its consequences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

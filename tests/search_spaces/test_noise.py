@@ -1,7 +1,5 @@
 """The allowance for stalls that no window of a trial caught: by hand, and what it follows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

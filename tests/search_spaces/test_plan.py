@@ -1,7 +1,5 @@
 """`plan`: existing plans are valid, and equal plans have one key."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`plan_table`: a table of plans holds the same plans."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

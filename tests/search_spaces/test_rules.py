@@ -1,7 +1,5 @@
 """`rules`: for each rule, a plan that breaks it and no other."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`space`: every candidate is legal, and no legal plan is missing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields

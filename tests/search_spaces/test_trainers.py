@@ -1,7 +1,5 @@
 """`trainer`: the space holds the plans that a trainer can take, and no others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`trial`: every kind of outcome survives JSON; other JSON is rejected."""
 
-from __future__ import annotations
-
 import json
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Default values for the tests in this folder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from search_spaces.facts import ClusterFacts, ModelFacts, TensorFacts

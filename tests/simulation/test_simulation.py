@@ -1,7 +1,5 @@
 """Simulated sweeps keep their invariants, and the simulation finds what is planted."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

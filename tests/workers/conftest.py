@@ -1,7 +1,5 @@
 """Worker groups of real ranks, shared by the tests of workers and started on first use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """User models whose loss depends on more than a sample: what the probe of a function finds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """User models that fail in every trial: what a look before the first one can tell."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

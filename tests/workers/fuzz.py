@@ -7,8 +7,6 @@ must not end as `Crashed`. If the plan is lossless, its losses must match those 
 any technique.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -4,8 +4,6 @@ A start takes seconds, mostly imports, while a trial takes some tenths of a seco
 serves many tests. Every wait has a timeout. A group that lost a rank is not used again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import multiprocessing

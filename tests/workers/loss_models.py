@@ -1,7 +1,5 @@
 """Losses that people write, each of a small function: what they are means over differs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

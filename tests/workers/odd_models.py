@@ -3,8 +3,6 @@
 A fault occurs on one rank or on all, in one forward pass or in the backward pass after it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any

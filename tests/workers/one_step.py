@@ -1,7 +1,5 @@
 """A plan's training on a rank, as a trial builds it, for tests that look inside."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

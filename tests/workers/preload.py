@@ -4,8 +4,6 @@ Their objects are frozen, so that a rank's garbage collection skips hundreds of 
 With DeepSpeed and peft that would take most of a small trial.
 """
 
-from __future__ import annotations
-
 import gc
 
 import bitsandbytes  # noqa: F401

@@ -1,7 +1,5 @@
 """Tests the breakdown of the memory peak against arithmetic and each knob's purpose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

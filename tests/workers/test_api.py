@@ -1,7 +1,5 @@
 """Plans applied to users' own models: they train as a plain loop does, or raise clear errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

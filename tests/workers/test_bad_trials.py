@@ -3,8 +3,6 @@
 Ranks are real. Each test ends with a check that the same group still trains.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

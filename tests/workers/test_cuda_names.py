@@ -1,7 +1,5 @@
 """Names of CUDA and NVML in the sources, against the lists of torch and pynvml."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

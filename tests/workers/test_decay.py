@@ -4,8 +4,6 @@ The reference is a plain loop over single samples, whose groups of weights come 
 own Trainer. Decay is large, so that losses show a weight that decays and should not.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

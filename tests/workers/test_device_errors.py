@@ -1,7 +1,5 @@
 """A device in error refuses everything: the trial still ends in an outcome, which is announced."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

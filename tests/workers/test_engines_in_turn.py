@@ -6,8 +6,6 @@ Engine `deepspeed` has its own tests in engines/test_deepspeed. `make bench` mea
 on speed.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ Each task and format is compared by steps of SGD; AdamW would hide a gradient th
 a factor, as the steps of a Trainer whose model ignores its count of labels.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs a small sample of `make fuzz-plans`: plans over all knobs train the same."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Every knob reaches the workers: its values differ in what a worker is given or reads."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

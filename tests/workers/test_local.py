@@ -1,7 +1,5 @@
 """`plimsoll trial` as a user runs it: alone, under torchrun, and with a wrong plan."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Adapters on frozen weights in 16, 8 and 4 bits train as the loop that users of peft write."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Training of adapters: losses fall, frozen weights stay, every plan trains the same."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """Trials on a real GPU: memory, its end, and errors that only new processes survive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Afterwards the same processes continue as if nothing had happened.
 """
 
-from __future__ import annotations
-
 import ctypes
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Outcomes of ranks, merged; causes of crashes; and no secret in either."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 from dataclasses import replace

@@ -4,8 +4,6 @@ Every layout of the engines and techniques on one model, and part of `make parit
 architectures, one of each kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranks meet at a store that listens where it is told, and send each other texts, not pickles."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

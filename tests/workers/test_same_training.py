@@ -5,8 +5,6 @@ definition of the mean loss over a global batch, and torch's own AdamW. Ranks ar
 `test_parity` compares gradients, whose scale AdamW hides.
 """
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 from typing import Any

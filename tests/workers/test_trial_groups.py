@@ -1,7 +1,5 @@
 """Groups of the meshes of consecutive plans: kept where they cost nothing, closed where they do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

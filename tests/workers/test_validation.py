@@ -4,8 +4,6 @@ Real ranks over gloo. A validation's first losses are those of a trial, so that 
 compared.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

@@ -9,8 +9,6 @@ Source:
     states, stage 2 gradients as well, stage 3 weights as well.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tiny specs, plans and requests for the tests of workers: fp32, on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from search_spaces.plan import Plan

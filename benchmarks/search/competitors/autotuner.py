@@ -19,8 +19,6 @@ Source: `deepspeed/autotuning/autotuner.py` of DeepSpeed 0.19.8 (`tune`, `tune_s
     `tuner/base_tuner.py` for the grid.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Interface of a competitor in a race."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from typing import final

@@ -1,7 +1,5 @@
 """All competitors by their names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Optuna's samplers, with the memory constraint."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any, final

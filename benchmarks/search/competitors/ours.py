@@ -1,7 +1,5 @@
 """Plimsoll's search, with the forecasts of the surface, without any, or with wrong ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import final
 

@@ -3,8 +3,6 @@
 In a process of its own, which becomes the parent of what its sweeps leave behind.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

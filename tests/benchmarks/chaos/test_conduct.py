@@ -1,7 +1,5 @@
 """Drivers end as their faults explain, attempts in time, and the answer is about the fastest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Few plans in which every value of every knob has its share."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """The clock, going on after a stop, and the packing; all steps for real, with tiny models."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Forecasts beside measurements: real trials of tiny models, and figures that a hand can check."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

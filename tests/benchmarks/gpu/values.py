@@ -1,7 +1,5 @@
 """Outcomes, rows and trials, each with what a test wants to be special."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows of published tables, written by the tests that read them."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Metrics against cases worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Published runs as the forecast reads them, and what records and fits do to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

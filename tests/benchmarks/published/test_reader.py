@@ -1,7 +1,5 @@
 """Small tables, read; expectations follow from the columns' meaning or from published numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

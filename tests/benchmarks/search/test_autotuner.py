@@ -1,7 +1,5 @@
 """The autotuner's order, its memory estimate and its plateau, by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The largest micro-batch first, in an order that can be told beforehand."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from benchmarks.search.competitors.base import ByStrategy

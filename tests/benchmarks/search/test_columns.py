@@ -1,7 +1,5 @@
 """Columns that are knobs: those of a recording, and those of published tables."""
 
-from __future__ import annotations
-
 from benchmarks.published.cells import Row
 from benchmarks.search.columns import knobs_of
 

@@ -1,7 +1,5 @@
 """The command: figures, a table, and sentences for what is wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

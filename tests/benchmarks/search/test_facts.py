@@ -1,7 +1,5 @@
 """Facts of a surface apart from its races, by hand-computed cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

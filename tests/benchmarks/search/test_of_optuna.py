@@ -1,7 +1,5 @@
 """Trials as Optuna's samplers see them."""
 
-from __future__ import annotations
-
 import pytest
 from optuna.samplers import RandomSampler
 

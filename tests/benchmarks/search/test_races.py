@@ -1,7 +1,5 @@
 """Races by hand: what each trial tells, and what is counted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

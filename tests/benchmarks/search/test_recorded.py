@@ -1,7 +1,5 @@
 """A recording with its specification beside it is forecast from its plans."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

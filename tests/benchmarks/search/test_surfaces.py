@@ -1,7 +1,5 @@
 """Tables as surfaces: the published columns, strange ones, and few of them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

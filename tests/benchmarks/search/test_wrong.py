@@ -1,7 +1,5 @@
 """Forecasts spoilt on purpose, and what our search is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

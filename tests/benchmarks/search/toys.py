@@ -1,7 +1,5 @@
 """Small tables and surfaces, written down by hand."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Deciding on the inputs of a past sweep again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

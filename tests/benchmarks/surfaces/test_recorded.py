@@ -1,7 +1,5 @@
 """The recordings that are kept: whole, and each of the plans of its specification."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs of the command line in this process."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.cli import main

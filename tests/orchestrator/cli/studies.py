@@ -1,7 +1,5 @@
 """Studies of a tiny, really traced model, made without running trials."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

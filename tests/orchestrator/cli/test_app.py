@@ -1,7 +1,5 @@
 """The command line as a whole: a user's error is a message, never a traceback."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

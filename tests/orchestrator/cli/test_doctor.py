@@ -1,7 +1,5 @@
 """`plimsoll doctor` on the machine of the tests."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exit codes: one list, in the docs and in `--help`; `--debug` shows tracebacks."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import replace

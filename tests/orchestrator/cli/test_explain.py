@@ -1,7 +1,5 @@
 """`plimsoll explain` as a user runs it: a real study, a real trace, every error."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

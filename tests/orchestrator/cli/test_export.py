@@ -1,7 +1,5 @@
 """`plimsoll export` on a study that is there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """`plimsoll init`: a folder is looked at, and recipes answer their questions."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

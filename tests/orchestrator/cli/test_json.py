@@ -1,7 +1,5 @@
 """`--json`: one document on stdout and nothing else, on every command."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Limits of a machine: a command ends at once, with a sentence and 75, or 141 without a reader."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

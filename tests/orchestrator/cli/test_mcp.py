@@ -1,7 +1,5 @@
 """Tools for coding agents, over a real connection to `plimsoll mcp`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`plimsoll plan`: real traces of small models, real files, every error."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Nothing is written outside, whatever somebody left at a name that a command writes."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable

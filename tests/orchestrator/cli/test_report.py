@@ -1,7 +1,5 @@
 """`plimsoll report` of an ended sweep, which reads only the study."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from pathlib import Path

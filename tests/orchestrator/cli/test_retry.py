@@ -1,7 +1,5 @@
 """`plimsoll retry` takes back what counts against plans."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`plimsoll schema` prints the schema."""
 
-from __future__ import annotations
-
 import json
 
 import jsonschema

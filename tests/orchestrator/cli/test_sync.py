@@ -1,7 +1,5 @@
 """`plimsoll sync` adds missing trials to MLflow, once, from the study alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`plimsoll trial`: plan files that it accepts or refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

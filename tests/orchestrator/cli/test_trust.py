@@ -1,7 +1,5 @@
 """A specification or a study of somebody else's runs no code that the user does not name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`plimsoll tune` speaks before it imports anything that takes long."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 One server for all tests of the file, since it takes seconds to start.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """`plimsoll verify` on exported folders, run for real on two ranks."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Commands of a base installation, in a process without optional packages."""
 
-from __future__ import annotations
-
 import json
 import sys
 

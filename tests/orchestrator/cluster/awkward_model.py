@@ -3,8 +3,6 @@
 A specification's `model.config` says at how many rows it does what: `{raises: 2, hangs: 16}`.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

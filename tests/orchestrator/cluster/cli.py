@@ -1,7 +1,5 @@
 """The command line as a user runs it: a process of its own in its own folder."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence

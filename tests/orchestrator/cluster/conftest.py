@@ -1,7 +1,5 @@
 """One Ray head for all sweeps that do not test the head: it takes ten seconds to start."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A sweep on a cluster without room, where Ray's autoscaler adds and removes nodes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Channels and queues of groups; without Ray, their methods are called."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

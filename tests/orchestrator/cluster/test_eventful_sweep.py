@@ -4,8 +4,6 @@ Trials raise, diverge, die, hang and run out of memory; one validation fails and
 the databases of study and MLflow are stopped during the second trial.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

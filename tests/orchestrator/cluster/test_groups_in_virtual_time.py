@@ -1,7 +1,5 @@
 """Groups, their channels and their driver on a played Ray, on which everything fails by seeds."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from math import inf

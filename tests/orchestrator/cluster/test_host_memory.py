@@ -1,7 +1,5 @@
 """Ray's memory monitor or the kernel kills a worker: the outcome is out of host memory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

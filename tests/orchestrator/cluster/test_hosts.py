@@ -1,7 +1,5 @@
 """Plans over several hosts, each with its own address; one link is cut during a trial."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The job client: its logging, and servers that do not answer."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json

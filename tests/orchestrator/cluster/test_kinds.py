@@ -1,7 +1,5 @@
 """A sweep on one of two kinds of nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Ray that a sweep starts here: where it listens, who enters its folder, what it ends."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Machines that fail under a real sweep: no plan is blamed, and nothing waits for ever."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

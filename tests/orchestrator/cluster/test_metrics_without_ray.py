@@ -1,7 +1,5 @@
 """`RayMetrics` without a Ray to report to."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A sweep on a cluster of several nodes, as a job with token authentication; one node is killed."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import combinations

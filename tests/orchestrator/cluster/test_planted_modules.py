@@ -1,7 +1,5 @@
 """A sweep runs no module of the current directory that its specification does not name."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cleanup of leftover processes, with real ones."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """A cluster with Ray's own TLS: a sweep runs on it as on any other (S13)."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import ssl

@@ -3,8 +3,6 @@
 One real sweep measures every plan, then the command line runs some of them once more without Ray.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Environment of Ray's processes: variables that are handed over, and inherited ones."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`plimsoll submit --to slurm | sky | kuberay`: the files, and runs of them where they can run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

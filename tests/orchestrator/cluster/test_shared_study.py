@@ -1,7 +1,5 @@
 """A whole sweep on PostgreSQL, whose server goes down and comes back for the next driver."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Start of a sweep on this machine: processes of a worker group, and what its ranks import."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Jobs of a sweep: their ids, the active one, and endings after which another job may follow."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 

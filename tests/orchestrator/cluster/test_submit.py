@@ -1,7 +1,5 @@
 """`plimsoll submit` against a job server with token authentication."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

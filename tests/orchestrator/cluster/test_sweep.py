@@ -4,8 +4,6 @@ Its study is in PostgreSQL, and it starts workers twice. What else may happen to
 eventful one meets in the thorough run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

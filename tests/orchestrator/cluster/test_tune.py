@@ -1,7 +1,5 @@
 """Worker groups under Ray Tune, with runners that train nothing: trials, messages and losses."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

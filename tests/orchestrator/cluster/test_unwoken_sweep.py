@@ -3,8 +3,6 @@
 Every process of Ray's that imports torch has the backend in the place of gloo.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

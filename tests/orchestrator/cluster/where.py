@@ -1,7 +1,5 @@
 """A model that records on which node of one machine it is built: each has its own mounts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _MODEL = """

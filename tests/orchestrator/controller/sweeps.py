@@ -1,7 +1,5 @@
 """A sweep whose cluster is played by the test: a real controller on a real study in SQLite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar

@@ -3,8 +3,6 @@
 Reports of groups are scripted. `tests.orchestrator.core` tests what is decided, without a study.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import dataclass

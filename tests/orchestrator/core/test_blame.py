@@ -1,7 +1,5 @@
 """A machine that fails is told from a plan that fails, and no plan pays for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The end of a search, as a table: the state, the time, and the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

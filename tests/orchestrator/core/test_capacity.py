@@ -1,7 +1,5 @@
 """Capacity of a sweep: nodes to keep, and bundles to request from an autoscaler."""
 
-from __future__ import annotations
-
 from orchestrator.core.placement import CapacityRequest, Node, Placement, Shortfall, shortfall
 
 

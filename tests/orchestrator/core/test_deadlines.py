@@ -1,7 +1,5 @@
 """Deadlines of trials: arithmetic by hand, and trials that must never be cut short."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Outcomes of trials whose group died."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

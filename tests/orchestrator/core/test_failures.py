@@ -1,7 +1,5 @@
 """The failure policy, as tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The decisions of the controller, without a study, a cluster or a clock."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The objective and the Pareto front: cases computed by hand, and comparisons of all pairs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

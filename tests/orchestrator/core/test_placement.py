@@ -1,7 +1,5 @@
 """Placement of ranks on nodes: cases worked out by hand, and invariants of any cluster."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reuse of a worker group's processes for another plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The order of plans, as a table of rates and peaks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Repeats: what several trials of a plan say together, and which plan is measured again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Lost nodes, lost queues and missing room: what a controller without a study decides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The start of the first workers, compilation included, counts towards no budget."""
 
-from __future__ import annotations
-
 from orchestrator.core.budget import reason_to_end, start_deadline_seconds, trial_deadline_seconds
 from orchestrator.core.events import GroupStarted
 from orchestrator.core.state import SweepState, advance

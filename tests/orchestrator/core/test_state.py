@@ -1,7 +1,5 @@
 """The state derived from events, complete and in any order of endings."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The choice of validations and their checks, as tables: records in, decisions out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

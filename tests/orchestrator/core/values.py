@@ -1,7 +1,5 @@
 """States for tests of decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

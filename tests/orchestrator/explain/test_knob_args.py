@@ -1,7 +1,5 @@
 """Parsing of knobs, and completion of some knobs to a plan."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

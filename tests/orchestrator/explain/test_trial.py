@@ -1,7 +1,5 @@
 """Explanations of trials, and the single changes that fix a memory shortage."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 

@@ -1,7 +1,5 @@
 """Explanations of untried plans: each verdict with its reasons."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Explanations of the best plan: ratios worked out by hand, and forecasts of untried plans."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A study on eight GPUs, with forecasts from a footprint made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans to export, and runs of the exported folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Exported scripts decay the weights that the measured plan did, or the format refuses."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

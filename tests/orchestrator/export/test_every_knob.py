@@ -3,8 +3,6 @@
 The knobs and their values come from `Plan`, so that a new knob is tried without a change here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace

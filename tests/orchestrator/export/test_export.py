@@ -1,7 +1,5 @@
 """Export formats: the plans that each supports, and the same training from its files."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import re

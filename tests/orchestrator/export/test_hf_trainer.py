@@ -1,7 +1,5 @@
 """Export for Hugging Face's Trainer: training from its files, and plans that it refuses."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

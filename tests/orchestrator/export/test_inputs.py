@@ -1,7 +1,5 @@
 """Inputs of an export: copies, references, and the search for missing ones."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

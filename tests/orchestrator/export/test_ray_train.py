@@ -1,7 +1,5 @@
 """Export for Ray Train: runs on a cluster and on its own Ray, and the environment of ranks."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Export as a RayJob: checked by KubeRay's rules, its entry point run by a real Ray."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

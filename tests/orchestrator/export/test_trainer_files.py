@@ -1,7 +1,5 @@
 """Files for other trainers: read back, held to their keys, and read by their own parsers."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Checks of an observed run against the record: each difference is reported, and no other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

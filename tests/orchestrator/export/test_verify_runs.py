@@ -1,7 +1,5 @@
 """Runs of exported commands with a recorder: commands that fail, hang or do not train."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exported scripts contain the worker's own code, and no second version of it."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

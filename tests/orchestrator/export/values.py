@@ -1,7 +1,5 @@
 """Observations of a plan that runs correctly."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Host memory and breakdowns against hand calculations and publications."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

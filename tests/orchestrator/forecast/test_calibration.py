@@ -1,7 +1,5 @@
 """The device that a study ran on, which forecasts that learn from it are for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Forecasts of a traced model, and their calibration by records."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace

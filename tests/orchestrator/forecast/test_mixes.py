@@ -1,7 +1,5 @@
 """Plans for a stated peak, on a model worked out by hand: against the forecasts of all mixes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

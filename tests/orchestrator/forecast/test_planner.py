@@ -1,7 +1,5 @@
 """The planner on a model worked out by hand: recommendations, and reasons why nothing fits."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """Calibration of forecasts by a study on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A model whose footprint can be worked out by hand, and planning requests for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The kernel's count of OOM kills: the container's own takes precedence over the machine's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

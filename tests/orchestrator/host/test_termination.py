@@ -1,7 +1,5 @@
 """Signals that stop a sweep: the first raises, the second ends the process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

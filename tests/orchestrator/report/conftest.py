@@ -1,7 +1,5 @@
 """Pages shared by several test modules, made once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.orchestrator.report.pages import every_page

@@ -1,7 +1,5 @@
 """A page of every kind, with names that try to inject markup, and readers of pages."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Formats of outcomes and quantities."""
 
-from __future__ import annotations
-
 from orchestrator.report.format import duration, mfu_sentence, number, spread
 from orchestrator.report.labels import outcome_words
 from search_spaces.trial import Ceiling, Estimate

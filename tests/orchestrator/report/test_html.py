@@ -1,7 +1,5 @@
 """Pages are self-contained, stay small and escape what users typed."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from base64 import b64decode

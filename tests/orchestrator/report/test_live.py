@@ -1,7 +1,5 @@
 """The live view at two widths, and the plain view without a terminal."""
 
-from __future__ import annotations
-
 import io
 from contextlib import closing
 from dataclasses import replace

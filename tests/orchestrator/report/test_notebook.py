@@ -1,7 +1,5 @@
 """The view of a sweep in a notebook, with a stand-in for IPython, which draws there."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Every page in Chromium: all charts draw without errors, also at the width of a phone."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Names of plans: short and distinct."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

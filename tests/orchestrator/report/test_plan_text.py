@@ -1,7 +1,5 @@
 """Formats of forecasts, and the bars with letters."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import get_args, get_type_hints
 

@@ -1,7 +1,5 @@
 """Words for each reason, note and outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, get_args
 

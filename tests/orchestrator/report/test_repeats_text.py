@@ -1,7 +1,5 @@
 """Words about plans that were measured again."""
 
-from __future__ import annotations
-
 import html
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The page of a sweep: figures worked out by hand, everything counted once."""
 
-from __future__ import annotations
-
 from orchestrator.explain.effects import KnobEffect, single_changes
 from orchestrator.report.sweep_document import report_page
 from orchestrator.report.sweep_tables import change_words

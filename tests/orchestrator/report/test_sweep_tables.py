@@ -1,7 +1,5 @@
 """Figures derived from the state of a sweep."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The report of a sweep, as text of 80 columns."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Names and messages of somebody else do not control the terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """The block of what was understood: its words for each kind of data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts about validations in the views, the report and MLflow."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import replace

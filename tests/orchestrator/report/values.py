@@ -1,7 +1,5 @@
 """A sweep of five trials on eight GPUs, and one whose best plan was validated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Dominance: plans that need at least as much memory as one that ran out."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

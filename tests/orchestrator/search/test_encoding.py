@@ -1,7 +1,5 @@
 """Candidates as points: distances follow the distributions of the knobs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution

@@ -1,7 +1,5 @@
 """Gaussian-process regression on values and bounds, against scikit-learn and integrals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import integrate, stats

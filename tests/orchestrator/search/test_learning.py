@@ -1,7 +1,5 @@
 """Optuna's samplers against random search, on a synthetic surface."""
 
-from __future__ import annotations
-
 import numpy as np
 import optuna
 import pytest

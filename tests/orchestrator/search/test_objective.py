@@ -1,7 +1,5 @@
 """The objective of the search against the objective that records are scored by."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

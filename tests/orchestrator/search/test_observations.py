@@ -1,7 +1,5 @@
 """Observations of each outcome."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

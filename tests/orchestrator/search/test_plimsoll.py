@@ -1,7 +1,5 @@
 """Plimsoll's sampler on a space of plans, with forecasts for a synthetic machine."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The search on synthetic surfaces with a known optimum."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

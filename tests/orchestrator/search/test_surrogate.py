@@ -1,7 +1,5 @@
 """Predictions of the surrogate for unobserved candidates."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

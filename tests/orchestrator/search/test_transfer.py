@@ -1,7 +1,5 @@
 """Transfer of measurements from other machines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

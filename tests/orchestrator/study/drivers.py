@@ -1,7 +1,5 @@
 """Drivers in processes of their own, which do what lines of their standard input say."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@
 knows that a trial, or the sweep, has ended.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """A database that becomes unavailable during a sweep: real servers, and a cut connection."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Contract of a study's storage, the same for SQLite and PostgreSQL."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import optuna

@@ -1,7 +1,5 @@
 """Damaged records of a study: named and left in it, with the rest usable (R6, R9)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

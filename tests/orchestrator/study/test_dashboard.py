@@ -1,7 +1,5 @@
 """optuna-dashboard on a study: requests of its pages, answered by the real server."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """One driver at a time, whatever is done to the database: two real processes try it (R4, S10)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

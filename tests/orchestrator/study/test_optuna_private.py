@@ -1,7 +1,5 @@
 """The storage writes a block of writes as a whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

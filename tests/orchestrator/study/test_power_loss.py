@@ -4,8 +4,6 @@ No test cuts the power. A sweep runs under strace, and what it wrote, created, r
 and did not sync is counted as lost.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of `RetryPolicy` with a clock of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Provenance in a study: one per driver, as the next driver and `plimsoll sync` read it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from orchestrator.study.reader import load_provenances

@@ -1,7 +1,5 @@
 """Storages that cannot be opened: one sentence each, without a password."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

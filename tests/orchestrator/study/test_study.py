@@ -1,7 +1,5 @@
 """The study on a real SQLite file: proposals, results, and what survives a crash."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

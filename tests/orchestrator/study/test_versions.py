@@ -1,7 +1,5 @@
 """Storages of another version of Optuna, and databases of other programs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Transfer from other studies of the same job."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

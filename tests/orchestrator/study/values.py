@@ -1,7 +1,5 @@
 """A small sweep on a synthetic machine: plain arithmetic, no Ray and no clock."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Events as lines of JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

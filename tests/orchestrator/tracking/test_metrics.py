@@ -1,7 +1,5 @@
 """Readings of metrics, against the records they come from."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

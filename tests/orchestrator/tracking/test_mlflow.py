@@ -1,7 +1,5 @@
 """The study in MLflow: the real mlflow, on SQLite and behind a real server socket."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ The server here is a small one that looks at what it is sent; MLflow's own with 
 started by the thorough test.
 """
 
-from __future__ import annotations
-
 import base64
 import http.server
 import json

@@ -1,7 +1,5 @@
 """A shared MLflow: a real PostgreSQL database, and a real server that stops and restarts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Address and checks of the tracking store, on real files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Provenance from real git, the environment and the data."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Mixes of recomputation: against trying all of them, and on recorded measurements."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """`calibration`: effect of measurements, and coverage of confidence intervals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

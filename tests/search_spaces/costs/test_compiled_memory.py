@@ -1,7 +1,5 @@
 """Bytes that compiled blocks save for backward, against those of torch's own partitioner."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

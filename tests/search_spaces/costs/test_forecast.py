@@ -1,7 +1,5 @@
 """`forecast`: properties that hold for all coefficients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import lognorm

@@ -1,7 +1,5 @@
 """Every knob in forecasts: it changes what a forecast is made of, or says that it does not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 

@@ -1,7 +1,5 @@
 """Rates of any shape, from the 27 shapes that were measured on an H200."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

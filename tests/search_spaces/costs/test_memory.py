@@ -1,7 +1,5 @@
 """`memory`: bytes by category, compared with the ZeRO paper and with manual calculations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ceilings and utilization by hand, and of the run on an H200."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`pack`: all samples kept, rows within capacity, and few of them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

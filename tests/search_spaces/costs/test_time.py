@@ -1,7 +1,5 @@
 """`time`: seconds by term, compared with manual calculations and published numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

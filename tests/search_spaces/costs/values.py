@@ -1,7 +1,5 @@
 """Small footprint for manual calculations, and a device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`registry.lossy_knobs`: the knobs with which a plan changes the numerics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`search_defaults`: the values searched if the specification names none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`knobs_reference`: `docs/knobs.md` is up to date, and names every knob and rule."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Files: reads end, and writes leave a whole file whatever happens in between (R12, R16)."""
 
-from __future__ import annotations
-
 import os
 import random
 import stat

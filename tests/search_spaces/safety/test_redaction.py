@@ -1,7 +1,5 @@
 """`redaction`: addresses without their secrets, in all notations."""
 
-from __future__ import annotations
-
 import ast
 import time
 from pathlib import Path

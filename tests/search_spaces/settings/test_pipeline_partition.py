@@ -1,7 +1,5 @@
 """`pipeline_partition`: cases worked out by hand, and properties of all partitions."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """`render`: the setting of each knob, and the even spread of recomputed blocks."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Examples of the package and of the repository are valid."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

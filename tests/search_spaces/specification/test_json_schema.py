@@ -1,7 +1,5 @@
 """`json_schema`: accepts the same files as the specification, and describes every key."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`spec.load`: a specification, or every fault in it at once, in plain English."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`--set`: values from the command line, and their faults."""
 
-from __future__ import annotations
-
 import pytest
 
 from search_spaces.errors import SpecError

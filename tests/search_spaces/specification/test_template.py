@@ -1,7 +1,5 @@
 """`spec.template`: the output of `plimsoll init` is valid and has every key."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Batches of a user's own function."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The tensors of one micro-batch, and micro-batches padded to one shape."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data sets from files, from histograms and without either."""
 
-from __future__ import annotations
-
 import pydoc_data.topics
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Forecast fill ratios of micro-batches, compared with the batches that workers make."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

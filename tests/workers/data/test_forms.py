@@ -1,7 +1,5 @@
 """Forms of data files: found by content, read as what they are, or refused in a sentence."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

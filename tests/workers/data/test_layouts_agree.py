@@ -4,8 +4,6 @@ Real models and real English text, in fp32 on the CPU: loss and gradient of a st
 of the plain padded batch, for every batching, micro-batch and number of ranks.
 """
 
-from __future__ import annotations
-
 import pydoc_data.topics
 from functools import cache
 from itertools import product

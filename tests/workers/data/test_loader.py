@@ -1,7 +1,5 @@
 """Loader processes: the same batches, no leftovers, and errors that reach the rank."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any

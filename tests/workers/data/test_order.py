@@ -1,7 +1,5 @@
 """Samples of a step: their order over the steps, and their ranks and micro-batches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

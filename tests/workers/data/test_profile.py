@@ -1,7 +1,5 @@
 """Profile of a data set: its digest, and its histogram of lengths."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Blocks split over tensor ranks by DeepSpeed's AutoTP give the losses of the whole model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Engine `deepspeed` on real ranks: it trains as a plain loop does and leaves nothing behind."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import os

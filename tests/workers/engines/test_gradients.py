@@ -1,7 +1,5 @@
 """Averages and norms of gradients over two real ranks, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Needs of NVMe offload: for a GPU, DeepSpeed builds async_io with CUDA's compiler."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ took a buffer for the next layer before the last one was read. So layers here ta
 256 MiB, and there are two of them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

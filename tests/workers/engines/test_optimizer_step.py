@@ -1,7 +1,5 @@
 """Clipping and schedule as in a plain loop; under fp16 all ranks skip an overflow."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The learning rate, against transformers."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

@@ -6,8 +6,6 @@ LIBRARY is the compiled fake_cuda.cpp, MODELS a list in JSON of `[task, model ty
 in JSON: for each model the lines in which both differ, or else the error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import json

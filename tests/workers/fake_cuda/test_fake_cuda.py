@@ -1,7 +1,5 @@
 """The training step on fake CUDA tensors: any mix of devices is an error there, as on a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The attention backend of a trial: the one that torch ran, by its own operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Machine conditions while steps are measured: real samples of this machine."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Threads on the host: a GPU's share of the node's cores, in torch and in what is loaded later."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The interval of the mean: against scipy, explicit covariances and hand-computed cases."""
 
-from __future__ import annotations
-
 import math
 import random
 

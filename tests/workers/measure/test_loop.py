@@ -3,8 +3,6 @@
 The clock is controlled by the test: a step takes the time that its input states, on any machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Micro-batches that tokens limit: a smaller peak, as is forecast, and faster steps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Warm-up detection against hand-computed cases and the standard error rule."""
 
-from __future__ import annotations
-
 import random
 import statistics
 

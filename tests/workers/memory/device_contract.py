@@ -1,7 +1,5 @@
 """The contract of device runtimes: what holds after any sequence of operations, on any device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The CPU meter in a separate process: resident peaks, the limit and residuals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

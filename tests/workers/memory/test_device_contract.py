@@ -1,7 +1,5 @@
 """Every device runtime obeys one contract, and so does the model that stands for a device."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 

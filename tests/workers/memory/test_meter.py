@@ -1,7 +1,5 @@
 """The meter's arithmetic on a model of a device, alone and below the runtime of CUDA."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

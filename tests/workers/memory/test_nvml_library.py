@@ -1,7 +1,5 @@
 """NVML through pynvml and ctypes, against a library in C that stands in for the driver."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import time

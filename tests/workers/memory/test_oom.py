@@ -3,8 +3,6 @@
 The allocations request more address space than any machine has, so that they fail everywhere.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

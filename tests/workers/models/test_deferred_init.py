@@ -3,8 +3,6 @@
 They are compared with a plain build by transformers, and with the whole model filled at once.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

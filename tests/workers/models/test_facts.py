@@ -1,7 +1,5 @@
 """Facts of a model, cached by the content that they follow from."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Users' functions that return a model and its batch maker."""
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Probes of users' functions: what a loss is a mean over, state, outputs, and data."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

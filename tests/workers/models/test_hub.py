@@ -1,7 +1,5 @@
 """Models of transformers: facts, builds, and messages about impossible models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Code of models in processes of their own: forks of one that has the imports behind it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Adapters: their layers, frozen weights, counts, and messages about wrong names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 Which do not was found by comparing their training with an independent loop, sample by sample.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

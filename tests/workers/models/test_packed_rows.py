@@ -4,8 +4,6 @@ Kernels of flash attention run only on CUDA. Stand-ins take their place inside t
 own code decides which of them is called and with what.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Parameter counts of presets, compared with those that their publishers state."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hub models are read at one commit, which a study keeps; code of a model needs one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Weights that are rounded otherwise: a repeat shows by them how far rounding alone carries."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

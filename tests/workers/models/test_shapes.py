@@ -1,7 +1,5 @@
 """Models of images, of sound and of several modalities: their shapes, traced and trained."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

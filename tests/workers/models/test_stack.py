@@ -1,7 +1,5 @@
 """Stacks: models that can be cut into stages, their parts, and refusals of other models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

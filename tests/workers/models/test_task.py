@@ -1,7 +1,5 @@
 """The task of a model: as specified, else that of the class in its configuration."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import AutoConfig
 

@@ -1,7 +1,5 @@
 """Tensor plans on the meta device: allowed splits, and reasons of refusals."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from search_spaces.specification.schema import ModelSpec

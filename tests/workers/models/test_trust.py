@@ -1,7 +1,5 @@
 """A specification names code and cannot decide that it runs; a driver runs none of it itself."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small models for tests: real architectures with few and narrow layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

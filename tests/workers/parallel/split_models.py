@@ -1,7 +1,5 @@
 """Tiny models of many architectures, for tests of tensor parallelism."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

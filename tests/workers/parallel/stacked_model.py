@@ -1,7 +1,5 @@
 """A user's model that can be cut into stages, with an optional fault on one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Recomputation in detail: operators that run twice, and tensors that are saved."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Compiled blocks train the same under the same memory limit, and leave nothing behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

@@ -1,7 +1,5 @@
 """DDP: gradient buckets and gradient compression."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any

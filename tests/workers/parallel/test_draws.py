@@ -1,7 +1,5 @@
 """Dropout masks follow `train.seed` and a rank's place; a recomputed block draws what it drew."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """FSDP2: bytes of each sharding, weights that stay or come early, and bf16."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

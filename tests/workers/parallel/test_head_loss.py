@@ -1,7 +1,5 @@
 """The head computes the loss: as the model does, in the memory that is forecast."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path

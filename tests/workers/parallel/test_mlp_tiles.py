@@ -1,7 +1,5 @@
 """MLPs compute tiles of the sequence: as the whole, in the memory that is forecast."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

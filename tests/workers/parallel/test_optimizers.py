@@ -1,7 +1,5 @@
 """Optimizers of a plan: the same update however weights are split, and their states."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

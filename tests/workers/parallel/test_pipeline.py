@@ -4,8 +4,6 @@ Ranks are real processes. The reference of losses is a single rank with the whol
 `test_parity` has each schedule, alone and beside data and tensor ranks.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

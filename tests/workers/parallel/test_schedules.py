@@ -4,8 +4,6 @@ An order is walked through on ranks that take one unit of time for a stage's for
 gradients of hidden states and its gradients of weights each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """States in bf16: steps are those of a plain loop that holds them so, in half of the memory."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

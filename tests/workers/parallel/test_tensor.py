@@ -3,8 +3,6 @@
 `test_parity` has them beside data ranks, stages and other techniques.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ is compared with a loop over whole batches. Engines with their own optimizers (C
 AdamW) are compared by the losses of a trial.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Architectures whose plans are compared, as small models with random weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Comparisons of plans with the plain loop, on real ranks."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

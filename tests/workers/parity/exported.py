@@ -5,8 +5,6 @@ SGD, which moves each weight by the gradient that reached the optimizer (see `pl
 of Ray Train starts no Ray here: its ranks run what `train_loop` runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import runpy

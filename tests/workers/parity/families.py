@@ -1,7 +1,5 @@
 """Small models of transformers with heads and batches that people write functions for, by name."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any

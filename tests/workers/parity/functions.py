@@ -1,7 +1,5 @@
 """Functions of users whose plans are compared: losses, modules and models of transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

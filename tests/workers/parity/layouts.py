@@ -1,7 +1,5 @@
 """Layouts: the plans that are compared, each by a name, and the models that run them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

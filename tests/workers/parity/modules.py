@@ -1,7 +1,5 @@
 """Modules that people write, and outputs and batches in forms that they use, by name."""
 
-from __future__ import annotations
-
 import copy
 import types
 from collections import namedtuple

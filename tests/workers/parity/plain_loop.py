@@ -8,8 +8,6 @@ it. So does clipping, which gives gradients of any scale one length. Therefore t
 compared, of which only the longer one is clipped.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Jobs of ranks: two steps of SGD under a plan, and a whole trial."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any

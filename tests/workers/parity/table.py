@@ -1,7 +1,5 @@
 """The table of all comparisons, as it is kept in `benchmarks/results`."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

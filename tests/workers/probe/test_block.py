@@ -1,7 +1,5 @@
 """The host's time per operator of a block, in the units of a footprint."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

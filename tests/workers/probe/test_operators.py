@@ -1,7 +1,5 @@
 """DeepSpeed's operators are compiled once on a machine, with a word, by a process of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

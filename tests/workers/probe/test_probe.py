@@ -1,7 +1,5 @@
 """Tests `workers.probe`: measurements by real ranks and of drives, and devices made of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import multiprocessing
 from pathlib import Path

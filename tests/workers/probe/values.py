@@ -1,7 +1,5 @@
 """A probe that takes seconds, and a possible result."""
 
-from __future__ import annotations
-
 from search_spaces.hardware.device import BlockLaunches
 from workers.probe.config import ProbeConfig, ProbeResult
 

@@ -1,7 +1,5 @@
 """Small mixtures of experts: the presets' architectures with few and narrow layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

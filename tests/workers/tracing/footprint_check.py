@@ -1,7 +1,5 @@
 """Check of a footprint against torch's own trackers, on the whole model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

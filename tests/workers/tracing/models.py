@@ -1,7 +1,5 @@
 """Users' models for traces; each function returns (module, batch maker)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

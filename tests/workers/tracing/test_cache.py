@@ -1,7 +1,5 @@
 """Validity of cached footprints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Emulation of CUDA on CPU tensors, compared with torch's own lists and documentation."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Mixtures of experts: footprints compared with real training steps and published numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

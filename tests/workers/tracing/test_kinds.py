@@ -1,7 +1,5 @@
 """Kinds of blocks: grouping by class, shapes and settings."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 

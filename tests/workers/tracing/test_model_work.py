@@ -1,7 +1,5 @@
 """Counted work against sums by hand, published parameter counts and what a trial reports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Work of single operators, counted by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

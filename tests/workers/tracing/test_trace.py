@@ -1,7 +1,5 @@
 """Footprints compared with published numbers and with torch's own trackers."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

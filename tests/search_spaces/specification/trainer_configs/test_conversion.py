@@ -1,7 +1,5 @@
 """`trainer_configs`: every key of another trainer's configuration is taken or listed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
