@@ -43,8 +43,9 @@ def commit() -> str | None:
 
 
 def _command() -> str:
-    """The command line of this process, without the interpreter's path."""
-    return shlex.join(["python", *sys.orig_argv[1:]])
+    """The command line of this process, without the paths of this machine."""
+    words = (Path(word).name if word.startswith("/") else word for word in sys.orig_argv[1:])
+    return shlex.join(["python", *words])
 
 
 def write(figures: Mapping[str, Any], file: Path | None) -> None:
