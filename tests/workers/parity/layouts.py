@@ -43,6 +43,15 @@ FURTHER: Mapping[str, Knobs] = {
     "fp16, pipeline": {"precision": "fp16", "pipeline": 2, "data": 1},
     "padded words, zero 3": {"zero_stage": 3, "vocab_multiple": 128},
     "tiles, zero 3": {"zero_stage": 3, "mlp_tiles": 4},
+    "limited tokens, zero 3": {
+        **{"zero_stage": 3, "micro_batch": 4, "batching": "grouped"},
+        "micro_batch_tokens": 24,
+    },
+    "mixed blocks, zero 3": {"zero_stage": 3, "checkpoint_ratio": 1.0, "selective_blocks": 1},
+    "deepspeed zero 3, second copy": {
+        **{**_DEEPSPEED, "zero_stage": 3, "data": 4, "micro_batch": 1},
+        "reshard_ranks": 2,
+    },
     "compile, ddp": {"compile": True},
     "compile, loss too": {"compile": True, "loss": "compiled"},
     "compile, zero 3, checkpoints": {"compile": True, "zero_stage": 3, "checkpoint_ratio": 0.5},
