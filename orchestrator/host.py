@@ -39,11 +39,10 @@ KEY_PACKAGES = (
     "transformers",
 )
 
-# Ray's driver and its processes hang with fewer files; threads of a sweep of one rank count as 360
-_LEAST = (
-    (resource.RLIMIT_NOFILE, 256, "a process may open {} files", "ulimit -n"),
-    (resource.RLIMIT_NPROC, 256, "a user may start {} processes", "ulimit -u"),
-)
+# Ray's driver and its processes hang with fewer
+_FILES = (resource.RLIMIT_NOFILE, 256, "a process may open {} files", "ulimit -n")
+# a sweep of one rank on two cores has 360 threads, and each counts
+_PROCESSES = (resource.RLIMIT_NPROC, 256, "a user may start {} processes", "ulimit -u")
 SHARED_MEMORY = Path("/dev/shm")  # for the tensors that loaders and gloo pass on
 LEAST_SHARED_BYTES = 32 * 2**20
 _LEAST_TEMPORARY_BYTES = 64 * 2**20
@@ -63,8 +62,9 @@ def check_limits(*, has_workers: bool) -> None:
     Raises:
         MachineError: If it may not.
     """
-    is_root = os.geteuid() == 0  # who may start any number of processes
-    for limit, least, words, command in _LEAST[: 2 if has_workers and not is_root else 1]:
+    is_root = os.geteuid() == 0  # who may start any number
+    starts = has_workers and not is_root
+    for limit, least, words, command in (_FILES, _PROCESSES) if starts else (_FILES,):
         most, _ = resource.getrlimit(limit)
         if 0 <= most < least:
             raise MachineError(
