@@ -8,6 +8,7 @@ any technique.
 """
 
 import argparse
+import faulthandler
 import functools
 import json
 import platform
@@ -32,7 +33,7 @@ from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Measured, Outcome, Refused, TrialRequest
+from search_spaces.trial import Crashed, Measured, Outcome, Refused, TrialRequest
 from tests.workers.launch import Group
 from workers.prepare import prepare
 from workers.probe.doctor import lacks
@@ -290,7 +291,11 @@ def run_plan(group: Group, model: str, plan: Plan, reference: tuple[float, ...])
 def _run(worker: Any, request: TrialRequest) -> Outcome:
     from workers.entry import run_trial
 
-    return run_trial(request, worker)
+    faulthandler.dump_traceback_later(_TRIAL_SECONDS - 60)  # where a rank hangs
+    try:
+        return run_trial(request, worker)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def fuzz(
@@ -314,7 +319,8 @@ def fuzz(
             try:
                 yield run_plan(group, model, plan, references[model])
             except AssertionError as lost:  # a rank is gone, or does not answer
-                raise AssertionError(f"{model} {_told(plan)}: {lost}") from lost
+                outcome = Crashed(cause="worker_died", rank=None, phase="trial", detail=str(lost))
+                yield Drawn(model=model, plan=plan, outcome=outcome, fault=str(lost))
         if group is not None:
             group.stop()
 
