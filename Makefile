@@ -85,7 +85,7 @@ test-thorough: developers ## Run longer tests: PART=workers, sweeps, faults or e
 fuzz-plans: developers ## Run 200 legal plans drawn over all knobs; none may crash
 	@$(BIN)/python -m tests.workers.fuzz
 
-parity: developers ## Compare steps of 88 architectures and 119 functions under 11 to 38 plans with a plain loop
+parity: developers ## Compare steps of 88 architectures and 119 functions under 11 to 49 plans with a plain loop
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.workers.parity
 
 lint: developers ## Check style
