@@ -44,7 +44,9 @@ def verify(
         found = tuple(check_file(manifest, folder, print_line, install=install))
         return _result(folder, found, found[-1], settings_only=False, as_json=as_json)
     if install:
-        raise UserError(f"--install is for {', '.join(get_args(TrainerFile))}: {folder} has none")
+        from orchestrator.export.trainer_environment import PARSERS
+
+        raise UserError(f"--install is for {', '.join(PARSERS)}: {folder} has none of their files")
 
     from orchestrator.export.verify import LOSSES, changed_files, check_run, observed_run
     from orchestrator.host import termination_as_interrupt

@@ -262,7 +262,7 @@ def test_only_the_files_of_other_trainers_have_a_parser_to_install(
     code, words = command(capsys, "verify", str(tmp_path / "out"), "--install")
 
     assert code == 2
-    assert "--install is for axolotl, llama-factory, trl, ms-swift, verl, torchtitan" in words
+    assert "--install is for axolotl, llama-factory, ms-swift, torchtitan, trl, verl: " in words
 
 
 @pytest.mark.slow
