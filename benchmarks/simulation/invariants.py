@@ -171,10 +171,11 @@ class DriverChecks:
             ]
             _require(share or not any(others), f"two groups have workers on {name}")
             _require(sum(others) + count <= node.slots, f"{name} has more ranks than slots")
-        avoided = self.died_on.get(plan.key, frozenset()) & ranks.keys()
+        died_on = self.died_on.get(plan.key, frozenset())
+        avoided = died_on & ranks.keys()
         if avoided and isinstance(self.under_way[number].reason, Retry):
             _require(
-                not self._has_room(plan, [one for one in listed.values() if one.id not in avoided]),
+                not self._has_room(plan, [one for one in listed.values() if one.id not in died_on]),
                 f"trial {number} runs on {sorted(avoided)}, where it died, and others have room",
             )
 
