@@ -74,7 +74,7 @@ COMPUTATION = (
         name="checkpoint_budget",
         trades="less memory for activations, against computing more twice",
         does="sets torch's activation_memory_budget; forecast as checkpoint_ratio 1 - budget",
-        evidence="six compiled blocks took 372 MB, 277 with 0.5, 204 with 0, 207 with"
+        evidence="six compiled blocks took 379 MB, 292 with 0.5, 218 with 0, 220 with"
         " checkpoint_ratio 1 (`pytest -m thorough tests/workers/parallel/test_compile.py -s`)",
         is_active=lambda chosen: bool(chosen["compile"]),
         active="with compile",
