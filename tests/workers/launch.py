@@ -5,6 +5,7 @@ serves many tests. Every wait has a timeout. A group that lost a rank is not use
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from workers.worker import Worker
 
 START_SECONDS = 600.0
 _HOST = "127.0.0.1"
+_M_MMAP_THRESHOLD = -3  # of mallopt, in malloc.h
 _PRELOAD = "tests.workers.preload"  # in the process that ranks are forked from
 _ROOT = str(Path(__file__).parents[2])
 
@@ -99,6 +101,10 @@ class Group:
         outcome = self.run(a_short_request(**knobs))
         assert isinstance(outcome, Measured), outcome
 
+    def return_freed(self) -> None:
+        """Has ranks return large blocks once they are freed, as allocator mmap does."""
+        self.call(_return_freed)
+
     def stop(self) -> None:
         """Asks the ranks to exit, and kills those that do not."""
         for end in self._ends:
@@ -149,6 +155,10 @@ class Groups:
         """Stops all groups."""
         for group in self._groups.values():
             group.stop()
+
+
+def _return_freed(_: Worker) -> None:
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
 
 
 def _run(worker: Worker, request: TrialRequest) -> Outcome:

@@ -46,10 +46,10 @@ def cpu_seconds(plan: Plan) -> float:
 
 
 @pytest.mark.thorough
-def test_the_peak_falls_as_forecast_and_steps_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_falls_as_forecast_and_steps_are_faster() -> None:
     """Prints what `docs/knobs.md` says; the resident memory of a rank is measured."""
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**20))  # returns what is freed at once
     group = Group(1, UNEVEN)
+    group.return_freed()
     requests = [
         a_request(
             UNEVEN,

@@ -1,6 +1,5 @@
 """Compiled blocks train the same under the same memory limit, and leave nothing behind."""
 
-import ctypes
 import gc
 import os
 import shutil
@@ -29,7 +28,6 @@ from workers.parallel.compile import load_compiler, missing_for_compile
 from workers.plain_torch.data_parallel import without_ddp_splits
 from workers.worker import Worker
 
-_M_MMAP_THRESHOLD = -3  # of mallopt, in malloc.h
 COMPILE_SECONDS = 1700.0  # longest wait: a C++ compiler is at work, on a busy machine
 CPU = torch.device("cpu")
 FIXED = a_spec(data={"lengths": {32: 1}}, objective={"max_steps": 6, "max_seconds": 600})
@@ -123,11 +121,6 @@ def test_compiled_blocks_save_less_with_a_budget_which_the_next_trial_has_not(
             torch.testing.assert_close(own, expected)
 
 
-def _return_freed(_: Worker) -> None:
-    """Has a rank return large blocks once they are freed, as allocator mmap does."""
-    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
-
-
 LLAMA = a_spec(
     model={
         "name": "llama-3.2-1b",
@@ -161,7 +154,7 @@ def test_the_peak_falls_with_the_budget_as_with_the_share_of_recomputed_blocks(
     peaks = {}
     for name, knobs in plans.items():
         group = Group(1, LLAMA)  # whose resident memory no other compilation has grown
-        group.call(_return_freed)
+        group.return_freed()
         shape = {"data": 1, "micro_batch": 8, "checkpoint_ratio": 0.0, "compile": True}
         request = a_request(LLAMA, **shape | knobs)
         (outcome,) = group.call(_run, request, str(tmp_path), seconds=COMPILE_SECONDS)

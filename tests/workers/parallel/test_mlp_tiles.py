@@ -111,17 +111,11 @@ def _multiplied(work: Pass) -> float:
     )
 
 
-@pytest.fixture
-def mmap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has ranks return freed tiles at once, as `allocator: mmap` does; glibc keeps many."""
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**20))
-
-
 @pytest.mark.thorough
-@pytest.mark.usefixtures("mmap")
 def test_the_peak_of_a_step_falls_as_traced() -> None:
     """Prints what `docs/knobs.md` says; the resident memory of a rank is measured."""
     group, peaks, traced = Group(1, ROOMY), [], []
+    group.return_freed()
     wanted = [VariantKey("sdpa", "fp32", "none", mlp_tiles=tiles) for tiles in TILES]
     for variant in trace(ROOMY, wanted).variants:
         request = a_request(ROOMY, mlp_tiles=variant.mlp_tiles, data=1, micro_batch=8)
@@ -172,7 +166,6 @@ def test_samples_four_times_as_long_are_forecast_to_fit_with_tiles_and_a_chunked
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("mmap")
 def test_samples_four_times_as_long_fit_the_same_ranks_with_tiles_and_a_chunked_loss() -> None:
     plans: list[tuple[int, dict[str, Any], bool]] = [
         (SHORT, {}, True),
@@ -181,6 +174,7 @@ def test_samples_four_times_as_long_fit_the_same_ranks_with_tiles_and_a_chunked_
         (4 * SHORT, {"loss": "chunked", "mlp_tiles": 4}, True),
     ]
     group = Group(2, demo_spec(SHORT, REAL_GIB))
+    group.return_freed()
     for tokens, knobs, fits in plans:
         spec = demo_spec(tokens, REAL_GIB)
         outcome = group.run(a_request(spec, micro_batch=1, accumulation=1, **knobs))
