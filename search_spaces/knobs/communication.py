@@ -13,11 +13,13 @@ _WITH_ZERO: Mapping[str, Any] = {
     **{"engines": "deepspeed", "is_active": knob.is_zero, "depends_on": knob.ZERO},
     "active": "with engine deepspeed and zero_stage above 0",
 }
-_QUANTIZED: Mapping[str, Any] = {
-    "engines": "deepspeed",
+_WITH_ZERO_3: Mapping[str, Any] = {
+    **{"engines": "deepspeed", "depends_on": knob.ZERO},
     "is_active": lambda chosen: knob.is_zero(chosen) and chosen["zero_stage"] == 3,
     "active": "with engine deepspeed and zero_stage 3",
-    "depends_on": knob.ZERO,
+}
+_QUANTIZED: Mapping[str, Any] = {
+    **_WITH_ZERO_3,
     "lossy": lambda value, _: bool(value),
     "lossy_values": "true",
     "forecast": False,
@@ -76,10 +78,7 @@ COMMUNICATION = (
         name="prefetch_mib",
         trades="weights that arrive in time, against memory for prefetched weights",
         does="sets `stage3_prefetch_bucket_size`, limited to the size of the model",
-        engines="deepspeed",
-        is_active=lambda chosen: knob.is_zero(chosen) and chosen["zero_stage"] == 3,
-        active="with engine deepspeed and zero_stage 3",
-        depends_on=knob.ZERO,
+        **_WITH_ZERO_3,
         label="prefetch {}",
     ),
     knob.Knob(
