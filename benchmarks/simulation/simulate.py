@@ -271,7 +271,8 @@ class _Driver:
         except DriverKilled:
             self.end("killed")
             return
-        if self._simulation.faults.failed_at < self._world.now:
+        was_away = self.controller.error is not None  # for too long: a result may be unwritten
+        if not was_away and self._simulation.faults.failed_at < self._world.now:
             self._simulation.checks.closed |= under_way
         self.end("killed" if is_over else "machine", self.controller.error)
 
