@@ -229,7 +229,7 @@ class GroupRunner(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
         """Waits for a message and does what it says; reports the outcome of a trial."""
         try:
             message = ray.get(self._queues.take.remote(self._name, _TAKE_SECONDS))
-        except RayActorError:  # the sweep ends: see `TuneCluster.nodes`
+        except RayActorError:  # the actor died or hangs: the sweep ends, see `TuneCluster.nodes`
             return {"done": True}
         if isinstance(message, Run):
             return {_REPORT: self._group.run(message)}
@@ -280,7 +280,9 @@ class GroupSearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         """Passes on that a group ended."""
         if (name := self._names.pop(trial_id, None)) is not None:
             faults = self._cluster.clean_up(name) if error else ()
-            self._cluster.put(GroupsEnded(groups=(name,), faults=faults, at=0.0))
+            # one that was dismissed has no trial
+            ended = GroupsEnded(groups=(name,), faults=faults, lost_contact=not error, at=0.0)
+            self._cluster.put(ended)
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the study holds all results."""

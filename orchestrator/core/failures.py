@@ -43,6 +43,12 @@ DRIVER_DIED_TWICE = _died(
     "driver_lost", "the driver died during this trial, and again during its retry"
 )
 RUNNER_DIED = _died("worker_died", "the actor running the trial died without a report")
+CONTACT_LOST = Crashed(
+    cause="start_failed",
+    rank=None,
+    phase="starting",
+    detail="the actor that hands out trials did not answer",
+)
 GROUP_OVERDUE = _died("worker_died", "its worker group did not report within its deadline")
 
 

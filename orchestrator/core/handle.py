@@ -7,6 +7,7 @@ from orchestrator.core.blame import conclude_trial, last_measured
 from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import GroupStarted, TrialEnded, TrialStarted
 from orchestrator.core.failures import (
+    CONTACT_LOST,
     DRIVER_DIED_TWICE,
     GROUP_OVERDUE,
     RUNNER_DIED,
@@ -250,7 +251,7 @@ def _end_groups(step: Step, ended: inputs.GroupsEnded) -> None:
         group = step.state.groups.get(name)
         step.set_group(name, None)
         if group is not None:
-            _lose_trial(step, group, RUNNER_DIED)
+            _lose_trial(step, group, CONTACT_LOST if ended.lost_contact else RUNNER_DIED)
     step.note(*(Message(text=fault) for fault in ended.faults))
 
 

@@ -152,11 +152,13 @@ class TrialFinished:
 class GroupsEnded:
     """The processes that run the trials of groups ended: as they were told to, or they died.
 
-    `faults` says what is still running or still holds memory, a sentence each.
+    `faults` says what is still running or still holds memory, a sentence each. `lost_contact` is
+    True if they left by themselves, and so never ran what they had been sent.
     """
 
     groups: tuple[str, ...]
     faults: tuple[str, ...] = ()
+    lost_contact: bool = False
     at: float
 
 

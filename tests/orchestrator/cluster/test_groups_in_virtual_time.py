@@ -260,7 +260,8 @@ class Sweep:
             del self.groups[group]
             self.killed.pop(group, None)
             if group in self.sent:
-                assert group in self.doomed, f"{group} died without a fault"
+                is_explained = self.is_lost if given.lost_contact else group in self.doomed
+                assert is_explained, f"{group} died without a fault"
                 self.answers[self.sent.pop(group)[0]] += 1
         elif given.group not in self.killed:  # else it is late: the controller ignores it
             self.finish(given)

@@ -177,8 +177,8 @@ class Driven:
         )
         return self.give(replace(report, **changes))
 
-    def end(self, *groups: str) -> tuple[Instruction, ...]:
-        return self.give(GroupsEnded(groups=groups, at=self.now))
+    def end(self, *groups: str, lost_contact: bool = False) -> tuple[Instruction, ...]:
+        return self.give(GroupsEnded(groups=groups, lost_contact=lost_contact, at=self.now))
 
     def stop(self) -> tuple[Instruction, ...]:
         return self.give(StopRequested(cause=STOPPED, at=self.now))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.blame import MAX_MACHINE_FAILURES
-from orchestrator.core.failures import DRIVER_DIED_TWICE
+from orchestrator.core.failures import CONTACT_LOST, DRIVER_DIED_TWICE
 from orchestrator.core.handle import start
 from orchestrator.core.inputs import InterruptedTrial
 from orchestrator.core.instructions import Abandon, Dismiss, End, Open, Run, Store
@@ -101,6 +101,21 @@ def test_a_machine_on_which_nothing_starts_ends_the_sweep_and_blames_no_plan(
     assert driven.state.sweep.untried_count == PLANS
     assert not any(isinstance(one, Store) for one in instructions)
     assert isinstance(instructions[-1], Dismiss)
+
+
+def test_groups_that_lose_contact_blame_no_plan() -> None:
+    driven = one_group()
+    for _ in range(MAX_MACHINE_FAILURES - 1):
+        (group,) = driven.state.groups
+        assert kinds(driven.end(group, lost_contact=True)) == [Abandon]
+        driven.tick(60.0)
+        driven.open()
+    (group,) = driven.state.groups
+    instructions = (*driven.end(group, lost_contact=True), *driven.tick(60.0))
+
+    (end,) = (one for one in instructions if isinstance(one, End))
+    assert end.reason == MachineFailed(cause="start_failed", error=CONTACT_LOST.detail)
+    assert outcomes(driven) == []
 
 
 def test_nothing_starts_for_a_while_after_a_failed_start() -> None:
