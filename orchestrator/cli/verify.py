@@ -48,7 +48,8 @@ def verify(
 
         raise UserError(f"--install is for {', '.join(PARSERS)}: {folder} has none of their files")
 
-    from orchestrator.export.verify import LOSSES, changed_files, check_run, observed_run
+    from orchestrator.export.observed import observed_run
+    from orchestrator.export.verify import LOSSES, changed_files, check_run
     from orchestrator.host import termination_as_interrupt
 
     changed = changed_files(manifest, folder)
