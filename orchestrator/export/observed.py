@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import workers.run_recorder
 from orchestrator.export.scripts import start_environment
@@ -101,25 +102,44 @@ def _run(
     """Runs the command; returns how it failed, or an empty string."""
     command = [*start_words(manifest), "--steps", str(steps)]
     with Path(temporary, "log").open("wb") as output:
-        try:
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment_of(manifest, temporary),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UserError(f"{folder}: `{command[0]}` cannot start: {error.strerror}") from None
-        try:
-            code = process.wait(seconds)
-            return f"failed with exit code {code}" if code else ""
-        except subprocess.TimeoutExpired:
-            return f"took longer than {seconds:.0f} s"
-        finally:
-            _stop(process)
+        return run_in(folder, command, environment_of(manifest, temporary), seconds, output, output)
+
+
+def run_in(
+    folder: Path,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    seconds: float,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> str:
+    """Runs a command in a folder, and ends all that it started.
+
+    Returns:
+        How it failed; an empty string if it did not.
+
+    Raises:
+        UserError: If the program cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(f"{folder}: `{command[0]}` cannot start: {error.strerror}") from None
+    try:
+        code = process.wait(seconds)
+        return f"failed with exit code {code}" if code else ""
+    except subprocess.TimeoutExpired:
+        return f"took longer than {seconds:.0f} s"
+    finally:
+        _stop(process)
 
 
 def start_words(manifest: ExportManifest) -> list[str]:
@@ -194,14 +214,21 @@ def environment_of(manifest: ExportManifest, folder: Path) -> dict[str, str]:
         folder: Temporary folder for the files of the recorders and of torchrun.
     """
     modules = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **start_variables(manifest),
+        "PET_LOG_DIR": str(folder),  # torchrun's --log-dir
+        "PYTHONPATH": os.pathsep.join(modules),
+        FOLDER_VARIABLE: str(folder),
+    }
+
+
+def start_variables(manifest: ExportManifest) -> dict[str, str]:
+    """Returns this process's variables and the plan's, with this Python's programs first."""
     programs = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {
         **os.environ,
-        "PET_LOG_DIR": str(folder),  # torchrun's --log-dir
         **dict(start_environment(manifest.plan, manifest.device)),
         "PATH": os.pathsep.join(programs),
-        "PYTHONPATH": os.pathsep.join(modules),
-        FOLDER_VARIABLE: str(folder),
     }
 
 

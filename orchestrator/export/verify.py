@@ -24,6 +24,7 @@ SLOWER = 0.10  # tolerated share below the record, for a few steps on a machine 
 UNSTEADY_STEPS = 3  # lazy setup in the first, hooks in the second, their removal in the third
 FEWEST_STEPS = UNSTEADY_STEPS + 2
 LOSSES = "losses"  # the check without which nothing is verified
+SPEED = "samples/s"
 _WEIGHT_DIGITS, _SAME_RATE = 3, 1e-4  # the rest is rounding
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -244,12 +245,17 @@ def _scales_losses(plan: Plan) -> bool:
 
 
 def _speed(manifest: ExportManifest, rank: ObservedRank) -> Finding:
-    record, speed = manifest.samples_per_second, observed_speed(manifest.plan, rank)
-    if speed is None:
-        return _finding("samples/s", spread(record), "too few steps", None)
-    ratio = speed.value / record.value
-    is_fast = ratio >= 1 - SLOWER or speed.overlaps(record)
-    return _finding("samples/s", spread(record), f"{spread(speed)}: {100 * ratio:.0f} %", is_fast)
+    speed = observed_speed(manifest.plan, rank)
+    return speed_finding(manifest.samples_per_second, speed, spread(manifest.samples_per_second))
+
+
+def speed_finding(trial: Estimate, folder: Estimate | None, expected: str) -> Finding:
+    """Compares the folder's samples per second with its plan's trial; None: too few steps."""
+    if folder is None:
+        return _finding(SPEED, expected, "too few steps", None)
+    ratio = folder.value / trial.value
+    is_fast = ratio >= 1 - SLOWER or folder.overlaps(trial)
+    return _finding(SPEED, expected, f"{spread(folder)}: {100 * ratio:.0f} %", is_fast)
 
 
 def observed_speed(plan: Plan, rank: ObservedRank) -> Estimate | None:

@@ -10,6 +10,7 @@ import torch
 
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
+from search_spaces.settings.export_manifest import EXPORTED_FILE
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.orchestrator.cli.commands import command
@@ -107,6 +108,29 @@ def test_a_script_that_no_longer_does_as_the_plan_says_differs(
     assert "0.003, constant 0.03 in step 0, not 0.003 DIFFERS" in told
     changes = "recomputed blocks, loss weight, gradient clipping, learning rate"
     assert told.endswith(f"differs: {changes}")
+
+
+SLEEPS = "optimizer.step(); time.sleep({seconds})"
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize(("seconds", "passed"), [(0.0, True), (3.0, False)])
+def test_a_folder_slower_than_its_record_is_compared_with_trials_of_now(
+    seconds: float, passed: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The record is of a machine that was a thousand times as fast."""
+    record = json.loads((folder / EXPORTED_FILE).read_text())
+    record["samples_per_second"] = {"value": 2e4, "low": 2e4, "high": 2e4}
+    (folder / EXPORTED_FILE).write_text(json.dumps(record))
+    edit(folder / "train.py", ("optimizer.step()", SLEEPS.format(seconds=seconds)))
+
+    _, told = command(capsys, "verify", str(folder), "--steps", "9", "--json")
+
+    result = json.JSONDecoder().raw_decode(told)[0]["result"]
+    (speed,) = (one for one in result["findings"] if one["check"] == "samples/s")
+    assert speed["expected"].endswith(", measured in turn")
+    assert speed["passed"] is passed, speed
 
 
 @pytest.mark.slow
