@@ -61,6 +61,8 @@ class PlanningReport:
 
     understood: Understanding
     model: str
+    architecture: str
+    changed: bool  # the specification sets keys of its configuration
     parameters: int
     tokens: int  # per sample, of the longest one
     global_batch: int
@@ -160,6 +162,8 @@ class Planner:
                 ranks=ranks,
             ),
             model=request.model.name,
+            architecture=request.model.architecture,
+            changed=bool(request.spec.model.config),
             parameters=request.model.parameters,
             tokens=self._longest_tokens,
             global_batch=request.spec.train.global_batch,
@@ -178,6 +182,7 @@ class Planner:
                 request,
                 self._longest_tokens,
                 self._mean_tokens,
+                recommendation.best[0] if recommendation.best else None,
                 offloads=bool(table.forecasts.host_bytes.any()),
             ),
             forecast_plans=self._forecast_plans,

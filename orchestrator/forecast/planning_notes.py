@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.forecast.request import PlanningRequest, device_bytes
+from orchestrator.forecast.table import ForecastRow
 from search_spaces.plan import Precision
 
 
@@ -60,17 +61,38 @@ class AssumedHostMemory:
     node_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssumedRates:
+    """Terms of the best plan's step go by rates of a typical server, not by a data sheet.
+
+    `share` is their share of the step.
+    """
+
+    kind: Literal["assumed_rates"] = "assumed_rates"
+    terms: tuple[str, ...]
+    share: float
+
+
 PlanningNote = (
-    UnsupportedPrecision | VaryingLengths | EstimatedDevice | MemoryLimit | AssumedHostMemory
+    UnsupportedPrecision
+    | VaryingLengths
+    | EstimatedDevice
+    | MemoryLimit
+    | AssumedHostMemory
+    | AssumedRates
 )
+# terms by the host, its bus and its drives, and by the network if ranks are on several nodes
+_BY_HOST = ("launches", "offload")
+_BY_NETWORK = ("data_collectives", "pipeline_hops")
+_LEAST = 0.01  # share of the step from which on a term is named
 
 
 def planning_notes(
-    request: PlanningRequest, longest: int, mean: float, *, offloads: bool
+    request: PlanningRequest, longest: int, mean: float, best: ForecastRow | None, *, offloads: bool
 ) -> tuple[PlanningNote, ...]:
     """Returns the caveats of a report on samples of these lengths, in tokens.
 
-    `offloads` is true if any legal plan needs host memory.
+    `best` is the recommended plan; `offloads` is true if any legal plan needs host memory.
     """
     estimated = (EstimatedDevice(device=request.device.name),) * request.device.estimated
     varying = (VaryingLengths(longest_tokens=longest, mean_tokens=mean),)
@@ -78,6 +100,7 @@ def planning_notes(
         *estimated,
         *_precision_notes(request),
         *_memory_notes(request, offloads),
+        *(_rate_notes(request, best) if best else ()),
         *(varying if request.spec.data.kind != "fixed" else ()),
     )
 
@@ -89,6 +112,16 @@ def _memory_notes(request: PlanningRequest, offloads: bool) -> Iterator[Planning
         yield MemoryLimit(device=device.name, specified_bytes=specified, device_bytes=has)
     if offloads and request.spec.host_memory_bytes is None and not device.measured:
         yield AssumedHostMemory(device=device.name, node_bytes=device.node_host_bytes)
+
+
+def _rate_notes(request: PlanningRequest, best: ForecastRow) -> Iterator[AssumedRates]:
+    device = request.device
+    spans_nodes = best.world_size > device.node_devices
+    names = () if device.measured else _BY_HOST + _BY_NETWORK * spans_nodes
+    seconds, whole = dict(best.seconds), sum(value for _, value in best.seconds)
+    terms = tuple(name for name in names if seconds[name] >= _LEAST * whole)
+    if terms:
+        yield AssumedRates(terms=terms, share=sum(seconds[name] for name in terms) / whole)
 
 
 def _precision_notes(request: PlanningRequest) -> Iterator[PlanningNote]:

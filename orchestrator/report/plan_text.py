@@ -6,7 +6,7 @@ from orchestrator.explain.untried import UntriedExplanation
 from orchestrator.forecast import planning_notes as notes
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow
-from orchestrator.report.format import gib, significant
+from orchestrator.report.format import count_words, gib, significant
 from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_suffix, plan_words
 from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.knobs.registry import KNOBS
@@ -57,6 +57,14 @@ def percent(share: float) -> str:
     return "> 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
 
 
+def model_words(report: PlanningReport) -> str:
+    """Names the model: by its parameters if the specification changes its configuration."""
+    if not report.changed:
+        return report.model
+    count = count_words(report.parameters)
+    return f"{report.architecture} of {count} parameters ({report.model} with model.config)"
+
+
 def devices(report: PlanningReport, ranks: int) -> str:
     """Names the devices: `8 x H100-80-SXM`."""
     return f"{ranks:,} x {report.device}"
@@ -70,7 +78,7 @@ def expected_words(row: ForecastRow, *, omit: Collection[str] = ()) -> str:
 def answer_sentence(report: PlanningReport) -> str:
     """Answers in one sentence: the best plan, or how far the closest one is from fitting."""
     recommendation, best = report.recommendation, report.best
-    where = f"{report.model} on {devices(report, recommendation.ranks)}"
+    where = f"{model_words(report)} on {devices(report, recommendation.ranks)}"
     if best is None:
         assert recommendation.nearest is not None
         nearest = recommendation.nearest
@@ -145,6 +153,11 @@ def planning_note_words(note: notes.PlanningNote) -> str:
             return (
                 f"a node with {device} is assumed to have {gib(node_bytes)} GiB of host memory;"
                 " --host-memory or cluster.host_memory_gib says how much it has"
+            )
+        case notes.AssumedRates(terms=terms, share=share):
+            return (
+                f"{percent(share)} of the best plan's step rests on rates of a typical server"
+                f" ({', '.join(map(term_words, terms))}); plimsoll doctor --probe measures yours"
             )
         case notes.VaryingLengths(longest_tokens=longest, mean_tokens=mean):
             return (

@@ -153,7 +153,7 @@ def test_no_device_is_given_more_memory_than_it_has(
     spec = a_spec(cluster={"device": "cuda", "memory_gib": gib})
     request = planning_request(spec, facts(), known_device(gpu), ranks=(8,))
 
-    notes = planning_notes(request, TOKENS, TOKENS, offloads=False)
+    notes = planning_notes(request, TOKENS, TOKENS, None, offloads=False)
 
     assert request.limit_bytes / 2**30 == pytest.approx(limit_gib, abs=0.05)
     assert words in "".join(map(planning_note_words, notes))

@@ -1,13 +1,13 @@
 """The planner on a model worked out by hand: recommendations, and reasons why nothing fits."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
 
 from orchestrator.forecast.planner import Planner, PlanningReport
-from orchestrator.forecast.planning_notes import UnsupportedPrecision, VaryingLengths
+from orchestrator.forecast.planning_notes import AssumedRates, UnsupportedPrecision, VaryingLengths
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY, PlanningRequest
 from orchestrator.forecast.table import ForecastRow, ForecastTable, forecast_table
 from orchestrator.report.document import planning_document
@@ -34,6 +34,21 @@ def planned(**fields: Any) -> PlanningReport:
 @pytest.fixture(scope="module")
 def answer() -> PlanningReport:
     return planned(ranks=(8, 16), price_per_hour=2.0)
+
+
+def test_what_rests_on_rates_of_a_typical_network_is_named() -> None:
+    """This step has next to no launches, and offloads nothing."""
+    inside, across, measured = (
+        planned(device=replace(a_question().device, node_devices=node, measured=known))
+        for node, known in ((8, False), (4, False), (4, True))
+    )
+
+    (note,) = (one for one in across.notes if isinstance(one, AssumedRates))
+    assert note.terms == ("data_collectives",)
+    assert across.best is not None
+    seconds = dict(across.best.seconds)
+    assert note.share == pytest.approx(seconds["data_collectives"] / sum(seconds.values()))
+    assert inside.notes == measured.notes == ()
 
 
 def test_recommends_the_fastest_of_all_that_keep_the_line(answer: PlanningReport) -> None:
@@ -103,7 +118,11 @@ def test_every_value_of_a_report_is_json() -> None:
     spec = a_spec(data={"lengths": {128: 5, TOKENS: 1}})
     noted = planned(ranks=(16,), gpu="V100-32", spec=spec)
 
-    assert [type(note) for note in noted.notes] == [UnsupportedPrecision, VaryingLengths]
+    assert [type(note) for note in noted.notes] == [
+        UnsupportedPrecision,
+        AssumedRates,
+        VaryingLengths,
+    ]
     assert [note["kind"] for note in planning_document(noted)["notes"]] == [
         note.kind for note in noted.notes
     ]

@@ -6,6 +6,7 @@ from typing import get_args, get_type_hints
 from orchestrator.core.losses import ToleranceBasis
 from orchestrator.core.reasons import BudgetSpent
 from orchestrator.forecast.planning_notes import (
+    AssumedRates,
     EstimatedDevice,
     UnsupportedPrecision,
     VaryingLengths,
@@ -62,6 +63,10 @@ def test_notes_of_a_plan_are_sentences() -> None:
     assert planning_note_words(old) == (
         "V100-32 has no bf16 units, so bf16 is forecast at the speed of fp32; train.precision:"
         " fp16 would be faster"
+    )
+    assert planning_note_words(AssumedRates(terms=("launches", "offload"), share=0.125)) == (
+        "12 % of the best plan's step rests on rates of a typical server (kernel launches,"
+        " offload traffic); plimsoll doctor --probe measures yours"
     )
     assert planning_note_words(VaryingLengths(longest_tokens=2048, mean_tokens=448.4)) == (
         "samples have up to 2,048 tokens, 448 on average: peaks are for the longest sample, step"
