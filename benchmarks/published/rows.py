@@ -152,6 +152,7 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
         "variant": footprint.variants.index(footprint.variant(*wanted_of(run))),
         "precision": PRECISIONS.index("fp8" if states.kind == "nvfp4" else states.kind),
         "compiled": layout.compile,
+        "own_loop": False,
         "fused": layout.fused_kernels or layout.engine in ("megatron", "megatron-deepspeed"),
         "weight_bytes": states.weight_bytes,
         "gathered_bytes": (2.0 if sixteen else 4.0) if stage >= 3 else 0.0,

@@ -19,7 +19,6 @@ from search_spaces.costs.footprint import (
 from search_spaces.costs.matmul_rates import matmul_rates
 from search_spaces.costs.plan_features import (
     PRECISIONS,
-    STACKS,
     AbstractColumns,
     Counts,
     Numbers,
@@ -349,7 +348,6 @@ def case_columns(footprint: Footprint, device: Device, cases: PlanFeatures) -> C
     tensor = cases.tensor.astype(float)
     inside = tensor <= device.node_devices
     local = np.minimum(tensor, device.node_devices)
-    ours = cases.stack == STACKS.index("torch")  # which compiles blocks alone
     sdpa = np.array([variant.attention == "sdpa" for variant in footprint.variants])[cases.variant]
     heads = np.array([one.loss == "compiled" for one in footprint.variants])[cases.variant]
     launches = (
@@ -357,7 +355,7 @@ def case_columns(footprint: Footprint, device: Device, cases: PlanFeatures) -> C
         device.recomputed_launch_seconds,
         device.compiled_launch_seconds,
     )
-    cudnn = ours & sdpa & (device.architecture in _CUDNN_ATTENTION)
+    cudnn = cases.own_loop & sdpa & (device.architecture in _CUDNN_ATTENTION)
     across = np.minimum(device.link_bytes_per_second, device.network_bytes_per_second * local)
     return CaseColumns(
         peak_flops=_peaks(device)[cases.precision],
@@ -376,7 +374,7 @@ def case_columns(footprint: Footprint, device: Device, cases: PlanFeatures) -> C
         collective_seconds=np.full(count, _small_collective(device)),
         on_cpu=np.full(count, float(device.architecture == "cpu")),
         compiled=cases.compiled.astype(float),
-        whole_compiled=np.where(ours, 0.0, 1.0),
+        whole_compiled=np.where(cases.own_loop, 0.0, 1.0),
         head_compiled=heads.astype(float),
         cudnn_attention=cudnn.astype(float),
         fused=cases.fused.astype(float),

@@ -92,6 +92,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         precision=_mapped(table, "precision", _PRECISION_CODES).astype(np.int64),
         compiled=table.column("compile").astype(bool),
         fused=np.zeros(len(table), dtype=bool),
+        own_loop=np.ones(len(table), dtype=bool),
         weight_bytes=np.where(cast, 2.0, 4.0),
         gathered_bytes=np.where(fsdp | whole_shards, np.where(half, 2.0, 4.0), 0.0),
         gradient_bytes=np.where(pure | (deepspeed & half & (zero > 0)), 2.0, 4.0),

@@ -83,6 +83,7 @@ class PlanFeatures(AbstractColumns):
     precision: Counts  # index into PRECISIONS
     compiled: Flags
     fused: Flags  # operators between matmuls are fused by hand, as in Megatron-LM
+    own_loop: Flags  # Plimsoll's: compiles blocks, and torch chooses the kernel of attention
     # memory and communication
     weight_bytes: Numbers  # held between steps
     gathered_bytes: Numbers  # the copy in which blocks compute; 0: they compute with what is held

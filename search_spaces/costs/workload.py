@@ -75,6 +75,7 @@ def _cases(executions: PlanFeatures) -> tuple[Counts, Counts]:
         executions.precision,
         executions.compiled,
         executions.fused,
+        executions.own_loop,
         executions.stack,
     )
     code = np.zeros(len(executions), dtype=np.int64)

@@ -1,5 +1,6 @@
 """`time`: seconds by term, compared with manual calculations and published numbers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from search_spaces.costs.coefficients import TimeCoefficients
+from search_spaces.costs.footprint import Extent, FusedAttention, Variant
 from search_spaces.costs.time import SCALES, TERMS, step_terms
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import BlockLaunches
@@ -302,3 +304,37 @@ def test_what_stages_and_the_host_are_handed_follows_the_rows(
     assert matmul[1] / matmul[0] == pytest.approx(share, rel=0.03)
     assert hops[1] / hops[0] == pytest.approx(share, rel=0.03)
     assert offload[1] / offload[0] == pytest.approx(share, rel=0.03)
+
+
+def test_attention_is_torchs_own_under_both_engines() -> None:
+    """4 FLOPs in forward, 10 in backward for each head, query, key and element, half if causal."""
+    call = FusedAttention(
+        heads=Extent(per_sample=8),
+        queries=Extent(fixed=TOKENS),
+        keys=Extent(fixed=TOKENS),
+        head_size=64,
+        causal=True,
+        element_bytes=2,
+    )
+    hopper = known_device("H100")
+    plans = [a_plan(engine=engine, data=2) for engine in ("torch", "deepspeed")]
+    calls = replace(FOOTPRINT, variants=tuple(map(_with_attention(call), FOOTPRINT.variants)))
+    ideal = replace(IDEAL, attention_share=1, attention_backward=1, sequence_half=1e-12)
+
+    found = step_terms(work(*plans, footprint=calls, device=hopper), ideal).seconds
+
+    flops = 14 * 0.5 * 2 * 8 * TOKENS**2 * 64 * BLOCKS * plans[0].accumulation
+    seconds = flops / hopper.bf16_flops_per_second / ideal.cudnn_attention
+    assert found[:, TERMS.index("attention")] == pytest.approx([seconds, seconds])
+
+
+def _with_attention(call: FusedAttention) -> Callable[[Variant], Variant]:
+    def changed(variant: Variant) -> Variant:
+        (kind,) = variant.blocks
+        forward, backward = (
+            replace(one, attentions=(call,)) for one in (kind.part.forward, kind.part.backward)
+        )
+        part = replace(kind.part, forward=forward, backward=backward)
+        return replace(variant, blocks=(replace(kind, part=part),))
+
+    return changed
