@@ -39,6 +39,7 @@ from orchestrator.search.observations import Observation, with_deviation
 from orchestrator.search.search import CandidatePool, Search
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import GIB, SweepSpec
+from tests.plans import ddp_plan
 
 TRIALS, FAR = 40, 0.05
 HALF_WIDTH = 0.025  # of a trial's interval, by the steps within it
@@ -54,17 +55,7 @@ SPEC = SweepSpec.model_validate(
         "validation": {"enabled": True},
     }
 )
-_BASE = Plan(
-    zero_stage=0,
-    micro_batch=1,
-    accumulation=1,
-    checkpoint_ratio=0.0,
-    attention="sdpa",
-    precision="bf16",
-    batching="padded",
-    optimizer="adamw_fused",
-    data=1,
-)
+_BASE = ddp_plan(data=1, precision="bf16")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,9 +83,8 @@ _TIME_SCALES = Scales.before(
     0.03,
     apart=tuple(SCALES.index(name) for name in LAUNCH_SCALES),
 )
-# What is held of weights and states is known by arithmetic, activations by a trace of code that may
-# not be the run's; of temporaries and buffers of other people's code less is known. With wider
-# spreads or less noise, three records made the rest of a table worse.
+# Weights and states are known by arithmetic, activations by a trace of code that may not be the
+# run's, others less. With wider spreads or less noise three records made the rest of a table worse.
 _MEMORY_SPREADS = {
     **dict.fromkeys(("weights", "gradients", "optimizer"), 0.1),
     **dict.fromkeys(("gathered", "activations"), 0.2),
@@ -124,19 +123,17 @@ def fit(
     own = _fit_scales(
         _MEMORY_SCALES, bytes_[like], held[weighed][like], groups[weighed][like], share=0.8
     )
-    fitted = {
-        "time_scales": scales,
-        "memory_scales": memory_scales,
-        "own_deviation_factor": own.deviation_factor,
-    }
-    if kept is not None:
-        return replace(kept, **fitted)
+    provenance = (
+        f"{len(timed)} throughputs and {len(weighed)} memory peaks of"
+        f" {len(set(sources[timed]) | set(sources[weighed]))} published sources"
+    )
     return Calibration(
         time=time,
+        time_scales=scales,
         memory=memory,
-        **fitted,
-        provenance=f"{len(timed)} throughputs and {len(weighed)} memory peaks of"
-        f" {len(set(sources[timed]) | set(sources[weighed]))} published sources",
+        memory_scales=memory_scales,
+        own_deviation_factor=own.deviation_factor,
+        provenance=kept.provenance if kept else provenance,
     )
 
 
@@ -192,14 +189,10 @@ def _fitted(
 
 
 def _is_like_ours(run: Run) -> bool:
-    """Plain PyTorch on plain ranks, whose allocations a trace of transformers' models tells.
-
-    The table of Qwen is of that model's own code, with operators in fp32.
-    """
-    if run.source == "qwen":
-        return False
+    """Plain PyTorch on plain ranks, whose allocations a trace of transformers' models tells."""
     layout = run.layout
-    plain = layout.engine in ("hf", "ddp") and layout.loss != "linear" and layout.zero_stage == 0
+    plain = run.source != "qwen"  # of the model's own code, with operators in fp32
+    plain &= layout.engine in ("hf", "ddp") and layout.loss != "linear" and layout.zero_stage == 0
     return plain and not run.varied and run.states.frozen_bits is None and not layout.pipeline > 1
 
 
