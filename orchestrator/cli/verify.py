@@ -68,6 +68,8 @@ def verify(
         print_line("slower than its trial was; running the trial and the folder in turn ...")
         with termination_as_interrupt():
             again = compared_again(manifest, folder, steps=steps, seconds=seconds)
+        if again is None:
+            print_line("the trial could not be measured now; the speed is compared with its record")
         findings = (*findings[:-1], again or findings[-1])
     losses = next(finding for finding in findings if finding.check == LOSSES)
     return _result(folder, findings, losses, settings_only=settings_only, as_json=as_json)

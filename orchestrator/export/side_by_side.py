@@ -13,6 +13,7 @@ from statistics import median
 from orchestrator.export.observed import observed_run, run_in, start_variables
 from orchestrator.export.verify import Finding, observed_speed, speed_finding
 from orchestrator.report.format import spread
+from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import ExportManifest, code_folder, load_exported_spec
 from search_spaces.specification.load import spec_to_yaml
 from search_spaces.trial import Estimate, Measured, outcome_from_json
@@ -39,10 +40,10 @@ def compared_again(
     """
     trials, runs = [], []
     for _ in range(ROUNDS):
-        trial = _trial_speed(manifest, folder, seconds)
+        if (trial := _trial_speed(manifest, folder, seconds)) is None:
+            return None
         ranks = observed_run(manifest, folder, steps=steps, seconds=seconds)
-        run = observed_speed(manifest.plan, ranks[0])
-        if trial is None or run is None:
+        if (run := observed_speed(manifest.plan, ranks[0])) is None:
             return None
         trials.append(trial)
         runs.append(run)
@@ -61,18 +62,21 @@ def _together(estimates: list[Estimate]) -> Estimate:
 
 def _trial_speed(manifest: ExportManifest, folder: Path, seconds: float) -> Estimate | None:
     """Returns the samples per second of the plan's trial; None if it was not measured."""
+    try:
+        exported, place = load_exported_spec(folder), code_folder(folder) or folder
+    except UserError:  # the user replaced the data, and removed what was exported
+        return None
     with tempfile.TemporaryDirectory(prefix="plimsoll-") as temporary:
         spec, plan, told = (Path(temporary, name) for name in ("spec.yaml", "plan.json", "told"))
-        spec.write_text(spec_to_yaml(load_exported_spec(folder)), encoding="utf-8")
+        spec.write_text(spec_to_yaml(exported), encoding="utf-8")
         plan.write_text(json.dumps(manifest.plan.as_dict()), encoding="utf-8")
         command = ["-m", "plimsoll", "trial", str(spec), "--plan", str(plan), "--json"]
         if (ranks := manifest.plan.world_size) > 1:
             launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
             command = [*launcher, str(ranks), *command]
         # a user's module is trusted if it is below the working directory
-        place = code_folder(folder) or folder
         with told.open("wb") as stdout, Path(temporary, "log").open("wb") as stderr:
-            variables = start_variables(manifest)
+            variables = {**start_variables(manifest), "PYTHONSAFEPATH": "1"}  # no other modules
             failure = run_in(place, [sys.executable, *command], variables, seconds, stdout, stderr)
         if failure:
             return None

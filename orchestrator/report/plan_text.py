@@ -62,7 +62,7 @@ def model_words(report: PlanningReport) -> str:
     if not report.changed:
         return report.model
     count = count_words(report.parameters)
-    return f"{report.architecture} of {count} parameters ({report.model} with model.config)"
+    return f"{report.architecture} of {count} parameters ({report.model}, changed by model.config)"
 
 
 def devices(report: PlanningReport, ranks: int) -> str:

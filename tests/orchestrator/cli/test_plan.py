@@ -54,7 +54,7 @@ def test_answers_first_and_writes_both_files(
     written = capsys.readouterr().out
     understood, answer = (" ".join(part.split()) for part in written.split("\n\n")[:2])
     assert "data random tokens, since data.files is not set" in understood
-    model = r"LlamaForCausalLM of \d+ k parameters \(llama-3.2-1b with model.config\)"
+    model = r"LlamaForCausalLM of \d+ k parameters \(llama-3.2-1b, changed by model.config\)"
     assert re.match(rf"{model} on 4 x H100-80-SXM: yes, about [\d,.]+ samples/s \(", answer)
     assert "limited by" in answer
     assert all(len(line) <= COLUMNS for line in written.splitlines() if "written:" not in line)

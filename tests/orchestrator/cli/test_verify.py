@@ -10,7 +10,8 @@ import torch
 
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from search_spaces.settings.export_manifest import EXPORTED_FILE
+from orchestrator.export.side_by_side import compared_again
+from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 from tests.orchestrator.cli.commands import command
@@ -108,6 +109,14 @@ def test_a_script_that_no_longer_does_as_the_plan_says_differs(
     assert "0.003, constant 0.03 in step 0, not 0.003 DIFFERS" in told
     changes = "recomputed blocks, loss weight, gradient clipping, learning rate"
     assert told.endswith(f"differs: {changes}")
+
+
+def test_a_folder_without_its_data_has_no_trial_of_now(folder: Path) -> None:
+    shutil.rmtree(folder / "inputs")
+
+    again = compared_again(ExportManifest.read(folder), folder, steps=5, seconds=60)
+
+    assert again is None
 
 
 SLEEPS = "optimizer.step(); time.sleep({seconds})"
