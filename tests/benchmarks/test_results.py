@@ -38,3 +38,15 @@ def test_the_product_widens_as_little_as_the_kept_figures_allow() -> None:
     )
 
     assert math.isclose(float(least), REGRET_WIDENING)
+
+
+def test_three_records_make_no_published_table_worse_in_memory() -> None:
+    sources = json.loads((RESULTS / "published.json").read_text("utf-8"))["sources"]
+    pairs = {
+        name: (one["memory_median_ape"], one["memory_median_ape_k3"])
+        for name, one in sources.items()
+        if one["memory_median_ape_k3"] is not None
+    }
+
+    assert len(pairs) >= 7
+    assert [name for name, (before, after) in pairs.items() if after > before] == []
