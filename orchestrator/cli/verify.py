@@ -48,7 +48,7 @@ def verify(
 
         raise UserError(f"--install is for {', '.join(PARSERS)}: {folder} has none of their files")
 
-    from orchestrator.export.observed import observed_run
+    from orchestrator.export.observed_run import observed_run
     from orchestrator.export.side_by_side import compared_again
     from orchestrator.export.verify import LOSSES, SPEED, changed_files, check_run
     from orchestrator.host import termination_as_interrupt

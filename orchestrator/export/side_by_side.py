@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from orchestrator.export.observed import observed_run, run_in, start_variables
+from orchestrator.export.observed_run import observed_run, run_in, start_variables
 from orchestrator.export.verify import Finding, observed_speed, speed_finding
 from orchestrator.report.format import spread
 from search_spaces.errors import UserError

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from orchestrator.core.losses import loss_differences
-from orchestrator.export.observed import ObservedRank
+from orchestrator.export.observed_run import ObservedRank
 from orchestrator.report.format import spread
 from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import ExportManifest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.export.observed import LOG_NAME, observed_run
+from orchestrator.export.observed_run import LOG_NAME, observed_run
 from orchestrator.study.study import Study
 from orchestrator.tracking.mlflow_store import ARTIFACTS_VARIABLE, check_artifacts
 from orchestrator.workspace import save_spec

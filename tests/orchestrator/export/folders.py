@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.core.losses import TOLERANCE_FP32
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.records import Record
-from orchestrator.export.observed import environment_of, ranks_in
+from orchestrator.export.observed_run import environment_of, ranks_in
 from orchestrator.export.source import ExportSource
 from orchestrator.export.verify import check_run
 from search_spaces.facts import ModelFacts

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
-from orchestrator.export.observed import environment_of
+from orchestrator.export.observed_run import environment_of
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import FOLDER_VARIABLE
 from search_spaces.settings.trainers import trainer_table

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.export.observed import LOG_NAME, environment_of, first_failure, observed_run
+from orchestrator.export.observed_run import LOG_NAME, environment_of, first_failure, observed_run
 from search_spaces.errors import UserError
 from search_spaces.settings.export_manifest import EXPORTED_FILE, ExportManifest
 from tests.orchestrator.export.values import an_export

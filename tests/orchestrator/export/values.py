@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.export.observed import ObservedRank
+from orchestrator.export.observed_run import ObservedRank
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.settings.observed_run import ObservedSettings, ObservedStep
 from search_spaces.trial import Estimate
