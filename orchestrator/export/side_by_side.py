@@ -52,7 +52,7 @@ def compared_again(
 
 
 def _together(estimates: list[Estimate]) -> Estimate:
-    """Returns the median with an interval that holds all intervals, whatever changed between."""
+    """Returns the median, with an interval that covers those of all."""
     return Estimate(
         value=median(one.value for one in estimates),
         low=min(one.low for one in estimates),

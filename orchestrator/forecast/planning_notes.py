@@ -63,7 +63,7 @@ class AssumedHostMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedRates:
-    """Terms of the best plan's step go by rates of a typical server, not by a data sheet.
+    """Terms of the best plan's step that rest on rates of a typical server, not on a data sheet.
 
     `share` is their share of the step.
     """
