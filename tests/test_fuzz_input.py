@@ -154,6 +154,7 @@ def test_any_words_are_knobs_or_a_sentence(words: list[str]) -> None:
 
 
 @given(content=st.binary(max_size=60), head=st.sampled_from([b"", b"SQLite format 3\0"]))
+@example(content=b"\x10\x00\x02\x02", head=b"SQLite format 3\0")
 @LONG
 def test_any_file_is_a_study_or_a_sentence(
     content: bytes, head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +166,9 @@ def test_any_file_is_a_study_or_a_sentence(
         find_study(str(file))
     says_where(caught.value, "theirs.db")
     assert file.read_bytes() == head + content
-    assert listing(tmp_path) == [tmp_path / file]
+    # SQLite itself leaves empty files beside a damaged one whose header names its log mode
+    own = [tmp_path / f"theirs.db-{name}" for name in ("shm", "wal")]
+    assert [one for one in listing(tmp_path) if one not in own] == [tmp_path / file]
 
 
 @given(name=TEXT)

@@ -82,6 +82,7 @@ class DriverChecks:
     pending: dict[int, float] = field(default_factory=dict)  # trials that wait for room, since when
     idle_since: float = -math.inf  # without a running trial
     drained_since: float | None = None  # without one, after the end
+    looked_at: float = 0.0
     stuck_since: dict[int, float] = field(default_factory=dict)  # without a trial to wait for
     numbers: set[int] = field(default_factory=set)
     results: dict[str, Record] = field(default_factory=dict)  # by plan
@@ -258,6 +259,8 @@ class DriverChecks:
             return
         self.interrupted.pop(event.plan.key, None)
         self.repeats = 0  # leaders may be others after it
+        if not event.deadline_seconds:
+            return  # it ran under a dead driver, and a check decides what is to blame
         running = sum(not one.is_repeat for one in self.under_way.values())
         taken = self.results_before + len(self.results) + running
         _require(taken <= budget.trials, f"{taken} trials of a budget of {budget.trials}")
@@ -335,6 +338,9 @@ class DriverChecks:
 
     def waits(self, *, has_ended: bool) -> None:
         """Checks that nothing waits for longer than it may."""
+        if self.now - self.looked_at > _DRAIN_SECONDS:
+            self.drained_since = None  # it could not act: another driver waited for the study
+        self.looked_at = self.now
         if has_ended and not self.busy:
             self.drained_since = self.drained_since or self.now
             waited = self.now - self.drained_since
