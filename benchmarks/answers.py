@@ -34,7 +34,8 @@ from orchestrator.core.best import leaders
 from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import Remeasures, Sampled
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import FINALISTS, Speeds, next_repeat
+from orchestrator.core.repeats import FINALISTS, next_repeat
+from orchestrator.core.speeds import Speeds
 from orchestrator.search.observations import Observation, with_deviation
 from orchestrator.search.search import CandidatePool, Search
 from search_spaces.plan import Plan

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.core.objective import Objective, memory_of, score, throughput, ties_of_best
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import Speeds, infeasible_plans, is_repeat
+from orchestrator.core.repeats import infeasible_plans, is_repeat
+from orchestrator.core.speeds import Speeds
 from orchestrator.core.validation import ValidationFailure
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec

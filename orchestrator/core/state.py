@@ -23,7 +23,8 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.objective import Objective, memory_limit_of
 from orchestrator.core.records import Record, last_fingerprint
-from orchestrator.core.repeats import Speeds, is_repeat
+from orchestrator.core.repeats import is_repeat
+from orchestrator.core.speeds import Speeds
 from orchestrator.core.validation import ValidationFailure, counts_as_validation, failures
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan

@@ -15,7 +15,8 @@ from orchestrator.core.inputs import PlanProposed
 from orchestrator.core.objective import Objective, memory_limit_of
 from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import Speeds, is_repeat
+from orchestrator.core.repeats import is_repeat
+from orchestrator.core.speeds import Speeds
 from orchestrator.core.state import Flags, SweepState
 from orchestrator.search.acquisition import SearchObjective
 from orchestrator.search.base import AbstractProposer, dominated_rows

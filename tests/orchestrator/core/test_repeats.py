@@ -12,7 +12,8 @@ from scipy import stats
 from orchestrator.core.objective import Objective
 from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import Speeds, next_repeat
+from orchestrator.core.repeats import next_repeat
+from orchestrator.core.speeds import Speeds
 from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured, Outcome
