@@ -1,27 +1,31 @@
-"""Quality of a sweep's answer by the product's rule, and by two simple ones.
+"""Quality of a sweep's answer by the product's rule, and by the highest measurement.
 
     python -m benchmarks.answers [--seeds N] [--out FILE]
 
-On surfaces with real repeats (`benchmarks/surfaces`), Plimsoll's search runs 40 trials. Each trial
-is one of the plan's recorded repeats, and the search knows only the interval that a trial has. Then
-three rules answer on the same trials: the highest measurement; the highest posterior mean of the
-search; and the product's (`orchestrator.core.repeats`: plans that lead are measured again, which
-the search ranks anew after each repeat, and the plan whose interval has the highest lower end
-wins).
-The true speed of a plan is the posterior mean of all its repeats. On simulated machines, twenty
-plans have speeds drawn from a surface, and the machine is quiet, noisy or slow at times.
+The surfaces (`benchmarks/surfaces`) hold every legal plan of a space, and the fastest in rounds,
+each in an order of its own. The odd rounds feed the sweeps, the even ones are the truth: the mean
+logarithm of a plan's rate in them (of a plan in no round, of all its trials). Plimsoll's search
+runs 40 trials and knows only the interval that a trial has. Then two rules answer on the same
+trials: the highest measurement, and the product's (`orchestrator.core.repeats`).
 
-For each rule: how often the answer is more than 5 % slower than the best plan that was tried, the
-mean regret, and the number of extra trials; of the product's rule, too, in how many of the
-intervals that reports show after its repeats the true speed lies.
+- `recorded`: each trial and repeat is the plan's next trial of the feeding rounds, from a round
+  that the seed draws, in the order of time.
+- `replayed`: the truth, with the noise of the feeding rounds in the order of time: how much each
+  trial differed from the mean of its plan. The truth is exact, and there are as many draws as
+  trials were recorded. `quiet` is the same with a twentieth of the noise.
+
+Of each: how often the answer is more than 5 % slower than the best plan that was tried, the mean
+regret, and the number of repeats; of the product's rule, too, in how many of the intervals that
+reports show after its repeats the true speed lies, and how often `noisy` is said of the machine.
+Figures are means over surfaces, with 95 % intervals by bootstrap over surfaces.
 """
 
 import argparse
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,19 +40,18 @@ from orchestrator.core.reasons import Remeasures, Sampled
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import FINALISTS, next_repeat
 from orchestrator.core.speeds import Speeds
-from orchestrator.search.observations import Observation, with_deviation
+from orchestrator.search.observations import Observation, with_noise
 from orchestrator.search.search import CandidatePool, Search
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import GIB, SweepSpec
 from tests.plans import ddp_plan
 
-TRIALS, FAR = 40, 0.05
-HALF_WIDTH = 0.025  # of a trial's interval, by the steps within it
+TRIALS, FAR, QUIET = 40, 0.05, 0.05
 _RECORDED = Path(__file__).parent / "surfaces"
 _INTERVAL = 1.96
+_SECONDS = 10.0  # of a trial in a sweep
 Numbers = NDArray[np.float64]
-Draw = Callable[[int], float | None]
-Rank = Callable[[Sequence[tuple[int, float]], float], list[int]]
+Measure = Callable[[int], Trial]
 SPEC = SweepSpec.model_validate(
     {
         "model": "gpt2",
@@ -59,156 +62,120 @@ SPEC = SweepSpec.model_validate(
 _BASE = ddp_plan(data=1, precision="bf16")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Swept:
-    """A sweep that has ended its search.
+class Sweep:
+    """A sweep on a surface: its trials so far, and the search that chose them."""
 
-    Attributes:
-        rates: What each tried plan measured, by its row, in the order of the trials.
-        rank: Returns the rows that lead, best first, after these repeats, each a row and its rate;
-            with the deviation between trials that they show.
-        truth: The logarithm of each row's true speed.
-        draw: Measures a row once more; None if it fails.
-    """
+    def __init__(self, surface: Surface, truth: Numbers, measure: Measure, seed: int) -> None:
+        """Runs the search.
 
-    rates: dict[int, float]
-    rank: Rank
-    truth: Numbers
-    draw: Draw
+        Args:
+            surface: The candidates.
+            truth: The logarithm of each one's true rate, of shape (candidates,).
+            measure: Measures a candidate once more.
+            seed: Of the search.
+        """
+        self._search, self._measure = Search(_pool(surface), seed), measure
+        self.trials, free = list[tuple[int, Trial]](), np.ones(len(surface), dtype=bool)
+        for _ in range(TRIALS):
+            row = self._search.choose(self._observed(), free).row
+            free[row] = False
+            self.again(row)
+        self.rates = {row: trial.rate for row, trial in self.trials if trial.rate is not None}
+        self.truth = truth
+
+    def again(self, row: int) -> None:
+        """Measures a candidate."""
+        self.trials.append((row, self._measure(row)))
+
+    def leaders(self, speeds: Speeds) -> list[int]:
+        """Returns the rows that lead by all trials so far."""
+        known, noise = self._observed(), speeds.noise
+        enough = float(np.log1p(SPEC.objective.interval))
+        if noise.degrees:
+            known = with_noise(known, noise)
+        quantile = noise.quantile if noise.degrees >= FINALISTS else None
+        return self._search.leaders(known, FINALISTS, enough, quantile)
 
     def regret(self, row: int) -> float:
         """Returns how much slower a plan is than the best that was tried, as a share."""
         best = max(self.truth[one] for one in self.rates)
         return float(1 - np.exp(self.truth[row] - best))
 
+    def _observed(self) -> list[Observation]:
+        return [_observation(*one, _SECONDS * at) for at, one in enumerate(self.trials)]
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """The answer of a rule.
 
-    Attributes:
-        row: The plan.
-        trials: That it took after the search.
-        held: For each plan that was tried, whether the interval that reports show of it holds its
-            true speed; empty for rules without intervals.
+class Answer(NamedTuple):
+    """The answer of a rule: the plan's row, and the repeats that it took.
+
+    `held` says of each measured plan if the interval that reports show holds its true speed, and is
+    empty for a rule without intervals; `noisy` if the machine is called so.
     """
 
     row: int
-    trials: int = 0
+    repeats: int = 0
     held: tuple[bool, ...] = ()
+    noisy: bool = False
 
 
-def highest_measured(swept: Swept) -> Answer:
+def highest_measured(sweep: Sweep) -> Answer:
     """The plan with the highest single measurement."""
-    return Answer(row=max(swept.rates, key=swept.rates.__getitem__))
+    return Answer(row=max(sweep.rates, key=sweep.rates.__getitem__))
 
 
-def highest_posterior_mean(swept: Swept) -> Answer:
-    """The plan that the search expects to be best, not measured again."""
-    return Answer(row=swept.rank((), 0.0)[0])
-
-
-def rule_today(swept: Swept) -> Answer:
+def rule_today(sweep: Sweep) -> Answer:
     """The product's own: its finalists, its repeats, its ranking."""
-    plans = {row: _plan(row) for row in swept.rates}
+    plans = {row: replace(_BASE, micro_batch=row + 1) for row in sweep.rates}
     rows = {plan: row for row, plan in plans.items()}
-    records = [
-        _record(number, plans[row], rate, repeats=None)
-        for number, (row, rate) in enumerate(swept.rates.items())
-    ]
-    baseline = records[0].plan
-    repeats = list[tuple[int, float]]()
+    records, baseline = list(_records(sweep, plans)), plans[next(iter(sweep.rates))]
     while True:
         speeds = Speeds.of(records, (), Objective.of(SPEC))
-        leading = [plans[row] for row in swept.rank(repeats, speeds.deviation)]
-        plan = next_repeat(records, (), leading, baseline, SPEC)
+        found = [plans[row] for row in sweep.leaders(speeds)]
+        plan = next_repeat(records, (), found, baseline, SPEC)
         if plan is None:
             break
-        # a repeat that fails is out of the answer, which no recorded one of the leaders does
-        rate = swept.draw(rows[plan]) or 1e-6
-        repeats.append((rows[plan], rate))
-        trial = next(record.number for record in records if record.plan == plan)
-        records.append(_record(len(records), plan, rate, repeats=trial))
+        sweep.again(rows[plan])
+        records = list(_records(sweep, plans))
     return Answer(
         row=rows[leaders(records, (), {}, SPEC)[0].plan],
-        trials=len(records) - len(swept.rates),
+        repeats=len(sweep.trials) - TRIALS,
         held=tuple(
-            abs(speed.mean - swept.truth[rows[plan]]) <= speeds.half_width(plan)
+            bool(abs(speed.mean - sweep.truth[rows[plan]]) <= speeds.half_width(plan))
             for plan, speed in speeds.by_plan.items()
         ),
+        noisy=speeds.noise.is_noisy,
     )
 
 
-RULES: dict[str, Callable[[Swept], Answer]] = {
+RULES: Mapping[str, Callable[[Sweep], Answer]] = {
     "highest measured": highest_measured,
-    "highest posterior mean": highest_posterior_mean,
     "today: leaders measured again": rule_today,
 }
 
 
-def _plan(row: int) -> Plan:
-    """A plan that stands for a row."""
-    return replace(_BASE, micro_batch=row + 1)
-
-
-def _record(number: int, plan: Plan, rate: float, repeats: int | None) -> Record:
-    reason = Sampled(sampler="plimsoll") if repeats is None else Remeasures(trial=repeats)
-    return Record(
-        number=number,
-        plan=plan,
-        outcome=measured(
-            rate,
-            batch=SPEC.train.global_batch,
-            tokens=1024,
-            half_width=HALF_WIDTH,
-            peak_bytes=GIB,
-            limit_bytes=16 * GIB,
-        ),
-        reason=reason,
-        started_at=10.0 * number,
-        ended_at=10.0 * number + 9,
-        fingerprint=None,
-    )
-
-
-def on_surface(surface: Surface, seed: int) -> Swept:
-    """Searches a recorded surface; each trial and repeat is one of the plan's recorded ones."""
-    random = np.random.default_rng([seed, 2])
-    search = Search(_pool(surface), seed)
-    order: dict[int, list[int]] = {}
-
-    def trial(row: int) -> Trial:
-        if not order.get(row):
-            order[row] = random.permutation(len(surface.trials[row])).tolist()
-        return surface.trials[row][order[row].pop()]
-
-    observed, rates = list[Observation](), dict[int, float]()
-    shares = dict[int, float | None]()
-    free = np.ones(len(surface), dtype=bool)
-    for _ in range(TRIALS):
-        row = search.choose(observed, free).row
-        free[row] = False
-        told = trial(row)
-        observed.append(_observation(row, told, HALF_WIDTH / _INTERVAL))
-        if told.rate is not None:
-            rates[row], shares[row] = told.rate, told.log_share
-
-    def rank(repeats: Sequence[tuple[int, float]], deviation: float) -> list[int]:
-        again = [
-            _observation(
-                row, Trial(rate=rate, log_share=shares[row], seconds=0.0), HALF_WIDTH / _INTERVAL
-            )
-            for row, rate in repeats
-        ]
-        known = with_deviation([*observed, *again], deviation if repeats else 0.0)
-        return search.leaders(known, FINALISTS)
-
-    return Swept(
-        rates=rates,
-        rank=rank,
-        truth=_truth(surface),
-        draw=lambda row: trial(row).rate,
-    )
+def _records(sweep: Sweep, plans: Mapping[int, Plan]) -> Iterator[Record]:
+    """Yields the sweep's trials that ran as a study keeps them."""
+    first = dict[int, int]()
+    for number, (row, told) in enumerate(sweep.trials):
+        if told.rate is None:
+            continue
+        trial = first.setdefault(row, number)
+        yield Record(
+            number=number,
+            plan=plans[row],
+            outcome=measured(
+                told.rate,
+                batch=SPEC.train.global_batch,
+                tokens=1024,
+                half_width=told.half_width,
+                peak_bytes=GIB,
+                limit_bytes=16 * GIB,
+            ),
+            reason=Sampled(sampler="plimsoll") if trial == number else Remeasures(trial=trial),
+            started_at=_SECONDS * number,
+            ended_at=_SECONDS * number,
+            fingerprint=None,
+        )
 
 
 def _pool(surface: Surface) -> CandidatePool:
@@ -221,121 +188,138 @@ def _pool(surface: Surface) -> CandidatePool:
     )
 
 
-def _observation(row: int, trial: Trial, noise: float) -> Observation:
+def _observation(row: int, trial: Trial, at: float) -> Observation:
     if trial.rate is None:
         return Observation(row=row, log_share=max(trial.log_share or 0.0, 0.0), ran_out=True)
     return Observation(
         row=row,
         log_rate=float(np.log(trial.rate)),
-        rate_noise=noise,
+        rate_noise=max(float(np.log1p(trial.half_width)) / _INTERVAL, 0.005),
         log_share=trial.log_share,
         fitted=True,
+        at=at,
     )
 
 
-def _truth(surface: Surface) -> Numbers:
-    """Posterior means of all repeats: of three of them alone the highest mean would be luck."""
-    observed = [
-        _observation(row, trial, surface.noise)
-        for row, trials in enumerate(surface.trials)
-        for trial in trials
-    ]
-    search = Search(_pool(surface), 0)
-    fitted = search._fit(observed)
-    return search._score_rows(fitted, np.arange(len(surface)), fitted.rate).mean
+def _half(trials: Sequence[Trial], parity: int) -> list[Trial]:
+    """Returns the trials that ran in rounds of a parity; of a plan in no round, its one trial."""
+    rounds = [one for one in trials if one.round and one.round % 2 == parity and one.rate]
+    return rounds or [one for one in trials if not one.round] or list(trials)
 
 
-def on_machine(surface: Surface, seed: int, *, jitter: float, slow_share: float) -> Swept:
-    """Twenty plans of a surface on a simulated machine, each tried once.
-
-    Args:
-        surface: Where the speeds are drawn from.
-        seed: Random seed.
-        jitter: Standard deviation of the logarithm of a speed from trial to trial.
-        slow_share: Share of the time in which the machine is 10 to 30 % slower, in spells of five
-            trials.
-    """
-    random = np.random.default_rng([seed, 3])
-    speeds = surface.rate[np.isfinite(surface.rate)]
-    truth = np.log(random.choice(speeds, 20, replace=len(speeds) < 20))
-    spell = 0.0
-
-    def draw(row: int) -> float:
-        nonlocal spell
-        if random.random() < 0.2:  # a spell lasts five trials in the mean
-            spell = random.uniform(0.1, 0.3) if random.random() < slow_share else 0.0
-        return float(np.exp(truth[row] + random.normal(0, jitter)) * (1 - spell))
-
-    rates = {row: draw(row) for row in range(20)}
-    return Swept(
-        rates=rates,
-        rank=lambda repeats, _: _highest_means(rates, repeats)[:FINALISTS],
-        truth=truth,
-        draw=draw,
-    )
+def truth_of(surface: Surface) -> Numbers:
+    """Returns the logarithm of each candidate's true rate; nan for those that do not run."""
+    return np.array([_mean(_half(trials, 0)) for trials in surface.trials])
 
 
-def _highest_means(rates: dict[int, float], repeats: Sequence[tuple[int, float]]) -> list[int]:
-    """Returns rows by their mean rate: unrelated plans, of which a search knows nothing more."""
-    found = {row: [rate] for row, rate in rates.items()}
-    for row, rate in repeats:
-        found[row].append(rate)
-    return sorted(found, key=lambda row: float(np.mean(np.log(found[row]))), reverse=True)
+def _mean(trials: Sequence[Trial]) -> float:
+    logs = [np.log(one.rate) for one in trials if one.rate is not None]
+    return float(np.mean(logs)) if logs else np.nan
 
 
-MACHINES = {
-    "quiet machine (0.5 %)": {"jitter": 0.005, "slow_share": 0.0},
-    "slow spells, 20 % of the time": {"jitter": 0.01, "slow_share": 0.2},
-    "slow spells, half of the time": {"jitter": 0.01, "slow_share": 0.5},
-    "jitter 3 %": {"jitter": 0.03, "slow_share": 0.0},
-    "jitter 10 %": {"jitter": 0.1, "slow_share": 0.0},
+def recorded(surface: Surface, seed: int) -> Sweep:
+    """A sweep whose trials are those of the feeding rounds, in the order of time."""
+    start = np.random.default_rng([seed, 2]).random()
+    taken = [count(int(start * len(_half(trials, 1)))) for trials in surface.trials]
+
+    def measure(row: int) -> Trial:
+        feed = _half(surface.trials[row], 1)
+        return feed[next(taken[row]) % len(feed)]
+
+    return Sweep(surface, truth_of(surface), measure, seed)
+
+
+def replayed(surface: Surface, seed: int, scale: float = 1.0) -> Sweep:
+    """A sweep whose trials are the truth with the recorded noise, in the order of time."""
+    truth, noise = truth_of(surface), noise_of(surface)
+    clock = count(int(np.random.default_rng([seed, 3]).integers(len(noise))))
+
+    def measure(row: int) -> Trial:
+        trial = surface.trials[row][0]
+        if np.isnan(truth[row]):
+            return trial
+        rate = float(np.exp(truth[row] + scale * noise[next(clock) % len(noise)]))
+        return replace(trial, rate=rate, half_width=scale * trial.half_width)
+
+    return Sweep(surface, truth, measure, seed)
+
+
+def noise_of(surface: Surface) -> Numbers:
+    """Returns how each trial of the feeding rounds differed from its plan's mean, by time."""
+    found = list[tuple[float, float]]()
+    for trials in surface.trials:
+        feed = [one for one in _half(trials, 1) if one.round and one.rate is not None]
+        if len(feed) > 1:
+            wider = np.sqrt(len(feed) / (len(feed) - 1))  # the mean is of the same trials
+            mean = _mean(feed)
+            found += [(one.began, wider * (np.log(one.rate) - mean)) for one in feed if one.rate]
+    return np.array([value for _, value in sorted(found)])
+
+
+WAYS: Mapping[str, Callable[[Surface, int], Sweep]] = {
+    "recorded": recorded,
+    "replayed": replayed,
+    "quiet": lambda surface, seed: replayed(surface, seed, QUIET),
 }
 
 
-def figures(sweeps: Sequence[Swept]) -> dict[str, dict[str, float]]:
-    """Returns the figures of each rule over all sweeps."""
+def figures(sweeps: Sequence[Sweep]) -> dict[str, dict[str, float]]:
+    """Returns the figures of each rule over the sweeps of a surface."""
     found: dict[str, dict[str, float]] = {}
     for name, rule in RULES.items():
-        answers = [rule(swept) for swept in sweeps]
-        pairs = zip(sweeps, answers, strict=True)
-        regrets = np.array([swept.regret(answer.row) for swept, answer in pairs])
+        answers = [rule(sweep) for sweep in sweeps]
+        regrets = [s.regret(answer.row) for s, answer in zip(sweeps, answers, strict=True)]
         held = [each for answer in answers for each in answer.held]
         found[name] = {
-            "far_share": round(float((regrets > FAR).mean()), 3),
-            "mean_regret": round(float(regrets.mean()), 4),
-            "extra_trials": round(float(np.mean([answer.trials for answer in answers])), 1),
+            "far_share": float(np.mean(np.array(regrets) > FAR)),
+            "mean_regret": float(np.mean(regrets)),
+            "repeats": float(np.mean([answer.repeats for answer in answers])),
         }
         if held:
-            found[name]["coverage"] = round(float(np.mean(held)), 3)
+            found[name] |= {
+                "coverage": float(np.mean(held)),
+                "called_noisy": float(np.mean([answer.noisy for answer in answers])),
+            }
+    return found
+
+
+def over_surfaces(each: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Returns the mean over surfaces of each figure, with its 95 % interval by bootstrap."""
+    picks = np.random.default_rng(0).integers(len(each), size=(2000, len(each)))
+    found = {}
+    for name in each[0]:
+        values = np.array([one[name] for one in each])
+        low, high = np.quantile(values[picks].mean(axis=1), (0.025, 0.975))
+        found[name] = [round(float(value), 4) for value in (values.mean(), low, high)]
     return found
 
 
 def main() -> None:
     """Compares the rules and writes the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=250, help="sweeps of each surface (250)")
+    parser.add_argument("--seeds", type=int, default=100, help="sweeps of each surface (100)")
+    parser.add_argument("--surfaces", type=Path, default=_RECORDED, metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
-    surfaces = surfaces_in(_RECORDED, forecaster_without, least=100)
-    by_place: defaultdict[str, list[Swept]] = defaultdict(list)
+    surfaces = surfaces_in(given.surfaces, forecaster_without, least=100)
+    found: dict[str, Any] = {"seeds": given.seeds, "trials": TRIALS, "noise": {}}
     for surface in surfaces:
-        for seed in range(given.seeds):
-            by_place["recorded surfaces"].append(on_surface(surface, seed))
-            for name, machine in MACHINES.items():
-                by_place[name].append(on_machine(surface, seed, **machine))
-    found: dict[str, Any] = {
-        "seeds": given.seeds,
-        "surfaces": [surface.name for surface in surfaces],
-        "trials": TRIALS,
-    }
-    for place, sweeps in by_place.items():
-        found[place] = figures(sweeps)
-        print(f"{place}, {len(sweeps)} sweeps: more than 5 % off, mean regret, extra trials")
-        for name, told in found[place].items():
-            far, regret = 100 * told["far_share"], 100 * told["mean_regret"]
-            line = f"  {name:36} {far:5.1f} % {regret:6.2f} % {told['extra_trials']:5.1f}"
-            covers = f"  intervals hold {told['coverage']:.0%}" if "coverage" in told else ""
-            print(line + covers)
+        noise = noise_of(surface)
+        found["noise"][surface.name] = {
+            "deviation": round(float(noise.std()), 4),
+            "next_trial_correlation": round(float(np.corrcoef(noise[:-1], noise[1:])[0, 1]), 3),
+        }
+    for way, make in WAYS.items():
+        each = {
+            one.name: figures([make(one, seed) for seed in range(given.seeds)]) for one in surfaces
+        }
+        found[way] = {
+            rule: over_surfaces([told[rule] for told in each.values()])
+            | {"by_surface": {name: told[rule]["far_share"] for name, told in each.items()}}
+            for rule in RULES
+        }
+        for rule, told in found[way].items():
+            print(f"{way}, {rule}: {told}", flush=True)
     write(found, given.out)
 
 

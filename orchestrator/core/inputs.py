@@ -107,7 +107,7 @@ class TrialOpened:
 class FinalistsChosen:
     """The search's answer to `ChooseFinalists`: measured, feasible plans, the best one first.
 
-    They may change from repeat to repeat.
+    They may change from repeat to repeat. One plan alone is clearly the best.
     """
 
     plans: tuple[Plan, ...]

@@ -1,12 +1,11 @@
 """Repeats: trials that measure the leading plans again.
 
 One trial samples one state of the machine. Repeats show how much trials of the same plan differ;
-that deviation decides whether a leader is clear, and is part of each interval.
+that decides how many there are, whether a leader is clear, and how wide each interval is.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -20,6 +19,8 @@ from search_spaces.specification.sections import SPEED_METRICS
 from search_spaces.trial import Cancelled, Measured
 
 FINALISTS = 3  # plans that are measured again before any of them is for a second time
+# Repeats: `FINALISTS` where trials of a plan differ by this deviation, `_MOST` by the second one
+_QUIET, _NOISIEST, _MOST = 0.01, 0.2, 40
 
 
 def repeats_enabled(spec: SweepSpec) -> bool:
@@ -49,9 +50,25 @@ def infeasible_plans(records: Iterable[Record], objective: Objective) -> frozens
     )
 
 
+def most_repeats(records: Sequence[Record], spec: SweepSpec) -> int:
+    """Returns how many repeats there may be: few where trials of a plan agree, more where not.
+
+    At most `validation.repeats` and `budget.trials`, but each finalist is measured again.
+    """
+    most = _MOST
+    noise = Speeds.of(records, (), Objective.of(spec)).noise
+    if noise.degrees:
+        share = min((noise.deviation - _QUIET) / (_NOISIEST - _QUIET), 1.0)
+        most = FINALISTS + round(share * (_MOST - FINALISTS))
+    return min(spec.validation.repeats, max(min(most, spec.budget.trials), FINALISTS))
+
+
 def repeats_left(records: Sequence[Record], running: Sequence[Plan], spec: SweepSpec) -> int:
-    """Returns how many more repeats `validation.repeats` allows, besides those that run."""
-    return spec.validation.repeats - len(repeats_at_the_end(records)) - len(running)
+    """Returns how many more repeats may start; none once they took `budget.minutes`."""
+    done = repeats_at_the_end(records)
+    if sum(one.ended_at - one.started_at for one in done) > 60 * spec.budget.minutes:
+        return 0
+    return most_repeats(records, spec) - len(done) - len(running)
 
 
 def next_repeat(
@@ -61,17 +78,17 @@ def next_repeat(
     baseline: Plan,
     spec: SweepSpec,
 ) -> Plan | None:
-    """Returns the plan to measure again now; None if the leader is clear or the budget is used.
+    """Returns the plan to measure again now; None if the leader is clear or enough were measured.
 
-    First `FINALISTS` leaders and the baseline once. Then the search's first two leaders, the one
-    with fewer measurements first, so that drift of the machine affects both alike.
+    First `FINALISTS` leaders and the baseline once. Then the leader and its first challenger, the
+    one with fewer measurements first, so that drift of the machine affects both alike.
 
     Args:
         records: All trials, repeats among them.
         running: Plans whose repeats run.
-        leaders: The plans that the search expects to be best, by all of these records, best first.
+        leaders: Leader and challengers by all of these records; one alone is clearly the best.
         baseline: The baseline.
-        spec: Says how many repeats there may be, and what difference matters.
+        spec: Says how many repeats there may be.
     """
     if not set(leaders) - {baseline} or repeats_left(records, running, spec) < 1:
         return None
@@ -82,23 +99,8 @@ def next_repeat(
     measured = Counter(one.plan for one in records if isinstance(one.outcome, Measured))
     if measured[baseline] and not again[baseline]:
         return baseline
-    objective = Objective.of(spec)
-    failed = infeasible_plans(records, objective)
-    speeds = Speeds.of(records, (), objective)
-    left = [plan for plan in {**dict.fromkeys(leaders), **again} if plan in speeds.by_plan]
-    left = [plan for plan in left if plan not in failed]
-    if len(left) < 2 or not speeds.degrees or _is_clear(left, speeds, spec):
-        return None
+    failed = infeasible_plans(records, Objective.of(spec))
     first_two = [plan for plan in leaders if plan not in failed][:2]
-    return min(first_two, key=lambda plan: measured[plan] + running.count(plan), default=None)
-
-
-def _is_clear(plans: Sequence[Plan], speeds: Speeds, spec: SweepSpec) -> bool:
-    """Returns True if no other plan can be meaningfully faster than the leader."""
-    leader = max(plans, key=speeds.lower_bound)
-    ahead = max(
-        speeds.score(plan) - speeds.score(leader) + speeds.margin(plan, leader)
-        for plan in plans
-        if plan != leader
-    )
-    return ahead <= math.log1p(spec.objective.interval)
+    if len(first_two) < 2:
+        return None
+    return min(first_two, key=lambda plan: measured[plan] + running.count(plan))

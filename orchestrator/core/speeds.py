@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from orchestrator.core.objective import Objective
 from orchestrator.core.records import Record
+from orchestrator.core.trial_noise import TrialNoise, fit
 from search_spaces.hardware.noise import noise_prior
 from search_spaces.plan import Plan
 from search_spaces.trial import Estimate, Measured
 
-_PRIOR_WEIGHT = 1  # observations that the prior deviation between trials counts as
 _WIDEST = 2.3  # half of an interval in logarithms, at most: a factor of ten
 _INTERVAL = 1.96  # standard deviations from a value to the end of its 95 % interval
 
@@ -23,14 +25,16 @@ class Speed:
     """Speed of one plan over all its trials and validations, as a logarithm of samples per second.
 
     Attributes:
-        mean: Mean over its measurements.
+        mean: Mean over its measurements, less what the machine's drift explains.
         count: Number of measurements.
         within: Standard error of the mean, from the steps within its trials.
+        variance: Of the mean's error, from what trials of a plan differ by.
     """
 
     mean: float
     count: int
     within: float
+    variance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,57 +44,58 @@ class Speeds:
     Attributes:
         by_plan: Of each plan that was measured.
         objective: What plans are compared by: samples per second, or per price.
-        deviation: Standard deviation between trials of a plan, in logarithms.
-        degrees: Its degrees of freedom; 0 if no plan was measured twice.
+        noise: How much trials of a plan differ.
+        together: Covariance of the errors of plans that were measured more than once, by pair.
     """
 
     by_plan: Mapping[Plan, Speed]
     objective: Objective
-    deviation: float
-    degrees: int = 0
+    noise: TrialNoise
+    together: Mapping[tuple[Plan, Plan], float] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, records: Iterable[Record], validations: Iterable[Record], objective: Objective
     ) -> Speeds:
         """Pools trials and validations by plan."""
-        values = defaultdict[Plan, list[Estimate]](list)
+        trials = defaultdict[Plan, list[tuple[Estimate, float]]](list)
         prior = noise_prior("cpu").deviation
         for record in (*records, *validations):
             if record.fingerprint is not None:
                 prior = noise_prior(record.fingerprint.device).deviation
             if isinstance(record.outcome, Measured) and record.outcome.samples_per_second.value > 0:
-                values[record.plan].append(record.outcome.samples_per_second)
-        by_plan, squares, degrees = dict[Plan, Speed](), 0.0, 0
-        for plan, rates in values.items():
-            logs = [math.log(rate.value) for rate in rates]
-            mean = sum(logs) / len(logs)
-            within = math.hypot(*(_half_width(rate) / _INTERVAL for rate in rates))
-            by_plan[plan] = Speed(mean=mean, count=len(logs), within=within / len(logs))
-            squares += sum((value - mean) ** 2 for value in logs)
-            degrees += len(logs) - 1
-        if not degrees:
-            return cls(by_plan=by_plan, objective=objective, deviation=prior)
-        squares += _PRIOR_WEIGHT * prior**2
-        deviation = math.sqrt(squares / (_PRIOR_WEIGHT + degrees))
-        return cls(by_plan=by_plan, objective=objective, deviation=deviation, degrees=degrees)
-
-    @property
-    def quantile(self) -> float:
-        """Standard deviations from a mean to the end of its 95 % interval."""
-        if not self.degrees:
-            return _INTERVAL
-        from scipy.special import stdtrit  # commands that need none start sooner
-
-        return float(stdtrit(_PRIOR_WEIGHT + self.degrees, 0.975))
+                rate = record.outcome.samples_per_second
+                trials[record.plan].append((rate, (record.started_at + record.ended_at) / 2))
+        repeated = [plan for plan, found in trials.items() if len(found) > 1]
+        noise, means, together = TrialNoise(prior), dict[Plan, float](), {}
+        if repeated:
+            noise, fitted, covariance = fit(
+                np.array([math.log(rate.value) for p in repeated for rate, _ in trials[p]]),
+                np.array([at for at, p in enumerate(repeated) for _ in trials[p]]),
+                np.array([at for p in repeated for _, at in trials[p]]),
+                prior,
+            )
+            means = dict(zip(repeated, fitted.tolist(), strict=True))
+            pairs = [(one, other) for one in repeated for other in repeated]
+            together = dict(zip(pairs, covariance.ravel().tolist(), strict=True))
+        by_plan = {
+            plan: Speed(
+                mean=means.get(plan, math.log(of[0][0].value)),
+                count=len(of),
+                within=math.hypot(*(_half_width(rate) / _INTERVAL for rate, _ in of)) / len(of),
+                variance=together.get((plan, plan), noise.deviation**2),
+            )
+            for plan, of in trials.items()
+        }
+        return cls(by_plan=by_plan, objective=objective, noise=noise, together=together)
 
     def half_width(self, plan: Plan) -> float:
         """Returns half of the 95 % interval of a plan's mean, in logarithms.
 
         Without repeats it covers the steps within its trial only, not other trials.
         """
-        speed = self.by_plan[plan]
-        between = self.quantile * self.deviation / math.sqrt(speed.count) if self.degrees else 0.0
+        speed, noise = self.by_plan[plan], self.noise
+        between = noise.quantile * math.sqrt(speed.variance) if noise.degrees else 0.0
         return min(max(between, _INTERVAL * speed.within), _WIDEST)
 
     def score(self, plan: Plan) -> float:
@@ -106,21 +111,22 @@ class Speeds:
         The interval covers differences between trials only: few steps within a trial do not widen
         it. Of plans with the same mean, the one that was measured more often ranks first.
         """
-        between = self.deviation / math.sqrt(self.by_plan[plan].count)
-        return self.score(plan) - self.quantile * between
+        return self.score(plan) - self.noise.quantile * math.sqrt(self.by_plan[plan].variance)
 
     def margin(self, plan: Plan, other: Plan) -> float:
         """Returns half of the 95 % interval of the difference of two plans, in logarithms."""
         ours, theirs = self.by_plan[plan], self.by_plan[other]
-        if not self.degrees:  # the intervals of equals overlap
+        if not self.noise.degrees:  # the intervals of equals overlap
             return self.half_width(plan) + self.half_width(other)
-        between = self.deviation * math.sqrt(1 / ours.count + 1 / theirs.count)
-        return max(self.quantile * between, _INTERVAL * math.hypot(ours.within, theirs.within))
+        shared = 2 * self.together.get((plan, other), 0.0)
+        between = math.sqrt(max(ours.variance + theirs.variance - shared, 0.0))
+        within = math.hypot(ours.within, theirs.within)
+        return max(self.noise.quantile * between, _INTERVAL * within)
 
     def record(self, record: Record) -> Record:
         """Returns a plan's record with the pooled speed of all its measurements."""
         outcome = record.outcome
-        if not self.degrees or not isinstance(outcome, Measured):
+        if not self.noise.degrees or not isinstance(outcome, Measured):
             return record
         if record.plan not in self.by_plan or not outcome.samples_per_second.value:
             return record

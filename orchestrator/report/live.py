@@ -18,7 +18,7 @@ from orchestrator.core import events
 from orchestrator.core.objective import memory_of, outcome_counts, speedup
 from orchestrator.core.reasons import ChecksMachine
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import is_repeat, repeats_at_the_end
+from orchestrator.core.repeats import is_repeat, most_repeats, repeats_at_the_end
 from orchestrator.core.state import AbstractView, SweepState
 from orchestrator.host import below_notebook, in_notebook
 from orchestrator.report.format import duration, gib, plural
@@ -168,7 +168,7 @@ def _place(trial: events.TrialStarted, state: SweepState) -> str:
         return ""
     if trial.is_repeat:
         repeats = len(repeats_at_the_end(state.records)) + 1
-        most = max(repeats, state.spec.validation.repeats)
+        most = max(repeats, most_repeats(state.records, state.spec))
         return f" [measuring the leaders again, {repeats} of at most {most}]"
     before = sum(other.number < trial.number for other in state.running)
     used = progress(state, trial.at)
@@ -422,7 +422,8 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
         tally = "a check of the machine"
     elif is_repeat(record):
         repeats = len(repeats_at_the_end(state.records))
-        tally = f"repeat {repeats} of at most {state.spec.validation.repeats}"
+        most = max(repeats, most_repeats(state.records, state.spec))
+        tally = f"repeat {repeats} of at most {most}"
     return f"trial {record.number} ended: {'; '.join(parts)} [{tally}]"
 
 

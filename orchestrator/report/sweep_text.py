@@ -215,7 +215,7 @@ def repeats_sentence(state: SweepState) -> str:
     top, speeds = state.best, state.speeds
     if top is None or state.objective.metric == "headroom":
         return ""
-    if not speeds.degrees:
+    if not speeds.noise.degrees:
         return "measured once: its interval is that of one trial, and trials differ by more"
     words = f"measured {times_words(speeds.by_plan[top.plan].count)}"
     infeasible = infeasible_plans(state.records, state.objective)
@@ -235,7 +235,12 @@ def repeats_sentence(state: SweepState) -> str:
             f", {100 * ahead:+.1f} % (± {100 * half:.1f}) against trial {competitor.number},"
             f" measured {times_words(speeds.by_plan[competitor.plan].count)}"
         )
-    return f"{words}; trials of the same plan differ by {100 * speeds.deviation:.1f} %"
+    noise = speeds.noise
+    words += f"; trials of the same plan differ by {100 * noise.deviation:.1f} %: a "
+    if not noise.is_noisy:
+        return f"{words}quiet machine"
+    drifts = f", whose speed drifts for about {duration(noise.seconds)} at a time"
+    return f"{words}noisy machine{drifts if noise.drift else ''}"
 
 
 def lossy_sentence(state: SweepState) -> str:

@@ -50,24 +50,6 @@ def exceedance(scores: Scores, threshold: float, widening: float) -> float:
     return float((scores.chance * ndtr(standardized)).sum())
 
 
-def distance_score(points: Numbers, visited: Numbers, fits: Numbers) -> Numbers:
-    """Returns the distance of each candidate from the nearest known one, for a start far apart.
-
-    Candidates that are unlikely to fit come last.
-
-    Args:
-        points: Features of the candidates, of shape (candidates, features).
-        visited: Features of tried, running and chosen candidates, at least one.
-        fits: Chance to fit of each candidate.
-
-    Source:
-        Johnson et al. 1990, Minimax and maximin distance designs.
-    """
-    apart = ((points[:, None] - visited[None]) ** 2).sum(axis=2)
-    distance: Numbers = np.sqrt(apart.min(axis=1))
-    return np.where(fits < MIN_FIT_PROBABILITY, distance - distance.max() - 1.0, distance)
-
-
 def constrained_improvement(gained: Numbers, fits: Numbers) -> Numbers:
     """Returns constrained expected improvement: the gain weighted by the chance to fit.
 

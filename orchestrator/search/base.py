@@ -28,7 +28,10 @@ class AbstractProposer(ABC):
 
     @abstractmethod
     def leaders(self, sweep: SweepState, prior: SearchPrior | None, count: int) -> tuple[Plan, ...]:
-        """Returns the feasible plans that are expected to be best, best first; at most `count`."""
+        """Returns at most `count` feasible plans, the best first, then its hardest challengers.
+
+        The best alone if no other is likely to be faster by more than `objective.interval`.
+        """
 
     @abstractmethod
     def regret_bound(self, sweep: SweepState, prior: SearchPrior | None) -> float | None:

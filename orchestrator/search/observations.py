@@ -9,6 +9,7 @@ import numpy as np
 from orchestrator.core.failures import failure_decision
 from orchestrator.core.objective import Objective, thrashes
 from orchestrator.core.records import Record
+from orchestrator.core.trial_noise import TrialNoise
 from orchestrator.search.gaussian import Numbers, Observations
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured, OutOfMemory, TimedOut
@@ -36,7 +37,9 @@ class Observation:
     peak over the memory limit; if the trial ran out of memory, a lower bound of what it needed.
 
     `study` is 0 for the study that is searched. Trials of another study share an error with
-    standard deviation `transfer_std`, in logarithms, and none of them can be the incumbent.
+    standard deviation `transfer_std`, in logarithms, and none of them can be the incumbent. Trials
+    of this one share errors of standard deviation `drift` with those that ran near `at`, in seconds
+    since the epoch; `drift_seconds` later the correlation of these errors has fallen to 1 / e.
     """
 
     row: int
@@ -49,6 +52,9 @@ class Observation:
     failed: bool = False  # for a reason other than device memory
     study: int = 0
     transfer_std: float = 0.0
+    at: float = 0.0
+    drift: float = 0.0
+    drift_seconds: float = 1.0
 
     @property
     def measured(self) -> bool:
@@ -56,15 +62,17 @@ class Observation:
         return self.log_rate is not None and not self.too_slow
 
 
-def with_deviation(observations: Iterable[Observation], deviation: float) -> list[Observation]:
+def with_noise(observations: Iterable[Observation], noise: TrialNoise) -> list[Observation]:
     """Returns the observations, each as uncertain as trials of the same plan differ at least.
 
     Args:
         observations: Whose noise is what the steps within a trial show.
-        deviation: Standard deviation between trials of a plan, in logarithms.
+        noise: How trials of a plan differ.
     """
+    alone, drift = (noise.deviation * part**0.5 for part in (1 - noise.drift, noise.drift))
+    told = {"drift": drift, "drift_seconds": noise.seconds}
     return [
-        replace(one, rate_noise=max(one.rate_noise, deviation)) if one.measured else one
+        replace(one, rate_noise=max(one.rate_noise, alone), **told) if one.measured else one
         for one in observations
     ]
 
@@ -89,7 +97,7 @@ def rates(observations: Iterable[Observation]) -> tuple[np.ndarray, Observations
         side=np.array(
             [-1 if observation.too_slow else 0 for observation in measured], dtype=np.int64
         ),
-        together=_shared_covariance(measured),
+        together=_with_drift(_shared_covariance(measured), measured),
     )
 
 
@@ -133,6 +141,17 @@ def _shared_covariance(observations: list[Observation]) -> Numbers | None:
     return np.outer(deviation, deviation) * same
 
 
+def _with_drift(together: Numbers | None, observations: list[Observation]) -> Numbers | None:
+    """Adds the covariance that the machine's drift gives rates of trials at about the same time."""
+    if not any(observation.drift for observation in observations):
+        return together
+    drift = np.array([observation.drift for observation in observations])
+    at = np.array([observation.at / observation.drift_seconds for observation in observations])
+    near = np.exp(-np.abs(np.subtract.outer(at, at)))
+    shared: Numbers = np.outer(drift, drift) * near
+    return shared if together is None else together + shared
+
+
 def _speed(observation: Observation) -> float:
     return (
         observation.log_rate
@@ -166,6 +185,7 @@ def observation_of(record: Record, row: int, spec: SweepSpec) -> Observation | N
                 rate_noise=max(noise, _BEATEN_NOISE) if beaten else noise,
                 log_share=math.log(share) if share > 0 else None,
                 fitted=True,
+                at=(record.started_at + record.ended_at) / 2,
             )
         case OutOfMemory(where="device", excess=excess, limit_bytes=own):
             share = (1.0 + (excess or 0.0)) * (own / limit(own) if own else 1.0)

@@ -15,14 +15,15 @@ from orchestrator.core.inputs import PlanProposed
 from orchestrator.core.objective import Objective, memory_limit_of
 from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
-from orchestrator.core.repeats import is_repeat
+from orchestrator.core.repeats import FINALISTS, is_repeat
 from orchestrator.core.speeds import Speeds
 from orchestrator.core.state import Flags, SweepState
+from orchestrator.core.trial_noise import TrialNoise
 from orchestrator.search.acquisition import SearchObjective
 from orchestrator.search.base import AbstractProposer, dominated_rows
 from orchestrator.search.encoding import Distributions, distributions, position, table_features
 from orchestrator.search.gaussian import Numbers
-from orchestrator.search.observations import Observation, observation_of, with_deviation
+from orchestrator.search.observations import Observation, observation_of, with_noise
 from orchestrator.search.search import CandidatePool, Search, Suggestion
 from orchestrator.search.transfer import EarlierStudy, transferred_records
 from search_spaces.costs.forecast import SearchPrior
@@ -149,9 +150,11 @@ class PlimsollProposer(AbstractProposer):
         return candidates.search.regret_bound(candidates.observations, free[candidates.pool])
 
     def leaders(self, sweep: SweepState, prior: SearchPrior | None, count: int) -> tuple[Plan, ...]:
-        candidates = self._updated(sweep, prior)
-        rows = candidates.search.leaders(candidates.observations, count)
-        return tuple(candidates.table.plan(row) for row in rows)
+        candidates, noise = self._updated(sweep, prior), sweep.speeds.noise
+        enough = math.log1p(self._spec.objective.interval)
+        quantile = noise.quantile if noise.degrees >= FINALISTS else None
+        rows = candidates.search.leaders(candidates.observations, count, enough, quantile)
+        return tuple(map(candidates.table.plan, rows))
 
     def _current(self, sweep: SweepState, prior: SearchPrior | None) -> tuple[_CandidateSet, Flags]:
         """Returns the candidates, and marks the plans of the space that may be tried.
@@ -248,14 +251,14 @@ class _CandidateSet:
     _transferred: list[Observation] = field(default_factory=list)
     _compared: bool = False  # this study's fingerprint with those of the others
     _numbers: set[int] = field(default_factory=set)  # of the records that are observed
-    _deviation: float = 0.0  # between trials of a plan, as repeats show it; 0.0 before any
+    _noise: TrialNoise | None = None  # as repeats show it; None before any
     _rows: dict[Plan, list[int]] = field(default_factory=dict)
 
     @property
     def observations(self) -> list[Observation]:
         """Transferred observations, then this study's, the latest last."""
         observations = self._transferred + self._own
-        return with_deviation(observations, self._deviation) if self._deviation else observations
+        return with_noise(observations, self._noise) if self._noise else observations
 
     def choose(self, sweep: SweepState, free: Flags) -> tuple[Suggestion, float]:
         """Chooses a candidate, with the expected seconds of its trial.
@@ -276,8 +279,8 @@ class _CandidateSet:
                 self._numbers.add(record.number)
                 self._own += self._observations_of(record, spec)
                 if is_repeat(record):
-                    speeds = Speeds.of(records, (), Objective.of(spec))
-                    self._deviation = speeds.deviation if speeds.degrees else 0.0
+                    noise = Speeds.of(records, (), Objective.of(spec)).noise
+                    self._noise = noise if noise.degrees else None
         latest = None if self._compared else _latest(records)
         if latest is None or latest.fingerprint is None:
             return

@@ -29,17 +29,13 @@ _FAILURE_KERNEL = KernelParams(
 )
 _TAIL_DEGREES = 4  # degrees of freedom of Student's t: prediction errors of peaks have heavy tails
 _FANTASY_NOISE = 1e-3
-_LEADER_DOUBT = 3.0  # standard deviations by which a plan may trail the leader and still be best
-_LEADER_LUCK = 0.22  # and in logarithms: as far as one trial may be off, which few do not tell
+_OWN_PARTS = (0.1, 0.04, 0.01)  # nuggets: a plan of which one trial tells may be unlike all others
 _SAMPLE = 500  # candidates of each kind that are scored in a very large pool
 _OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
 _REGRET_RISK = 0.05  # chance that a candidate exceeds the regret bound
 # Factor of the deviations in the regret bound: they take one kernel as certain and are too small.
 # Source: benchmarks/results/regret_bound.json
 REGRET_WIDENING = 2.0
-# Candidates that lie far apart at the start of a search without a forecast.
-# Source: benchmarks/results/search_start.json
-DISTANT_TRIALS = 3
 _CHUNK = 4096  # candidates per prediction, which bounds memory
 Flags = NDArray[np.bool_]
 
@@ -95,13 +91,16 @@ class Search:
             seed: Random seed, which breaks ties and samples very large pools.
         """
         self._pool = options
-        self._distant_trials = DISTANT_TRIALS if options.log_rate is None else 0
         self._objective = options.aim
         features = options.features
         has_parts = options.share_parts is not None
         share_offset = _SHARE_OFFSET_WITH_PARTS if has_parts else _SHARE_OFFSET
         self._rate = Surrogate(
             features, options.log_rate, _RATE_OFFSET, options.rate_parts, noises=_EXTRA_NOISES
+        )
+        # once repeats tell the noise, nothing is left to explain by more of it
+        self._repeated = Surrogate(
+            features, options.log_rate, _RATE_OFFSET, options.rate_parts, nuggets=_OWN_PARTS
         )
         self._share = Surrogate(features, options.log_share, share_offset, options.share_parts)
         self._failure = Surrogate(
@@ -134,8 +133,7 @@ class Search:
         if incumbent is not None:
             threshold = max(incumbent.value, pending_value)
             improvement = acquisition.expected_improvement(scores.mean, scores.deviation, threshold)
-        visited = {*pending, *(observation.row for observation in observations)}
-        ranking = self._ranking(scores, improvement, rows, visited, seconds)
+        ranking = self._ranking(scores, improvement, rows, seconds)
         top = np.flatnonzero(ranking >= ranking.max() - 1e-12 * abs(ranking.max()))
         at = int(self._random.choice(top))
         return Suggestion(
@@ -156,13 +154,9 @@ class Search:
         scores: acquisition.Scores,
         improvement: Numbers | None,
         rows: Rows,
-        visited: set[int],
         seconds: Numbers | None,
     ) -> Numbers:
-        """Returns the scores to rank candidates by; `visited` are tried or running."""
-        if 0 < len(visited) < self._distant_trials:
-            features = self._pool.features
-            return acquisition.distance_score(features[rows], features[list(visited)], scores.fits)
+        """Returns the scores to rank candidates by."""
         if improvement is None:
             return acquisition.first_pick_score(scores)
         ranking = acquisition.constrained_improvement(improvement * scores.reach, scores.fits)
@@ -202,28 +196,46 @@ class Search:
             low, high = (middle, high) if risk > _REGRET_RISK else (low, middle)
         return float(np.exp(high))
 
-    def leaders(self, observations: Sequence[Observation], count: int) -> list[int]:
-        """Returns the measured candidates that are expected to be best, best first.
+    def leaders(
+        self,
+        observations: Sequence[Observation],
+        count: int,
+        enough: float = 0.0,
+        quantile: float | None = None,
+    ) -> list[int]:
+        """Returns the measured candidate that is expected to be best, and its challengers.
 
-        By the posterior mean: the highest of many single measurements was lucky. A candidate that
-        is slower than the first by more than both posterior means are uncertain, and by more than a
-        trial may be off, is left out.
+        The first has the highest posterior mean: the highest of many single trials was lucky. The
+        others follow by how few standard deviations they are from beating it by more than `enough`.
 
         Args:
             observations: Observations of ended trials.
             count: Most candidates to return.
+            enough: Difference that does not matter, as a logarithm.
+            quantile: Standard deviations at which a difference is certain, once repeats have told
+                the noise of trials; the first is then returned alone if it is clear.
+
+        Source:
+            EB-TC: Jourdan, Degenne and Kaufmann, "An epsilon-best-arm identification algorithm for
+            fixed-confidence and beyond", NeurIPS 2023.
         """
         fitted = self._fit(subsample(observations))
         rows = self._answered_rows(fitted)
         if not len(rows):
             return []
-        scores = self._score_rows(fitted, rows, fitted.rate)
-        order = np.argsort(-scores.mean, kind="stable")[:count]
-        first = order[0]
-        doubt = _LEADER_DOUBT * np.hypot(scores.deviation[order], scores.deviation[first])
-        doubt = np.maximum(doubt, _LEADER_LUCK)
-        behind = scores.mean[first] - scores.mean[order]
-        return [int(row) for row in rows[order[behind <= doubt]]]
+        rate = fitted.rate
+        if quantile is not None:
+            rate = self._repeated.learn(*rates(fitted.observations))
+        scores = self._score_rows(fitted, rows, rate)
+        first = int(np.argmax(scores.mean))
+        behind = scores.mean[first] - scores.mean
+        doubt = np.hypot(scores.deviation, scores.deviation[first])
+        cost = (behind + enough) / doubt
+        cost[first] = -np.inf
+        order = np.argsort(cost, kind="stable")
+        if quantile is not None and (cost[order[1:]] > quantile).all():
+            count = 1
+        return rows[order[:count]].tolist()
 
     def _answered_rows(self, fitted: _Fitted) -> Rows:
         answered = {one.row for one in fitted.observations if self._objective.answered(one)}

@@ -75,6 +75,7 @@ class Surrogate:
         parts: Numbers | None = None,
         structure: KernelParams | None = None,
         noises: tuple[float, ...] = (0.0,),
+        nuggets: tuple[float, ...] = _NUGGETS,
     ) -> None:
         """Makes the model; before any observation it predicts the forecast.
 
@@ -87,6 +88,7 @@ class Surrogate:
                 candidate, of shape (candidates, coefficients).
             structure: Kernel parameters to use; chosen by marginal likelihood if None.
             noises: Grid of the extra noise of values, the usual one first.
+            nuggets: Grid of the independent part of each plan.
         """
         self._features = features.astype(np.float64)
         self._forecast = np.zeros(len(features)) if forecast is None else forecast
@@ -96,6 +98,7 @@ class Surrogate:
         self._offset = offset
         self._parts = np.zeros((len(features), 0)) if parts is None else parts
         self._noises = noises
+        self._nuggets = nuggets
         self._fixed = structure is not None
         self._kernel = structure
         self._chosen_at = 0  # number of observations when the kernel was chosen
@@ -140,7 +143,7 @@ class Surrogate:
             _SLOPES if self._has_forecast else (0.0,),
             _EFFECTS,
             _SMOOTH,
-            _NUGGETS,
+            self._nuggets,
             _LENGTH_SCALES,
         ]
         scores: dict[tuple[int, ...], tuple[float, KernelParams]] = {}

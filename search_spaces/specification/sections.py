@@ -125,7 +125,7 @@ class ValidationSpec(SpecSection):
 
     enabled: bool = True
     tries: Count = 3
-    repeats: Annotated[int, Field(ge=0, le=100)] = 10
+    repeats: Annotated[int, Field(ge=0, le=100)] = 40
     longer: Annotated[float, Field(ge=1, le=1000)] = 3.0
     folder: UserPath | None = Field(default=None, min_length=1)
 

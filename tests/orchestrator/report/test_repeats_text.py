@@ -40,8 +40,16 @@ def test_the_answer_says_how_often_and_against_whom() -> None:
     # three and two intervals of 1.5 %: 1.5 x sqrt(1/3 + 1/2)
     assert repeats_sentence(state) == (
         "measured 3 times, +2.6 % (± 1.4) against trial 2, measured twice; trials of the same plan"
-        " differ by 0.5 %"
+        " differ by 0.5 %: a quiet machine"
     )
+
+
+def test_a_noisy_machine_is_called_so() -> None:
+    state = searched()
+    for number, rate in ((1, 30.0), (2, 42.0), (1, 44.0)):
+        state = again(state, number, make_measured(rate))
+
+    assert " %: a noisy machine" in repeats_sentence(state)
 
 
 def test_an_answer_that_is_surer_than_the_fastest_says_so() -> None:

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from orchestrator.search.observations import observation_of, with_deviation
+from orchestrator.core.trial_noise import TrialNoise
+from orchestrator.search.observations import observation_of, with_noise
 from search_spaces.trial import Cancelled, Crashed, Diverged, Outcome, Stopped, TimedOut
 from tests.orchestrator.records import make_plan, make_record, make_spec
 from tests.outcomes import make_measured, make_oom
@@ -72,7 +73,7 @@ def test_a_cancelled_trial_shows_nothing() -> None:
 def test_a_measurement_is_as_uncertain_as_trials_of_a_plan_differ() -> None:
     seen = [observed(make_measured(40.0, 0.6)), observed(make_oom(0.25))]
 
-    precise, bound = with_deviation(seen, 0.2)
+    precise, bound = with_noise(seen, TrialNoise(deviation=0.2))
     assert precise.rate_noise == 0.2
     assert bound == seen[1]
-    assert with_deviation(seen, 0.001) == seen
+    assert with_noise(seen, TrialNoise(deviation=0.001)) == seen

@@ -1,6 +1,5 @@
 """Plimsoll's sampler on a space of plans, with forecasts for a synthetic machine."""
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import pytest
 from orchestrator.core.reasons import Remeasures
 from orchestrator.core.records import Record
 from orchestrator.search import plimsoll
-from orchestrator.search.encoding import distributions, table_features
 from orchestrator.search.observations import Observation
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.search import Search
@@ -127,26 +125,6 @@ def test_what_is_left_is_bounded(space: Space) -> None:
     assert 1 <= bounds[1] < bounds[0]
 
 
-def test_without_forecasts_the_first_plans_lie_far_apart(space: Space) -> None:
-    """Farther than nine of ten random pairs do from the baseline and from each other."""
-    points = table_features(space.table, distributions(space))
-
-    def least_distance(rows: list[int]) -> float:
-        return min(math.dist(points[a], points[b]) for a, b in itertools.combinations(rows, 2))
-
-    baseline = int(space.table.rows_of(space.baseline)[0])
-    rng = np.random.default_rng(0)
-    random = [
-        least_distance([baseline, *rng.choice(len(points), 2, replace=False).tolist()])
-        for _ in range(500)
-    ]
-
-    first = [int(space.table.rows_of(record.plan)[0]) for record in searched(space, None, 3)]
-
-    assert first[0] == baseline
-    assert least_distance(first) > np.quantile(random, 0.9)
-
-
 def test_the_search_knows_what_trials_of_one_plan_differ_by(
     space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +134,8 @@ def test_the_search_knows_what_trials_of_one_plan_differ_by(
     again = replace(again, reason=Remeasures(trial=1))
     told = list[list[float]]()
 
-    def leaders(_: Search, observations: list[Observation], __: int) -> list[int]:
-        told.append([one.rate_noise for one in observations if one.measured])
+    def leaders(_: Search, observations: list[Observation], *_a: object, **_k: object) -> list[int]:
+        told.append([math.hypot(one.rate_noise, one.drift) for one in observations if one.measured])
         return []
 
     monkeypatch.setattr(Search, "leaders", leaders)
