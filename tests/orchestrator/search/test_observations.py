@@ -1,11 +1,12 @@
 """Observations of each outcome."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.core.trial_noise import TrialNoise
-from orchestrator.search.observations import observation_of, with_noise
+from orchestrator.search.observations import observation_of, rates, with_noise
 from search_spaces.trial import Cancelled, Crashed, Diverged, Outcome, Stopped, TimedOut
 from tests.orchestrator.records import make_plan, make_record, make_spec
 from tests.outcomes import make_measured, make_oom
@@ -77,3 +78,16 @@ def test_a_measurement_is_as_uncertain_as_trials_of_a_plan_differ() -> None:
     assert precise.rate_noise == 0.2
     assert bound == seen[1]
     assert with_noise(seen, TrialNoise(deviation=0.001)) == seen
+
+
+def test_trials_soon_after_each_other_share_the_drift() -> None:
+    noise = TrialNoise(deviation=0.2, drift=0.75, seconds=100.0)
+    first, near, far = (
+        replace(one, at=at)
+        for at, one in zip((0.0, 100.0, 1e6), [observed(make_measured(40.0, 0.6))] * 3, strict=True)
+        if one is not None
+    )
+    together = rates(with_noise([first, near, far], noise))[1].together
+
+    assert together is not None
+    assert together[0].tolist() == pytest.approx([0.03, 0.03 / math.e, 0.0])

@@ -166,3 +166,19 @@ def test_leaders_are_those_of_the_highest_posterior_mean() -> None:
     assert set(found) <= {1, 2, 3, 4}
     assert search.leaders(seen, 9)[-1] == 7
     assert search.leaders([seen[-1]], 3) == []
+
+
+def test_the_challenger_is_the_plan_that_is_hardest_to_tell_from_the_leader() -> None:
+    """One is 5 % behind for certain, another 10 % by one noisy trial."""
+    pool = CandidatePool(
+        features=np.linspace(0, 1, 3)[:, None] * 9, log_rate=np.zeros(3), log_share=np.full(3, -1.0)
+    )
+    search = Search(pool)
+
+    def seen(row: int, rate: float, noise: float) -> Observation:
+        return Observation(row=row, log_rate=rate, rate_noise=noise, log_share=-1.0, fitted=True)
+
+    sure = [seen(0, 0.0, 0.005), seen(1, -0.05, 0.005)]
+
+    assert search.leaders([*sure, seen(2, -0.1, 0.3)], 3, 0.02, 2.0) == [0, 2, 1]
+    assert search.leaders([*sure, seen(2, -0.1, 0.005)], 3, 0.02, 2.0) == [0]  # alone: clear
