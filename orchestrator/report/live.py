@@ -303,7 +303,8 @@ class PlainView(AbstractView):
     def on_event(self, event: events.Event, state: SweepState) -> None:
         """Hands over the lines of an event."""
         self._began_at = self._began_at or state.started_at
-        self._last = self._last[0], event.at
+        is_over = isinstance(event, events.SweepEnded)  # nothing that comes late replaces its line
+        self._last = self._last[0], inf if is_over else event.at
         for line in lines(event, state):
             self._say(line, event.at)
 

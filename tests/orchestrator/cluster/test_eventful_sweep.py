@@ -4,7 +4,6 @@ Trials raise, diverge, die, hang and run out of memory; one validation fails and
 the databases of study and MLflow are stopped during the second trial.
 """
 
-import math
 import os
 import re
 import shutil
@@ -22,9 +21,11 @@ from mlflow.tracking import MlflowClient
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from orchestrator.core.objective import throughput
 from orchestrator.core.reasons import ChecksMachine, Validates
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
+from orchestrator.core.state import SweepState
 from orchestrator.study.reader import load_records, load_state
 from orchestrator.tracking.metrics import metrics
 from orchestrator.workspace import STORAGE_VARIABLE, TRACKING_VARIABLE
@@ -83,7 +84,7 @@ class Eventful:
         folder: Where it was started; `sweep.yaml` and `plimsoll-runs` are in there.
         trials: The study's trials by micro-batch, each of another plan.
         checks: Trials of measured plans, to tell whether the machine works.
-        validations: The study's validations, as they were run.
+        state: What is known of the study, with its validations.
         log: What the driver wrote.
         scrapes: What the head's metrics said, each time that they were new.
         storage: The study's database.
@@ -93,7 +94,7 @@ class Eventful:
     folder: Path
     trials: dict[int, Record]
     checks: tuple[Record, ...]
-    validations: tuple[Record, ...]
+    state: SweepState
     log: str
     scrapes: tuple[tuple[Metric, ...], ...]
     storage: str
@@ -143,7 +144,7 @@ def eventful(
         folder=folder,
         trials={one.plan.micro_batch: one for one in records if not is_repeat(one)},
         checks=tuple(record for record in records if is_repeat(record)),
-        validations=load_state(spec, "sweep").validations,
+        state=load_state(spec, "sweep"),
         log=log,
         scrapes=tuple(scrapes),
         storage=storage,
@@ -236,7 +237,7 @@ def test_a_sweep_outlives_its_database(eventful: Eventful) -> None:
 
 
 def test_plans_are_validated_from_the_fastest_on_until_one_holds(eventful: Eventful) -> None:
-    failed, held = eventful.validations
+    failed, held = eventful.state.validations
 
     assert [one.plan.micro_batch for one in (failed, held)] == [FORGETS, SOUND]
     for validation in (failed, held):
@@ -265,35 +266,27 @@ def test_mlflow_has_a_run_for_each_trial_and_validation(eventful: Eventful) -> N
     outcomes = sorted(run.tags["outcome"] for run in trials if run is not died)
     ended = (*eventful.trials.values(), *eventful.checks)
     assert outcomes == sorted(record.outcome.kind for record in ended)
-    holds = [validations[one.number].tags["validation_holds"] for one in eventful.validations]
+    holds = [validations[one.number].tags["validation_holds"] for one in eventful.state.validations]
     assert holds == ["false", "true"]
-    held = validations[eventful.validations[-1].number]
+    held = validations[eventful.state.validations[-1].number]
     assert held.metrics["checkpoint_gib"] > 0
     assert held.metrics["loss_difference"] < 1e-4
-    assert parent.tags["validated"] == f"trial {eventful.validations[-1].number}"
-
-
-def rate(eventful: Eventful, rows: int) -> float:
-    """Returns the geometric mean over the plan's trial and its validation, if there is one."""
-    measured = [
-        one.outcome.samples_per_second.value
-        for one in (eventful.trials[rows], *eventful.validations)
-        if one.plan.micro_batch == rows and isinstance(one.outcome, Measured)
-    ]
-    return math.prod(measured) ** (1 / len(measured))
+    assert parent.tags["validated"] == f"trial {eventful.state.validations[-1].number}"
 
 
 def test_metrics_are_those_of_the_study(eventful: Eventful) -> None:
     events = read_events(eventful.folder / "plimsoll-runs" / "sweep" / "journal.jsonl")
     ends = [line for line in events if line["event"] == "trial_ended" and not line["validation"]]
     ended = Counter(line["outcome"] for line in ends)
-    best = eventful.validations[-1].plan.micro_batch
+    best, baseline = eventful.state.best, eventful.trials[1]
+    assert best is not None
+    assert best.plan == eventful.state.validations[-1].plan
 
     assert {kind: eventful.value("trials_total", outcome=kind) for kind in ended} == ended
-    assert eventful.value("best_samples_per_second") == pytest.approx(rate(eventful, best))
-    assert eventful.value("baseline_samples_per_second") == pytest.approx(rate(eventful, 1))
+    assert eventful.value("best_samples_per_second") == pytest.approx(throughput(best))
+    assert eventful.value("baseline_samples_per_second") == pytest.approx(throughput(baseline))
     assert eventful.value("best_objective", metric="samples_per_second") == pytest.approx(
-        rate(eventful, best)
+        throughput(best)
     )
     assert eventful.value("out_of_memory_share") == pytest.approx(1 / len(ends))
     assert eventful.value("trials_running") == 0
