@@ -2,11 +2,12 @@
 
     python -m benchmarks.answers [--seeds N] [--out FILE]
 
-The surfaces (`benchmarks/surfaces`) hold every legal plan of a space, and the fastest in rounds,
-each in an order of its own. The odd rounds feed the sweeps, the even ones are the truth: the mean
-logarithm of a plan's rate in them (of a plan in no round, of all its trials). Plimsoll's search
-runs 40 trials and knows only the interval that a trial has. Then two rules answer on the same
-trials: the highest measurement, and the product's (`orchestrator.core.repeats`).
+The surfaces (`benchmarks/surfaces/rounds`, made by `benchmarks.record`) hold every legal plan of a
+space, and the fastest in rounds, each in an order of its own. The odd rounds feed the sweeps, the
+even ones are the truth: the mean logarithm of a plan's rate in them (of a plan in no round, of its
+one trial). Plimsoll's search runs 40 trials and knows only the interval that a trial has. Then two
+rules answer on the same trials: the highest measurement, and the product's
+(`orchestrator.core.repeats`).
 
 - `recorded`: each trial and repeat is the plan's next trial of the feeding rounds, from a round
   that the seed draws, in the order of time.
@@ -47,7 +48,7 @@ from search_spaces.specification.schema import GIB, SweepSpec
 from tests.plans import ddp_plan
 
 TRIALS, FAR, QUIET = 40, 0.05, 0.05
-_RECORDED = Path(__file__).parent / "surfaces"
+_RECORDED = Path(__file__).parent / "surfaces" / "rounds"
 _INTERVAL = 1.96
 _SECONDS = 10.0  # of a trial in a sweep
 Numbers = NDArray[np.float64]
@@ -301,7 +302,7 @@ def main() -> None:
     parser.add_argument("--surfaces", type=Path, default=_RECORDED, metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
-    surfaces = surfaces_in(given.surfaces, forecaster_without, least=100)
+    surfaces = surfaces_in(given.surfaces, forecaster_without, least=0)
     found: dict[str, Any] = {"seeds": given.seeds, "trials": TRIALS, "noise": {}}
     for surface in surfaces:
         noise = noise_of(surface)

@@ -1,19 +1,18 @@
-"""Speed of `plimsoll plan`: candidates per second, and the largest question there is.
+"""Speed of `plimsoll plan`: candidates per second, and seconds of whole answers.
 
     python -m benchmarks.planner [--plans 1000000] [--out FILE]
 
-Forecasts all these plans of Llama-3 8B at once, then asks for Llama-3 405B on 1,024 and on 16,384
-H100, each in a process of its own, with a trace made anew. Seconds depend on the machine; peak
-memory is the process's, with torch and all else in it.
+Forecasts all these plans of Llama-3 8B at once. Then the command itself answers questions as users
+ask them, first of a model that it has not seen, then again: seconds depend on the machine.
 """
 
 import argparse
-import resource
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,20 @@ import numpy as np
 
 from benchmarks.output import write
 from orchestrator.forecast.calibration import Footprints
-from orchestrator.forecast.planner import Planner
-from orchestrator.forecast.request import PlanningRequest, device_of, planning_request
+from orchestrator.forecast.request import device_of, planning_request
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.costs.forecast import forecast
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.workload import workload_of
 from search_spaces.space import build_space
-from search_spaces.specification.schema import GIB, SweepSpec
+from search_spaces.specification.schema import SweepSpec
 
 DEVICE = "H100"
-QUESTIONS = {1024: 1024, 16384: 2048}  # devices, and samples a step
+QUESTIONS = (  # model, devices, samples of 8,192 tokens a step
+    ("llama-3-8b", 8, 64),
+    ("llama-3-8b", 64, 1024),
+    ("llama-3.1-405b", 16384, 2048),
+)
 # what is searched beside the default, so that there are a million plans, no two alike
 WIDE = {
     "checkpoint_ratio": [blocks / 32 for blocks in range(33)],
@@ -40,27 +42,23 @@ WIDE = {
 }
 
 
-def question_for(
-    model: str, ranks: int, global_batch: int, space: Mapping[str, Any]
-) -> PlanningRequest:
-    """Returns the request for a model on a number of devices, with samples of 8,192 tokens."""
-    from workers.models.load import describe
-
-    spec = SweepSpec.model_validate(
-        {
-            "model": {"name": model},
-            "cluster": {"device": "cuda", "gpu": DEVICE},
-            "train": {"global_batch": global_batch, "sequence_length": 8192},
-            "space": dict(space),
-        }
-    )
-    device = device_of(spec, name=None, devices_per_node=None)
-    return planning_request(spec, describe(spec.model, spec.train), device, ranks=(ranks,))
+def specification(model: str, global_batch: int) -> dict[str, Any]:
+    """Returns the specification of a question."""
+    return {
+        "model": {"name": model},
+        "cluster": {"device": "cuda", "gpu": DEVICE},
+        "train": {"global_batch": global_batch, "sequence_length": 8192},
+    }
 
 
 def rate(plans: int) -> dict[str, Any]:
     """Seconds to forecast a number of plans after tracing, drawn from a wide space."""
-    question = question_for("llama-3-8b", 64, 1024, WIDE)
+    from workers.models.load import describe
+
+    spec = SweepSpec.model_validate(specification("llama-3-8b", 1024) | {"space": WIDE})
+    device = device_of(spec, name=None, devices_per_node=None)
+    model = describe(spec.model, spec.train)
+    question = planning_request(spec, model, device, ranks=(64,))
     whole = build_space(question.rule_context(64), 64).table
     footprint = Footprints(question.spec, question.kind, run_code=True)(variants_of(whole))
     drawn = np.random.default_rng(0).permutation(len(whole))[:plans]
@@ -76,38 +74,28 @@ def rate(plans: int) -> dict[str, Any]:
         "of_a_space_of": len(whole),
         "seconds": round(seconds, 3),
         "plans_per_second": round(len(told) / seconds),
-        "peak_gib": _peak_gib(),
     }
 
 
-def ask(ranks: int) -> dict[str, Any]:
-    """One whole question on 405 B parameters."""
-    from workers.tracing.trace import trace
-
-    started = time.perf_counter()
-    question = question_for("llama-3.1-405b", ranks, QUESTIONS[ranks], {})
-    traced = 0.0
-
-    def footprints(wanted: Any) -> Any:
-        nonlocal traced
-        before = time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as cache:
-            found = trace(question.spec, wanted, device=question.kind, cache=Path(cache))
-        traced += time.perf_counter() - before
-        return found
-
-    planned = Planner(question, footprints, shipped_calibration()).plan()
-    return {
-        "devices": ranks,
-        "seconds": round(time.perf_counter() - started, 2),
-        "tracing_seconds": round(traced, 2),
-        "plans": planned.recommendation.plans,
-        "peak_gib": _peak_gib(),
-    }
-
-
-def _peak_gib() -> float:
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB, 2)
+def ask(model: str, devices: int, global_batch: int) -> dict[str, Any]:
+    """Seconds of a question to the command, with nothing cached and with all of it."""
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
+        file = Path(folder, "spec.yaml")
+        file.write_text(json.dumps(specification(model, global_batch)))
+        command = [str(Path(sys.executable).with_name("plimsoll")), "plan", str(file)]
+        environment = os.environ | {"XDG_CACHE_HOME": folder}
+        asked: dict[str, Any] = {"model": model, "devices": devices}
+        for name in ("new", "cached"):
+            started = time.perf_counter()
+            told = subprocess.run(
+                [*command, "--gpus", str(devices), "--json"],
+                env=environment,
+                cwd=folder,
+                check=True,
+                capture_output=True,
+            )
+            asked[f"{name}_seconds"] = round(time.perf_counter() - started, 1)
+        return asked | {"plans": json.loads(told.stdout)["result"]["forecast_plans"]}
 
 
 def main() -> None:
@@ -116,19 +104,11 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as apart:
-        forecasting = apart.submit(rate, options.plans).result()
-        questions = list(apart.map(ask, QUESTIONS))
-    print(
-        f"{forecasting['plans']:,} plans forecast in {forecasting['seconds']} s,"
-        f" {forecasting['plans_per_second']:,} a second, {forecasting['peak_gib']} GiB"
-    )
+    questions = [ask(*one) for one in QUESTIONS]
     for one in questions:
-        print(
-            f"405 B on {one['devices']:>6,} {DEVICE}: {one['seconds']} s, of which"
-            f" {one['tracing_seconds']} s tracing; {one['plans']:,} plans, {one['peak_gib']} GiB"
-        )
+        print(one, flush=True)
+    forecasting = rate(options.plans)
+    print(forecasting)
     write({"forecasting": forecasting, "questions": questions}, options.out)
 
 

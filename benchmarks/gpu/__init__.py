@@ -1,1 +1,1 @@
-"""The validation on a real GPU: nine programs, each of one command of less than ten minutes."""
+"""The validation on a real GPU: `half_hour` runs its steps, `judge` compares with forecasts."""

@@ -56,7 +56,6 @@ STEPS = (
     Step(name="tests", call="machine.measure", seconds=60),
     Step(name="probe", call="ceilings.measure", seconds=130),
     Step(name="forecasts", call="plans.forecasts", seconds=40),
-    Step(name="switches", call="switches.measure", seconds=270),
     Step(name="profile", call="profile.measure", seconds=80),
     Step(name="tune", call="sweeps.tune", seconds=260, whole=True),
     Step(name="trainer", call="trainer_defaults.measure", seconds=60, whole=True),

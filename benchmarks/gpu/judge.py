@@ -110,7 +110,6 @@ def judged(models: Sequence[Forecast], *, cuda: bool) -> dict[str, Any]:
     rows = [row for model in models for row in _rows(model, cuda=cuda)]
     fitting = [row for row in rows if row["outcome"] == "measured"]
     out = [row["outcome"] != "measured" for row in rows]
-    precision, recall = oom_scores([row["fits"] for row in rows], out)
     speed = {model.model: _speed(model) for model in models}
     return {
         "targets": TARGETS,
@@ -130,7 +129,7 @@ def judged(models: Sequence[Forecast], *, cuda: bool) -> dict[str, Any]:
             for name, one in speed.items()
         },
         "wrongly_impossible": [r["words"] for r in fitting if r["fits"] < RULED_OUT_BELOW],
-        "out_of_memory": {"precision": precision, "recall": recall},
+        "out_of_memory": oom_scores([row["fits"] for row in rows], out),
         "rows": sorted(rows, key=lambda row: -abs(row["device_error"] or 0.0)),
     }
 

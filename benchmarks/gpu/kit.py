@@ -22,7 +22,7 @@ _BUILT = "deepspeed"  # has no wheel; its operators are compiled where they are 
 _PACKAGES = """
     ray msgpack jsonschema jsonschema-specifications referencing rpds-py attrs tensorboardx
     optuna alembic mako sqlalchemy greenlet colorlog
-    torchao cut-cross-entropy liger-kernel deepspeed einops ninja hjson py-cpuinfo nvidia-ml-py
+    torchao liger-kernel deepspeed einops ninja hjson py-cpuinfo nvidia-ml-py
     pydantic pydantic-core annotated-types typing-inspection typing-extensions
     typer shellingham annotated-doc rich markdown-it-py mdurl pygments jinja2 markupsafe click
     wrapt psutil packaging pyyaml

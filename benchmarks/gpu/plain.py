@@ -41,13 +41,7 @@ def make_model() -> tuple[torch.nn.Module, list[torch.nn.Module]]:
     model = AutoModelForCausalLM.from_config(config, attn_implementation={attention!r})
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
     blocks = list(next(stack for stack in stacks if len(stack) == {blocks}))
-    return switched(model), blocks
-
-
-def switched(model: torch.nn.Module) -> torch.nn.Module:
-    """The model with what this script has and the plan does not."""
-{switch}
-    return model
+    return model, blocks
 
 
 def make_steps(rank: int) -> Iterator[list[tuple[dict[str, torch.Tensor], float]]]:
@@ -69,14 +63,13 @@ def missing() -> str | None:
 _YOURS = "yours\n"
 
 
-def write_plain(folder: Path, spec: SweepSpec, plan: Plan, switch: str = "") -> ExportManifest:
+def write_plain(folder: Path, spec: SweepSpec, plan: Plan) -> ExportManifest:
     """Writes the exported script of a plan, with functions that need no Plimsoll.
 
     Args:
         folder: Where the script is written, as `train.py`.
         spec: What is trained.
         plan: The plan.
-        switch: Indented statements that change `model`.
 
     Raises:
         UserError: If the script is not one that this knows how to change, or Plimsoll is still in
@@ -96,7 +89,6 @@ def write_plain(folder: Path, spec: SweepSpec, plan: Plan, switch: str = "") -> 
         blocks=facts.blocks,
         vocabulary=facts.vocab_size,
         length=spec.train.sequence_length,
-        switch=switch,
     )
     changed = f"{head}{_YOURS}\n{functions}# ---{tail}"
     if not tail or "workers." in changed or "search_spaces" in changed:

@@ -77,7 +77,8 @@ def memory_bytes(run: Run) -> float:
     """States of a device's share of the weights, and activations of the first stage."""
     layout, states, shape = run.layout, run.states, run.shape
     embedding = 0 if shape.tied else shape.vocab * shape.hidden
-    share = (matmul_weights(shape) + embedding) / (layout.tensor * layout.pipeline)
+    count = matmul_weights(shape, of_all_experts=True) + embedding
+    share = count / (layout.tensor * layout.pipeline)
     if run.method == "lora":
         held = states.frozen_bytes * share / (layout.shards if layout.zero_stage == 3 else 1)
     else:

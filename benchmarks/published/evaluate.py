@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.published.forecaster import Forecaster, ForecasterWithout, RunForecasts
+from benchmarks.published.ladders import Rung, rungs
 from benchmarks.published.metrics import kendall_tau, mean, percentage_errors, top1_regret
 from benchmarks.published.values import Run, Tables
 
@@ -103,10 +104,11 @@ class SetResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """All runs and all sets, by source in the end."""
+    """All runs, all sets, and runs on several nodes."""
 
     runs: tuple[RunResult, ...]
     sets: tuple[SetResult, ...]
+    rungs: tuple[Rung, ...]
 
 
 def evaluate(tables: Tables, without: ForecasterWithout) -> Results:
@@ -118,13 +120,15 @@ def evaluate(tables: Tables, without: ForecasterWithout) -> Results:
     """
     run_results: list[RunResult] = []
     set_results: list[SetResult] = []
+    scaled_out: list[Rung] = []
     for source in tables.sources:
         runs = tuple(run for run in tables.runs if run.source == source)
         forecaster = without(source)
         told = forecaster.forecast(runs)
         run_results += (_run_result(run, told, row) for row, run in enumerate(runs))
         set_results += (_set_result(one, runs, told, forecaster) for one in ranking_sets(runs))
-    return Results(runs=tuple(run_results), sets=tuple(set_results))
+        scaled_out += rungs(runs, told, forecaster)
+    return Results(runs=tuple(run_results), sets=tuple(set_results), rungs=tuple(scaled_out))
 
 
 def _run_result(run: Run, told: RunForecasts, row: int) -> RunResult:

@@ -45,7 +45,7 @@ FAMILIES: dict[str, Family] = {
     "chatglm": Family(words=r"chatglm|\bglm", vocab=65024),
     "baichuan": Family(words=r"baichuan", vocab=125696),
     "yi": Family(words=r"\byi-", vocab=64000),
-    "mistral": Family(words=r"mistral|zephyr", vocab=32000),
+    "mistral": Family(words=r"mi[sx]tral|zephyr", vocab=32000),
     "llama3": Family(words=r"llama-?_?3", vocab=128256),
     "phi3": Family(words=r"\bphi-?3", vocab=32064),
     "granite": Family(words=r"granite|powerlm", vocab=49152),
@@ -85,16 +85,20 @@ def family_of(model: str) -> str:
     raise UnusableRowError("model of no known family")
 
 
-def refuse_experts(row: Row) -> None:
-    """Mixtures of experts lie outside the product.
+def experts_of(row: Row) -> tuple[int, int]:
+    """Returns the number of experts and of those that a token uses; 1 and 1 for a dense model.
 
     Raises:
-        UnusableRowError: If the row is one.
+        UnusableRowError: If experts are not counted, or lie on several ranks, which no plan has.
     """
-    if re.search(_EXPERTS, row.text("model")) or row.notes_have(
-        r"\bmoe\b|\bep\s?=?\s?([2-9]|\d\d)"
-    ):
-        raise UnusableRowError("mixture of experts")
+    if row.notes_have(r"\b(ep|expert_parallel)\s?=?\s?([2-9]|\d\d)"):
+        raise UnusableRowError("expert ranks")
+    counted = re.search(r"\bmoe (\d+) experts top-(\d+)", row.text("notes"))
+    if counted:
+        return int(counted.group(1)), int(counted.group(2))
+    if re.search(_EXPERTS, row.text("model")) or row.notes_have(r"\bmoe\b"):
+        raise UnusableRowError("mixture of experts that are not counted")
+    return 1, 1
 
 
 def shape_of(row: Row) -> Shape:
@@ -105,8 +109,9 @@ def shape_of(row: Row) -> Shape:
     (Touvron et al. 2023, section 2.2).
 
     Raises:
-        UnusableRowError: If layers, width or sample length are not stated.
+        UnusableRowError: If layers, width or sample length are not stated, or as `experts_of`.
     """
+    experts, per_token = experts_of(row)
     layers, hidden = row.count("n_layers"), row.count("hidden")
     if layers is None or hidden is None:
         raise UnusableRowError("no model shape")
@@ -131,15 +136,18 @@ def shape_of(row: Row) -> Shape:
         tied=facts.tied,
         seq_len=seq_len,
         task=_task_of(row, family),
+        experts=experts,
+        per_token=per_token,
     )
     return _tied_by_count(shape, row.count("n_params"))
 
 
-def matmul_weights(shape: Shape) -> int:
-    """Weights that multiply activations: blocks and head, the embedding apart."""
+def matmul_weights(shape: Shape, *, of_all_experts: bool = False) -> int:
+    """Weights that multiply a token: blocks and head, the embedding apart."""
+    experts = shape.experts if of_all_experts else shape.per_token
     gates = 3 if FAMILIES[shape.family].gated else 2
     inner, outer = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    block = shape.hidden * (2 * inner + 2 * outer + gates * shape.ffn)
+    block = shape.hidden * (2 * inner + 2 * outer + gates * experts * shape.ffn)
     return shape.layers * block + shape.vocab * shape.hidden
 
 
@@ -147,7 +155,7 @@ def _tied_by_count(shape: Shape, parameters: int | None) -> Shape:
     """Tied where the stated parameters leave no room for two embeddings; gated families only."""
     if parameters is None or not FAMILIES[shape.family].gated:
         return shape
-    once = matmul_weights(shape)
+    once = matmul_weights(shape, of_all_experts=True)
     tied = abs(parameters - once) < abs(parameters - once - shape.vocab * shape.hidden)
     return replace(shape, tied=tied)
 

@@ -12,13 +12,10 @@ from search_spaces.specification.schema import SweepSpec
 
 _NO_DROPOUT = frozenset(("mpt", "falcon", "gpt-neox", "phi", "nemotron"))
 _FFN_MULTIPLE = 128
+_LLAMA = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 _TARGETS: Mapping[str, Mapping[str, str]] = {
-    "llama-3-8b": {
-        "query": "q_proj",
-        "key": "k_proj",
-        "value": "v_proj",
-        "output": "o_proj",
-    },
+    "llama-3-8b": _LLAMA,
+    "mixtral-8x7b": _LLAMA,
     "gpt2": {"query": "c_attn", "key": "c_attn", "value": "c_attn", "output": "c_proj"},
     "bert-large": {"query": "query", "key": "key", "value": "value", "output": "dense"},
 }
@@ -51,14 +48,16 @@ def wanted_of(run: Run) -> VariantKey:
 def preset_of(shape: Shape) -> str:
     """The preset whose structure is nearest.
 
-    Encoders are BERT. What has a gated MLP is Llama (RMSNorm, rotary positions, SwiGLU), what has
-    not is GPT-2 (LayerNorm, GELU), unless several query heads share keys and values, which GPT-2
-    cannot: those are Llama with a feed-forward of two thirds, whose three matrices have the
-    parameters and FLOPs of the two. Biases, the activation function and the place of norms are
-    those of the preset.
+    Encoders are BERT, mixtures of experts Mixtral. What has a gated MLP is Llama (RMSNorm, rotary
+    positions, SwiGLU), what has not is GPT-2 (LayerNorm, GELU), unless several query heads share
+    keys and values, which GPT-2 cannot: those are Llama with a feed-forward of two thirds, whose
+    three matrices have the parameters and FLOPs of the two. Biases, the activation function and the
+    place of norms are those of the preset.
     """
     if shape.family == "bert":
         return "bert-large"
+    if shape.experts > 1:
+        return "mixtral-8x7b"
     shared = shape.kv_heads != shape.heads or shape.head_size * shape.heads != shape.hidden
     return "llama-3-8b" if FAMILIES[shape.family].gated or shared else "gpt2"
 
@@ -121,4 +120,6 @@ def _as_llama(shape: Shape) -> dict[str, Any]:
         "max_position_embeddings": shape.seq_len,
         "vocab_size": shape.vocab,
         "tie_word_embeddings": shape.tied,
+        **({"num_local_experts": shape.experts} if shape.experts > 1 else {}),
+        **({"num_experts_per_tok": shape.per_token} if shape.experts > 1 else {}),
     }

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY
+
 Numbers = NDArray[np.float64]
 WITHIN = 0.05  # of the best: as good as the best
 OOM_BELOW = 0.5  # P(fits) under which a run is forecast to run out of memory
@@ -60,19 +62,24 @@ def top1_regret(forecast: ArrayLike, measured: ArrayLike) -> float | None:
     return float(1 - chosen.mean() / truth.max())
 
 
-def oom_scores(p_fits: ArrayLike, oom: ArrayLike) -> tuple[float | None, float | None]:
-    """Precision and recall of "runs out of memory"; both None where no run did.
+def oom_scores(p_fits: ArrayLike, oom: ArrayLike) -> dict[str, float | None]:
+    """Scores of "fits" among runs of which it is known; None where no run counts.
 
-    A run is forecast to run out where P(fits) is below a half. Precision is None too where none is
-    forecast to.
+    Precision and recall are of "runs out of memory", where P(fits) is below a half. `brier` is the
+    mean squared error of P(fits). `kept_back` is the share of runs that fit and are not
+    recommended by `plimsoll plan`, `told_off` that of runs that do not fit.
     """
     chance, truth = np.asarray(p_fits, float), np.asarray(oom, bool)
     known = np.isfinite(chance)
-    out, truth = chance[known] < OOM_BELOW, truth[known]
-    if not truth.any():
-        return None, None
-    hits = float((out & truth).sum())
-    return (hits / float(out.sum()) if out.any() else None), hits / float(truth.sum())
+    chance, truth = chance[known], truth[known]
+    out, back = chance < OOM_BELOW, chance < RECOMMENDED_FIT_PROBABILITY
+    return {
+        "oom_precision": mean(truth[out]) if truth.any() else None,
+        "oom_recall": mean(out[truth]),
+        "brier": mean((chance - ~truth) ** 2),
+        "kept_back": mean(back[~truth]),
+        "told_off": mean(back[truth]),
+    }
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -15,7 +15,7 @@ from benchmarks.published.execution import (
     loss_of,
     offload_of,
 )
-from benchmarks.published.families import refuse_experts, shape_of
+from benchmarks.published.families import shape_of
 from benchmarks.published.layouts import (
     Degrees,
     degrees_of,
@@ -92,7 +92,6 @@ def run_of(row: Row, *, source: str, line: int) -> Run:
     """
     if row.notes_have(_CONTRADICTS):
         raise UnusableRowError("marked as contradicting itself (CHECK, IMPLAUSIBLE)")
-    refuse_experts(row)
     shape, device = shape_of(row), device_of(row)
     generation = generation_of(device)
     degrees, engine = degrees_of(row), engine_of(row)

@@ -49,6 +49,28 @@ def figures_of(results: Results) -> dict[str, Any]:
         "median_over_sources": {"n": len(sources), **medians},
         "sources": sources,
         "losses": losses,
+        "scale_out": _scale_out(results),
+    }
+
+
+def _scale_out(results: Results) -> dict[str, Any]:
+    """Medians of errors of speed on several nodes, before and after one node was measured."""
+    by_source = {
+        name: {
+            "n": len(of),
+            "most_gpus": max(rung.gpus for rung in of),
+            "median_ape": median(rung.error for rung in of),
+            "median_ape_anchored": median(rung.anchored for rung in of),
+        }
+        for name in dict.fromkeys(rung.source for rung in results.rungs)
+        if (of := [rung for rung in results.rungs if rung.source == name])
+    }
+    return {
+        "median_over_sources": {
+            key: median(of[key] for of in by_source.values())
+            for key in ("median_ape", "median_ape_anchored")
+        },
+        "sources": by_source,
     }
 
 
@@ -71,12 +93,10 @@ def summary(runs: Sequence[RunResult], sets: Sequence[SetResult]) -> Figures:
         figures[f"{what}_mean_ape{suffix}"] = mean(values)
     regrets = [result.regret for result in sets if result.regret is not None]
     oom = [result.run.oom is True for result in runs]
-    precision, recall = oom_scores([result.p_fits for result in runs], oom)
     return figures | {
         "kendall_tau": mean(result.tau for result in sets),
         f"kendall_tau{_AFTER}": mean(result.tau_after for result in sets),
         "top1_regret": mean(regrets),
         "top1_within_5pct": mean(float(regret <= WITHIN) for regret in regrets),
-        "oom_precision": precision,
-        "oom_recall": recall,
+        **oom_scores([result.p_fits for result in runs], oom),
     }

@@ -33,6 +33,8 @@ class Shape:
     tied: bool  # embedding and head are one weight
     seq_len: int  # tokens
     task: Literal["causal-lm", "masked-lm", "sequence-classification"]
+    experts: int = 1
+    per_token: int = 1  # experts that a token uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,17 +94,22 @@ def _raced(part: Part) -> Done:
 
 
 def _forecast_facts(surface: Surface) -> dict[str, float | None]:
-    """Measures how well the forecast ranks speed, and its median error of peaks as a share."""
+    """Measures how well the forecast ranks speed, and its median errors of speed and peak."""
     ran = ~np.isnan(surface.rate)
-    tau = memory = None
+    tau = memory = speed = None
     if surface.log_rate is not None and np.ptp(surface.log_rate[ran]) > 0:
         told = np.exp(surface.log_rate[ran])
         tau = kendall_tau(told, surface.rate[ran], noise=surface.noise)
+        speed = float(np.median(np.abs(told / surface.rate[ran] - 1)))
     held = np.array([held_share(trials) for trials in surface.trials])
     known = ran & np.isfinite(held)
     if surface.log_share is not None and known.any():
         memory = float(np.median(np.abs(np.expm1(surface.log_share - held)[known])))
-    return {"forecast_tau": tau, "forecast_memory_error": memory}
+    return {
+        "forecast_tau": tau,
+        "forecast_speed_error": speed,
+        "forecast_memory_error": memory,
+    }
 
 
 def _facts(surface: Surface) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from orchestrator.search.encoding import feature_columns
 Numbers = NDArray[np.float64]
 _NOISE = 0.01  # deviation of a logarithm where nothing is repeated
 TYPICAL_HALF_WIDTH = 0.025  # of a trial's 95 % interval, as a share of its throughput
-_ALL_PLANS = 3  # repeats of all plans, in recordings without times
 _FEW_REPEATS = 3  # that many deviations tell a noise
 # What a trial takes where a table does not say: start and building, then steps; a failure is soon
 START_SECONDS, STEPS, FAILURE_SECONDS = 15.0, 12, 15.0
@@ -218,7 +217,7 @@ def _trial(entry: Entry, unit: str, usual: float) -> Trial:
     row, limit = entry.row, number(entry.row, "gpu_mem_gib")
     held = number(row, "wanted_gib" if entry.rate is None else "peak_mem_gib")
     share = None if held is None or limit is None else float(np.log(held / limit))
-    repeat, began = int(number(row, "repeat") or 0), number(row, "began")
+    began = number(row, "began")
     if share is not None and (share <= 0) != (entry.rate is not None):
         share = None
     return Trial(
@@ -226,8 +225,8 @@ def _trial(entry: Entry, unit: str, usual: float) -> Trial:
         log_share=share,
         seconds=number(row, "trial_seconds") or _modelled_seconds(entry, unit, usual),
         half_width=_half_width(row),
-        round=repeat if began else max(repeat - _ALL_PLANS, 0),
-        began=began or float(entry.line),
+        round=int(number(row, "repeat") or 0) if began else 0,
+        began=began or 0.0,
     )
 
 

@@ -25,7 +25,7 @@ KEYS = {
     *("throughput_median_ape", "throughput_median_ape_k3"),
     *("memory_median_ape", "memory_median_ape_k3"),
     *("kendall_tau", "kendall_tau_k3", "top1_regret", "top1_within_5pct"),
-    *("oom_precision", "oom_recall"),
+    *("oom_precision", "oom_recall", "brier", "kept_back", "told_off"),
 }
 
 
@@ -82,7 +82,7 @@ def test_figures_of_a_forecaster_that_is_a_fifth_too_high(tables: Tables) -> Non
     assert (overall["oom_precision"], overall["oom_recall"]) == (1.0, 1.0)
     assert figures["sources"]["second"]["oom_recall"] is None
     assert figures["median_over_sources"]["n"] == 2
-    assert figures["baseline"].keys() == {"overall", "median_over_sources", "sources", "losses"}
+    assert figures["baseline"].keys() == figures.keys() - {"baseline", "skipped"}
     assert figures["losses"]["plain"]["sources"] == ["first", "second"]
     assert figures["losses"]["plain"]["n"] == 8
 
@@ -96,6 +96,27 @@ def test_records_and_their_repeats_are_not_judged(tables: Tables) -> None:
     repeated = sum(run.layout.micro_batch == 4 for one in records for run in one)
     assert len(records) == len(seen) == 3
     assert len(of_set.speed_after) == 3 * 3 - repeated  # six rows less records and their repeats
+
+
+def test_runs_on_several_nodes_are_anchored_on_the_same_run_on_one(tmp_path: Path) -> None:
+    def ranks(gpus: int, **cells: str) -> dict[str, str]:
+        data = {"n_gpus": str(gpus), "dp": str(gpus), "sharding": "fsdp_full"}
+        return data | {"global_batch": str(4 * gpus), "samples_per_s": str(gpus)} | cells
+
+    ladder = [ranks(8), ranks(16), ranks(64)]
+    others = [ranks(2), ranks(32, micro_batch="2", global_batch="64"), ranks(64, seq_len="512")]
+    write_table(tmp_path, "ladder", [*ladder, *others])
+    seen: list[tuple[Run, ...]] = []
+    tables = read(tmp_path)
+    results = evaluate(tables, lambda _: Scaled(1.2, seen))
+
+    assert [run.gpus for run in seen[-1]] == [2]  # the fewest, of the same micro-batch and length
+    assert [rung.gpus for rung in results.rungs] == [16, 64]
+    assert [rung.error for rung in results.rungs] == pytest.approx([0.2, 0.2])
+    assert [rung.anchored for rung in results.rungs] == pytest.approx([0.0, 0.0])
+    scaled = report(tables, results, results)["scale_out"]
+    assert scaled["sources"]["ladder"]["most_gpus"] == 64
+    assert scaled["median_over_sources"]["median_ape"] == pytest.approx(0.2)
 
 
 def test_each_source_is_forecast_without_it(tables: Tables) -> None:

@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.published.families import matmul_weights
 from benchmarks.published.fit import _fit_scales, fit
-from benchmarks.published.footprints import Model, spec_of
+from benchmarks.published.footprints import Model, model_of, spec_of
 from benchmarks.published.product import Ours, forecaster_without, lay
 from benchmarks.published.rows import executions_of, footprint_for
 from search_spaces.costs.calibration import Z_95, Scales, shipped_calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.plan_encoding import VariantKey
 from tests.benchmarks.published.rows import read_one
+from workers.models.load import describe
 from workers.tracing.trace import trace
 
 GIB = 2**30
@@ -181,3 +183,19 @@ def test_what_a_source_measured_does_not_reach_the_fit_without_it(
     assert Ours(calibration=alone, footprints=ours.footprints).forecast([run]).samples_per_second[
         0
     ] == pytest.approx(without)
+
+
+def test_a_mixture_of_experts_is_traced_as_one(tmp_path: Path) -> None:
+    """Mixtral 8x7B has 46.7e9 parameters, of which a token uses 12.9e9 (Jiang et al. 2024)."""
+    shape = {"n_layers": "32", "hidden": "4096", "n_heads": "32", "n_kv_heads": "8"}
+    words = {"model": "mixtral-8x7b", "notes": "moe 8 experts top-2", "ffn_hidden": "14336"}
+    run = read_one(tmp_path, **shape, **words, vocab="32000", n_params="46702792704")
+
+    spec = spec_of(model_of(run))
+    facts = describe(spec.model, spec.train)
+    assert facts.parameters == pytest.approx(46.7e9, rel=0.001)
+    assert facts.active == pytest.approx(12.9e9, rel=0.002)
+    embedding = 32000 * 4096
+    assert matmul_weights(run.shape) == pytest.approx(12.9e9 - embedding, rel=0.002)
+    held = matmul_weights(run.shape, of_all_experts=True)
+    assert held + embedding == pytest.approx(46.7e9, rel=0.001)

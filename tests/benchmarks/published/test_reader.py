@@ -290,7 +290,7 @@ def test_stages_that_differ(tmp_path: Path) -> None:
         ({"gpu": ""}, "no GPU"),
         ({"micro_batch": "", "global_batch": ""}, "no batch size"),
         ({"model": "mixtral-8x7b"}, "mixture of experts"),
-        ({"notes": "VP=1; EP=8"}, "mixture of experts"),
+        ({"notes": "VP=1; EP=8"}, "expert ranks"),
         ({"cp_or_sp": "2"}, "context parallel"),
         ({"notes": "IMPLAUSIBLE throughput"}, "marked as contradicting itself"),
         ({"notes": "peft_type PROMPT_TUNING"}, "adapters other than LoRA"),
