@@ -23,8 +23,10 @@ Figures are means over surfaces, with 95 % intervals by bootstrap over surfaces.
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import count
+from itertools import count, repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -264,6 +266,11 @@ WAYS: Mapping[str, Callable[[Surface, int], Sweep]] = {
 }
 
 
+def judge(way: str, surface: Surface, seeds: int) -> dict[str, dict[str, float]]:
+    """Returns the figures of each rule over so many sweeps of a surface."""
+    return figures([WAYS[way](surface, seed) for seed in range(seeds)])
+
+
 def figures(sweeps: Sequence[Sweep]) -> dict[str, dict[str, float]]:
     """Returns the figures of each rule over the sweeps of a surface."""
     found: dict[str, dict[str, float]] = {}
@@ -310,17 +317,21 @@ def main() -> None:
             "deviation": round(float(noise.std()), 4),
             "next_trial_correlation": round(float(np.corrcoef(noise[:-1], noise[1:])[0, 1]), 3),
         }
-    for way, make in WAYS.items():
+    # a process that was forked from one that traced a model could not run torch's autograd
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        cases = [(way, one) for way in WAYS for one in surfaces]
+        told = list(pool.map(judge, *zip(*cases, strict=True), repeat(given.seeds)))
+    for way in WAYS:
         each = {
-            one.name: figures([make(one, seed) for seed in range(given.seeds)]) for one in surfaces
+            one.name: of for (of_way, one), of in zip(cases, told, strict=True) if of_way == way
         }
         found[way] = {
-            rule: over_surfaces([told[rule] for told in each.values()])
-            | {"by_surface": {name: told[rule]["far_share"] for name, told in each.items()}}
+            rule: over_surfaces([of[rule] for of in each.values()])
+            | {"by_surface": {name: of[rule]["far_share"] for name, of in each.items()}}
             for rule in RULES
         }
-        for rule, told in found[way].items():
-            print(f"{way}, {rule}: {told}", flush=True)
+        for rule, of in found[way].items():
+            print(f"{way}, {rule}: {of}", flush=True)
     write(found, given.out)
 
 
