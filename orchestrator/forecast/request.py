@@ -28,7 +28,7 @@ from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
 from workers.prepare import prepare_driver
 
-RECOMMENDED_FIT_PROBABILITY = 0.7  # at least, by published runs: docs/how-far-to-believe-it.md
+RECOMMENDED_FIT_PROBABILITY = 0.75  # at least, by published runs: docs/how-far-to-believe-it.md
 
 TraceVariants = Callable[[tuple[VariantKey, ...]], Footprint]
 """Returns a footprint with at least these variants."""
