@@ -45,12 +45,12 @@ def test_regret_is_what_the_predicted_best_lacks() -> None:
 
 
 def test_oom_scores() -> None:
-    chances = [0.1, 0.2, 0.85, 0.4, 0.95, NAN]
+    chances = [0.1, 0.2, 0.7, 0.4, 0.95, NAN]
     truth = [True, True, True, False, False, True]
 
     scores = oom_scores(chances, truth)
     assert scores["oom_precision"] == scores["oom_recall"] == pytest.approx(2 / 3)
-    assert scores["brier"] == pytest.approx((0.01 + 0.04 + 0.7225 + 0.36 + 0.0025) / 5)
+    assert scores["brier"] == pytest.approx((0.01 + 0.04 + 0.49 + 0.36 + 0.0025) / 5)
     assert (scores["kept_back"], scores["told_off"]) == (0.5, 1.0)
     none = oom_scores([0.1, 0.9], [False, False])
     assert (none["oom_precision"], none["oom_recall"], none["told_off"]) == (None, None, None)
