@@ -1,15 +1,18 @@
 """`plimsoll tune` against plain Ray Tune with OptunaSearch: the best plan after each minute.
 
-    python -m benchmarks.end_to_end [--minutes 6] [--out FILE]
+    python -m benchmarks.end_to_end [--minutes 3] [--pairs 10] [--out FILE]
 
 Both search the same space with the same trials for the same wall-clock, from the start of their
-process, one after the other on this machine; nothing else should run on it meanwhile. Plain Ray
-Tune is `benchmarks.plain_ray_tune`. Told are the best plan that each knew after each minute, and
-when each had a plan as good as the best that the other found in all its time, within 2 %.
+process, one after the other on this machine, and each pair in the other order; nothing else should
+run on it meanwhile. Plain Ray Tune is `benchmarks.plain_ray_tune`. Told are the best plan that each
+knew after each minute, when each had a plan as good as the best that the other found in all its
+time, within 2 %, and how fast both answers are: measured afresh in turn, after both.
 """
 
 import argparse
 import json
+import math
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,15 +22,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 
 from benchmarks.output import write
+from benchmarks.record import measure as run_trial
+from orchestrator.study.reader import load_state
+from search_spaces.plan import Plan
 from search_spaces.specification.load import spec_to_yaml
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.trial import Measured, TrialRequest
+from tests.workers.launch import Groups
 
 AS_GOOD = 0.98  # of the other's best: closer than trials can tell
 GRACE_SECONDS = 180.0  # for what is under way when the time is over
 NAME = "end-to-end"
+AFRESH = 8  # trials of each answer
+OURS, THEIRS = "plimsoll tune", "Ray Tune + OptunaSearch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +48,14 @@ class Ending:
     seconds: float
     rate: float
     kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The trials of a sweep, and its answer; None if it has none."""
+
+    endings: tuple[Ending, ...]
+    answer: Plan | None
 
 
 def spec_for(folder: str) -> SweepSpec:
@@ -72,20 +91,23 @@ def spec_for(folder: str) -> SweepSpec:
     )
 
 
-def tuned(file: Path, spec: SweepSpec, minutes: float) -> tuple[Ending, ...]:
-    """The trials of `plimsoll tune`."""
+def tuned(file: Path, spec: SweepSpec, minutes: float) -> Found:
+    """What `plimsoll tune` finds."""
     started = time.time()
     typed = ["tune", str(file), "--plain", "--minutes", f"{minutes:g}"]
     run_sweep([sys.executable, "-m", "plimsoll", *typed], minutes)
-    return tuple(
+    trials = trials_of(spec)
+    best = load_state(spec, NAME).best if trials else None
+    endings = tuple(
         Ending(
             seconds=trial.datetime_complete.timestamp() - started,
             rate=trial.value or 0.0 if trial.values else 0.0,
             kind=trial.user_attrs["record"]["outcome"]["kind"],
         )
-        for trial in trials_of(spec)
+        for trial in trials
         if trial.datetime_complete is not None
     )
+    return Found(endings=endings, answer=best and best.plan)
 
 
 def trials_of(spec: SweepSpec) -> list[optuna.trial.FrozenTrial]:
@@ -98,17 +120,33 @@ def trials_of(spec: SweepSpec) -> list[optuna.trial.FrozenTrial]:
     return [trial for trial in trials if "record" in trial.user_attrs]
 
 
-def plain(file: Path, spec: SweepSpec, minutes: float) -> tuple[Ending, ...]:
-    """The trials of Ray Tune with OptunaSearch."""
+def plain(file: Path, spec: SweepSpec, minutes: float) -> Found:
+    """What Ray Tune with OptunaSearch finds."""
     out = Path(spec.study.folder, "plain.jsonl")
     started = time.time()
     typed = [str(file), "--minutes", f"{minutes:g}", "--out", str(out)]
     run_sweep([sys.executable, "-m", "benchmarks.plain_ray_tune", *typed], minutes)
     lines = out.read_text("utf-8").splitlines() if out.is_file() else []
-    return tuple(
+    trials = [json.loads(line) for line in lines]
+    ran = [trial for trial in trials if trial["rate"] and trial["at"] <= started + 60 * minutes]
+    best = max(ran, key=lambda trial: trial["rate"], default=None)
+    endings = tuple(
         Ending(seconds=told["at"] - started, rate=told["rate"], kind=told["kind"])
-        for told in map(json.loads, lines)
+        for told in trials
     )
+    return Found(endings=endings, answer=best and Plan.from_dict(best["plan"]))
+
+
+def afresh(spec: SweepSpec, answers: Mapping[str, Plan]) -> dict[str, float]:
+    """Measures plans in turn; returns the geometric mean of each one's samples per second."""
+    groups, logs = Groups(spec), {way: list[float]() for way in answers}
+    for _ in range(AFRESH):
+        for way, plan in answers.items():
+            outcome = run_trial(groups, TrialRequest(number=0, plan=plan, spec=spec))
+            if isinstance(outcome, Measured):
+                logs[way].append(math.log(outcome.samples_per_second.value))
+    groups.stop()
+    return {way: math.exp(statistics.mean(of)) if of else 0.0 for way, of in logs.items()}
 
 
 def run_sweep(command: Sequence[str], minutes: float) -> None:
@@ -120,7 +158,7 @@ def run_sweep(command: Sequence[str], minutes: float) -> None:
             running.terminate()
 
 
-WAYS = {"plimsoll tune": tuned, "Ray Tune + OptunaSearch": plain}
+WAYS = {OURS: tuned, THEIRS: plain}
 
 
 def best_by(endings: Sequence[Ending], seconds: float) -> float:
@@ -154,33 +192,56 @@ def compared(ways: Mapping[str, Sequence[Ending]], minutes: float) -> dict[str, 
     return {"minutes": minutes, "ways": told}
 
 
-def measure(minutes: float) -> dict[str, Any]:
-    """Runs both, one after the other."""
+def measure(minutes: float, order: Sequence[str]) -> dict[str, Any]:
+    """Runs both, one after the other, then measures their answers."""
+    found = {}
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
         spec = spec_for(folder)
         file = Path(folder, f"{NAME}.yaml")
         file.write_text(spec_to_yaml(spec), "utf-8")
-        ways = {way: sweep(file, spec, minutes) for way, sweep in WAYS.items()}
-    if silent := [way for way, endings in ways.items() if not endings]:
-        sys.exit(f"no trial ended: {' and '.join(silent)}; what they said is above")
-    return compared(ways, minutes)
+        for way in order:
+            found[way] = WAYS[way](file, spec, minutes)
+        answers = {way: one.answer for way, one in found.items() if one.answer is not None}
+        told = compared({way: one.endings for way, one in found.items()}, minutes)
+        return told | {"afresh": dict.fromkeys(order, 0.0) | afresh(spec, answers)}
+
+
+def summary(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns medians over pairs, and how much faster our answers are, with its 95 % interval."""
+    ratios = [
+        pair["afresh"][OURS] / pair["afresh"][THEIRS]
+        for pair in pairs
+        if pair["afresh"][OURS] and pair["afresh"][THEIRS]
+    ]
+    logs = np.log(ratios or [math.nan])
+    picks = np.random.default_rng(0).integers(len(logs), size=(2000, len(logs)))
+    ends = np.quantile(logs[picks].mean(axis=1), (0.025, 0.975)).tolist()
+    level = [pair["ways"][OURS]["seconds_to_others_best"] or math.inf for pair in pairs]
+    return {
+        "pairs": len(pairs),
+        "answers": {way: sum(pair["afresh"][way] > 0 for pair in pairs) for way in WAYS},
+        "trials": {
+            way: statistics.median(pair["ways"][way]["trials"] for pair in pairs) for way in WAYS
+        },
+        "faster": [round(math.exp(value), 3) for value in (float(logs.mean()), *ends)],
+        "faster_in": sum(ratio > 1 for ratio in ratios),
+        "seconds_to_others_best": statistics.median(level),  # inf: never
+    }
 
 
 def main() -> None:
     """Prints what each found, and keeps it where asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=6.0)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    result = measure(options.minutes)
-    for way, told in result["ways"].items():
-        print(f"{way}: {told['trials']} trials, {told['endings']}")
-        for mark, rate in told["best_after_minutes"].items():
-            print(f"  after {mark:>3} min   best {rate:8.1f} samples/s")
-        level = told["seconds_to_others_best"]
-        words = "never" if level is None else f"after {level:.0f} s"
-        print(f"  as good as the other's best: {words}")
-    write(result, options.out)
+    pairs = []
+    for number in range(options.pairs):
+        pairs.append(measure(options.minutes, [*WAYS][:: -1 if number % 2 else 1]))
+        print(pairs[-1], flush=True)
+        write({"summary": summary(pairs), "pairs": pairs}, options.out)
+    print(summary(pairs))
 
 
 if __name__ == "__main__":

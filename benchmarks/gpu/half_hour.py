@@ -64,7 +64,6 @@ STEPS = (
     Step(name="plans", call="plans.measure", seconds=190),
     Step(name="honesty", call="honesty.measure", seconds=140),
     Step(name="out_of_memory", call="out_of_memory.measure", seconds=100, whole=True),
-    Step(name="widths", call="widths.measure", seconds=60),
 )
 Start = Callable[[Step, float], str]  # takes a limit in seconds, and returns how the step ended
 
