@@ -107,7 +107,7 @@ def tuned(file: Path, spec: SweepSpec, minutes: float) -> Found:
         for trial in trials
         if trial.datetime_complete is not None
     )
-    return Found(endings=endings, answer=best and best.plan)
+    return Found(endings=endings, answer=best.plan if best else None)
 
 
 def trials_of(spec: SweepSpec) -> list[optuna.trial.FrozenTrial]:
