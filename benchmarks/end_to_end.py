@@ -92,7 +92,7 @@ def spec_for(folder: str) -> SweepSpec:
 
 
 def tuned(file: Path, spec: SweepSpec, minutes: float) -> Found:
-    """What `plimsoll tune` finds."""
+    """Runs `plimsoll tune`."""
     started = time.time()
     typed = ["tune", str(file), "--plain", "--minutes", f"{minutes:g}"]
     run_sweep([sys.executable, "-m", "plimsoll", *typed], minutes)
@@ -121,7 +121,7 @@ def trials_of(spec: SweepSpec) -> list[optuna.trial.FrozenTrial]:
 
 
 def plain(file: Path, spec: SweepSpec, minutes: float) -> Found:
-    """What Ray Tune with OptunaSearch finds."""
+    """Runs Ray Tune with OptunaSearch."""
     out = Path(spec.study.folder, "plain.jsonl")
     started = time.time()
     typed = [str(file), "--minutes", f"{minutes:g}", "--out", str(out)]

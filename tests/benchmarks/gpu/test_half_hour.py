@@ -17,7 +17,6 @@ from benchmarks.gpu.half_hour import PACK, STEPS, Step, _end, conduct, pack
 from benchmarks.gpu.judge import forecasts, judged
 from benchmarks.gpu.plain import rate_of
 from benchmarks.gpu.results import DONE, FILE, Results, plan_rows, troubles
-from benchmarks.gpu.widths import lengths
 from benchmarks.gpu.worker import LoneWorker
 from search_spaces.errors import UserError
 from search_spaces.trial import Crashed, Measured
@@ -145,14 +144,6 @@ def test_the_rate_of_a_plain_loop_is_that_of_its_steady_steps() -> None:
     assert rate_of("\n".join(["a warning", *said]), 16) == pytest.approx(16.0)
     with pytest.raises(UserError, match="3 steps"):
         rate_of("\n".join(said[:3]), 16)
-
-
-def test_rounded_lengths_are_as_frequent_and_few() -> None:
-    every, rounded = lengths(2048, 1), lengths(2048, 64)
-
-    assert sum(every.values()) == sum(rounded.values())
-    assert {length % 64 for length in rounded} == {0}
-    assert len(rounded) <= 32 < len(every)
 
 
 @pytest.mark.thorough
