@@ -217,6 +217,7 @@ def summary(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     picks = np.random.default_rng(0).integers(len(logs), size=(2000, len(logs)))
     ends = np.quantile(logs[picks].mean(axis=1), (0.025, 0.975)).tolist()
     level = [pair["ways"][OURS]["seconds_to_others_best"] or math.inf for pair in pairs]
+    middle = statistics.median(level)
     return {
         "pairs": len(pairs),
         "answers": {way: sum(pair["afresh"][way] > 0 for pair in pairs) for way in WAYS},
@@ -225,7 +226,7 @@ def summary(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         },
         "faster": [round(math.exp(value), 3) for value in (float(logs.mean()), *ends)],
         "faster_in": sum(ratio > 1 for ratio in ratios),
-        "seconds_to_others_best": statistics.median(level),  # inf: never
+        "seconds_to_others_best": middle if math.isfinite(middle) else None,  # None: never
     }
 
 
