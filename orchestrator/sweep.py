@@ -12,9 +12,7 @@ from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 
 from orchestrator.cluster.metrics import RayMetrics
-from orchestrator.cluster.nodes import RayNodes
 from orchestrator.cluster.runtime import ConnectedCluster, cluster_address, connected
-from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.controller import Controller
 from orchestrator.core.inputs import DriverStarted, StopRequested
 from orchestrator.core.notes import start_notes
@@ -123,9 +121,8 @@ def _connect_and_run(
     preparation: AsyncResult[Preparation],
     compile_seconds: float,
 ) -> SweepState:
-    show = partial(_show, callbacks)
-    with _resources(spec, name, termination, show) as (lock, connection):
-        facts, nodes = connection.facts, connection.nodes
+    with _resources(spec, name, termination, partial(_show, callbacks)) as (lock, connection):
+        facts = connection.facts
         model, data, planned = preparation.get()
         source = provenance(data, Path.cwd(), at=time.time())
         save_spec(spec, name)  # a different job has not replaced it: see `check_study`
@@ -134,24 +131,13 @@ def _connect_and_run(
         understanding = Understanding(data=data, model=model, cluster=facts, ranks=ranks)
         study = Study(spec, name, space, lock)
         study.keep_understanding(understanding)
-        started = _driver_started(study, spec, space, facts, nodes, compile_seconds)
+        started = _driver_started(study, spec, space, connection, compile_seconds)
         callbacks = (*_tracking(spec, study.keep_provenance(source)), *callbacks)
         journal = Journal(Path(spec.study.folder, name, FILE), print_to_stderr)
         try:
             with _background_trace(spec, space, facts) as poll:
                 forecasts = TracedForecasts(spec, model, facts, shipped_calibration(), poll)
-                watchdog = connection.watchdog
-                return _run(
-                    started,
-                    study,
-                    nodes,
-                    watchdog,
-                    callbacks,
-                    forecasts,
-                    journal,
-                    termination,
-                    show,
-                )
+                return _run(started, study, connection, callbacks, forecasts, journal, termination)
         finally:
             for callback in (*reversed(callbacks), journal):
                 callback.close()
@@ -227,8 +213,7 @@ def _driver_started(
     study: Study,
     spec: SweepSpec,
     space: Space,
-    facts: ClusterFacts,
-    nodes: RayNodes,
+    connection: ConnectedCluster,
     compile_seconds: float,
 ) -> DriverStarted:
     """Returns the first input: what the study holds, and what the cluster has room for.
@@ -237,12 +222,13 @@ def _driver_started(
         SpecError: If the groups do not fit at the same time: they keep their workers, so some
             would wait.
     """
+    nodes = connection.nodes
     up, room = nodes.up(), groups_on_head(nodes.head_bytes())
     request, groups = capacity_request(spec, space, up, room)
     if groups > request.groups:
         raise SpecError("specification", (groups_fault(request, groups, up),))
     started = study.driver_started(
-        facts,
+        connection.facts,
         request,
         groups,
         time.time(),
@@ -278,18 +264,17 @@ def sweep_space(spec: SweepSpec, model: ModelFacts, cluster: ClusterFacts) -> Sp
 def _run(
     started: DriverStarted,
     study: Study,
-    nodes: RayNodes,
-    watchdog: Watchdog,
+    connection: ConnectedCluster,
     callbacks: Sequence[AbstractCallback],
     forecasts: SweepForecasts,
     journal: Journal,
     termination: Termination,
-    show: Callable[[Activity], None],
 ) -> SweepState:
     from orchestrator.cluster.tune import TuneCluster, run_groups
 
+    watchdog, show = connection.watchdog, partial(_show, callbacks)
     study.retries.waiting = watchdog.alive
-    cluster = TuneCluster(nodes, alive=watchdog.alive, show=show)
+    cluster = TuneCluster(connection.nodes, alive=watchdog.alive, show=show)
     secrets = secret_values(os.environ)
     earlier = earlier_studies(started.sweep.spec, started.sweep.study)
     controller = Controller(
