@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.inputs import PlanProposed
 from orchestrator.core.objective import Objective, memory_limit_of
@@ -25,6 +24,7 @@ from orchestrator.search.encoding import Distributions, distributions, position,
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, observation_of, with_noise
 from orchestrator.search.search import CandidatePool, Search, Suggestion
+from orchestrator.search.surrogate import Rows
 from orchestrator.search.transfer import EarlierStudy, transferred_records
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.knobs.registry import KNOBS
@@ -39,49 +39,42 @@ from search_spaces.trial import Measured
 RESTART_SECONDS = 12.0
 _SETUP_SECONDS = 3.0  # of a trial on a running worker group, before any has been measured
 _EXTRA_STEPS = 3  # beyond the measured ones: warm-up and the step of the longest samples
-# Fixed when a worker group starts: see `render_environment`
-_GROUP_KNOBS = ("data", "tensor", "pipeline", "allocator")
 MAX_CANDIDATES = 200_000  # of a larger space, the most promising plans and a random sample
 _OVER_LIMIT_PENALTY = 10.0  # on the log rate, per unit of the log share above 0
 _MEMORY_STD = 0.7  # prior of the effect of a knob's whole range on memory, and of the offset
-Rows = NDArray[np.intp]
 
 
-class TrialCost:
-    """Expected duration of a trial of each plan of a table."""
+def trial_seconds(
+    table: PlanTable,
+    objective: ObjectiveSpec,
+    step_seconds: Numbers | None,
+    records: Sequence[Record],
+    running: Plan | None,
+) -> Numbers:
+    """Returns the expected duration of a trial of each plan of a table, in seconds.
 
-    def __init__(self, table: PlanTable, objective: ObjectiveSpec) -> None:
-        """Makes the estimate for the plans of a table, measured as the objective says."""
-        self._objective = objective
-        self._world_sizes = np.prod([table.column(name) for name in _GROUP_KNOBS[:3]], axis=0)
-        self._table = table
-
-    def of(
-        self, step_seconds: Numbers | None, records: Sequence[Record], there: Plan | None
-    ) -> Numbers:
-        """Returns expected seconds, of shape (plans,).
-
-        Args:
-            step_seconds: Forecast duration of a step of each plan, None without a forecast.
-            records: Records of the study, whose costs improve the estimate.
-            there: A plan that the running worker group can execute, None if there is no group.
-        """
-        costs = [one.outcome.costs for one in records if isinstance(one.outcome, Measured)]
-        setups = [max(cost.total_seconds - cost.steps_seconds, 0.0) for cost in costs]
-        setup = statistics.median(setups) if setups else _SETUP_SECONDS
-        if step_seconds is None:
-            typical = statistics.median(cost.steps_seconds for cost in costs) if costs else setup
-            steps = np.full(len(self._table), typical)
-        else:
-            minimum = step_seconds * (self._objective.min_steps + _EXTRA_STEPS)
-            steps = np.minimum(minimum, self._objective.max_seconds + _EXTRA_STEPS * step_seconds)
-        return setup + steps + RESTART_SECONDS * self._needs_restart(there)
-
-    def _needs_restart(self, running: Plan | None) -> NDArray[np.bool_]:
-        if running is None:
-            return np.zeros(len(self._table), dtype=bool)
-        resized: NDArray[np.bool_] = self._world_sizes != running.world_size
-        return resized | ~self._table.is_value("allocator", running.allocator)
+    Args:
+        table: The plans.
+        objective: Says how much of each is measured.
+        step_seconds: Forecast duration of a step of each plan, None without a forecast.
+        records: Records of the study, whose costs improve the estimate.
+        running: A plan that the running worker group can execute, None if there is no group.
+    """
+    costs = [one.outcome.costs for one in records if isinstance(one.outcome, Measured)]
+    setups = [max(cost.total_seconds - cost.steps_seconds, 0.0) for cost in costs]
+    setup = statistics.median(setups) if setups else _SETUP_SECONDS
+    if step_seconds is None:
+        typical = statistics.median(cost.steps_seconds for cost in costs) if costs else setup
+        steps = np.full(len(table), typical)
+    else:
+        minimum = step_seconds * (objective.min_steps + _EXTRA_STEPS)
+        steps = np.minimum(minimum, objective.max_seconds + _EXTRA_STEPS * step_seconds)
+    if running is None:
+        return setup + steps
+    # what is fixed when a worker group starts: see `render_environment`
+    ranks = table.column("data") * table.column("tensor") * table.column("pipeline")
+    same: Flags = (ranks == running.world_size) & table.is_value("allocator", running.allocator)
+    return setup + steps + RESTART_SECONDS * ~same
 
 
 def search_objective(objective: Objective, table: PlanTable) -> SearchObjective:
@@ -202,7 +195,6 @@ class PlimsollProposer(AbstractProposer):
             prior=prospects,
             step_seconds=None if prior is None else prior.step_seconds,
             search=Search(options, self._seed),
-            cost=TrialCost(table, self._spec.objective),
         )
 
     def _subset(self, sweep: SweepState, prior: SearchPrior | None) -> Rows:
@@ -245,7 +237,6 @@ class _CandidateSet:
     prior: SearchPrior | None
     step_seconds: Numbers | None
     search: Search
-    cost: TrialCost
     measured_by: dict[int, str] = field(default_factory=dict)  # another study, by candidate
     _own: list[Observation] = field(default_factory=list)
     _transferred: list[Observation] = field(default_factory=list)
@@ -265,7 +256,8 @@ class _CandidateSet:
 
         `free` marks the plans of the space that may be tried.
         """
-        seconds = self.cost.of(self.step_seconds, sweep.records, _last_plan(sweep))
+        objective, running = sweep.spec.objective, _last_plan(sweep)
+        seconds = trial_seconds(self.table, objective, self.step_seconds, sweep.records, running)
         running = [row for trial in sweep.running for row in self.rows_of(trial.plan)]
         choice = self.search.choose(self.observations, free[self.pool], running, seconds)
         return choice, float(seconds[choice.row])
