@@ -129,38 +129,25 @@ class Search:
         rows = self._scored_rows(free, incumbent)
         rate, pending_value = self._fantasize(fitted, np.array(pending, dtype=np.intp))
         scores = self._score_rows(fitted, rows, rate)
-        improvement = None
-        if incumbent is not None:
+        saving = np.full(len(rows), np.inf)
+        if incumbent is None:
+            ranking = acquisition.first_pick_score(scores)
+        else:
             threshold = max(incumbent.value, pending_value)
             improvement = acquisition.expected_improvement(scores.mean, scores.deviation, threshold)
-        ranking = self._ranking(scores, improvement, rows, seconds)
+            saving = -np.expm1(-improvement * scores.chance)
+            ranking = acquisition.constrained_improvement(improvement * scores.reach, scores.fits)
+            ranking = ranking if seconds is None else ranking / seconds[rows]
         top = np.flatnonzero(ranking >= ranking.max() - 1e-12 * abs(ranking.max()))
         at = int(self._random.choice(top))
         return Suggestion(
             row=int(rows[at]),
             fits=float(scores.fits[at]),
-            saving=(
-                np.inf
-                if improvement is None
-                else float(-np.expm1(-improvement[at] * scores.chance[at]))
-            ),
+            saving=float(saving[at]),
             gain=None if incumbent is None else float(np.expm1(scores.mean[at] - incumbent.value)),
             best=None if incumbent is None else incumbent.row,
             reaches=None if self._objective.lower_bound is None else float(scores.reach[at]),
         )
-
-    def _ranking(
-        self,
-        scores: acquisition.Scores,
-        improvement: Numbers | None,
-        rows: Rows,
-        seconds: Numbers | None,
-    ) -> Numbers:
-        """Returns the scores to rank candidates by."""
-        if improvement is None:
-            return acquisition.first_pick_score(scores)
-        ranking = acquisition.constrained_improvement(improvement * scores.reach, scores.fits)
-        return ranking if seconds is None else ranking / seconds[rows]
 
     def regret_bound(self, observations: Sequence[Observation], free: Flags) -> float | None:
         """Returns the largest ratio by which a free candidate may beat the incumbent.
