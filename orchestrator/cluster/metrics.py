@@ -15,9 +15,8 @@ from orchestrator.tracking.metrics import (
     Metric,
     Reading,
     event_readings,
-    live_readings,
+    gauge_readings,
     metrics,
-    study_readings,
 )
 
 # An agent forgets a gauge that is not set for two of its reporting intervals. An interval is 10 s
@@ -67,8 +66,7 @@ class RayMetrics(AbstractCallback):
             is_last = self._closed.wait(self._refresh_seconds)
             state = self._latest
             assert state is not None
-            self._write(study_readings(state))
-            self._write(live_readings(self._groups, state))
+            self._write(gauge_readings(self._groups, state))
 
     def _write(self, readings: Iterable[Reading]) -> None:
         for reading in readings:

@@ -64,18 +64,14 @@ def event_readings(event: Event) -> Iterator[Reading]:
             return
 
 
-def live_readings(groups: int, state: SweepState) -> Iterator[Reading]:
-    """Yields the gauges that change all the time; cheap."""
-    yield Reading(metric="plimsoll_trials_running", value=len(state.running))
-    yield Reading(metric="plimsoll_groups", value=groups)
-
-
-def study_readings(state: SweepState) -> Iterator[Reading]:
-    """Yields the gauges that change when a trial or a validation ends; reads all records.
+def gauge_readings(groups: int, state: SweepState) -> Iterator[Reading]:
+    """Yields all gauges of a sweep, in which this number of trials can run at the same time.
 
     Values that are not known yet are left out, such as those of the best plan while no plan is
     feasible.
     """
+    yield Reading(metric="plimsoll_trials_running", value=len(state.running))
+    yield Reading(metric="plimsoll_groups", value=groups)
     records = state.records
     if records:
         ran_out = sum(isinstance(record.outcome, OutOfMemory) for record in records)

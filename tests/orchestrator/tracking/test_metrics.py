@@ -8,14 +8,7 @@ import pytest
 from orchestrator.core.events import TrialEnded, TrialStarted
 from orchestrator.core.reasons import IsBaseline
 from orchestrator.core.state import validation_state
-from orchestrator.tracking.metrics import (
-    LABELS,
-    Reading,
-    event_readings,
-    live_readings,
-    metrics,
-    study_readings,
-)
+from orchestrator.tracking.metrics import LABELS, Reading, event_readings, gauge_readings, metrics
 from tests.orchestrator.records import (
     BEGAN,
     make_record,
@@ -71,7 +64,7 @@ def test_what_stands_is_the_best_the_baseline_and_what_ran_out_of_memory() -> No
         [make_measured(20.0), make_oom(), make_measured(50.0, 0.7), make_measured(90.0, 0.99)],
         make_spec(objective={"headroom": 0.05}),
     )
-    told = list(study_readings(state))
+    told = list(gauge_readings(1, state))
 
     assert value(told, "best_samples_per_second") == 50.0  # the faster one leaves too little free
     assert value(told, "baseline_samples_per_second") == 20.0
@@ -80,9 +73,10 @@ def test_what_stands_is_the_best_the_baseline_and_what_ran_out_of_memory() -> No
 
 
 def test_what_nobody_knows_is_left_out() -> None:
-    told = list(study_readings(make_state([])))
+    told = list(gauge_readings(1, make_state([])))
 
-    assert {reading.metric for reading in told} == {"plimsoll_validation_state"}
+    known = {"plimsoll_groups", "plimsoll_trials_running", "plimsoll_validation_state"}
+    assert {reading.metric for reading in told} == known
 
 
 def test_a_validation_is_off_open_validated_or_failed() -> None:
@@ -102,7 +96,7 @@ def test_a_validation_is_off_open_validated_or_failed() -> None:
 
     assert {name: validation_state(each) for name, each in states.items()} == {n: n for n in states}
     for name, each in states.items():
-        told = list(study_readings(each))
+        told = list(gauge_readings(1, each))
         shown = {s: value(told, "validation_state", state=s) for s in states}
         assert shown == {s: float(s == name) for s in states}
 
@@ -112,8 +106,7 @@ def test_readings_have_the_labels_of_their_metric() -> None:
     ends = [TrialEnded(record=record, at=BEGAN, waited_seconds=1) for record in state.records]
     told = [
         *(reading for end in ends for reading in event_readings(end)),
-        *study_readings(state),
-        *live_readings(1, state),
+        *gauge_readings(1, state),
     ]
 
     labels = {metric.name: metric.labels for metric in metrics()}
