@@ -43,8 +43,8 @@ KEY_PACKAGES = (
 _FILES = (resource.RLIMIT_NOFILE, 256, "a process may open {} files", "ulimit -n")
 # a sweep of one rank on two cores has 360 threads, and each counts
 _PROCESSES = (resource.RLIMIT_NPROC, 256, "a user may start {} processes", "ulimit -u")
-SHARED_MEMORY = Path("/dev/shm")  # for the tensors that loaders and gloo pass on
-LEAST_SHARED_BYTES = 32 * 2**20
+_SHARED_MEMORY = Path("/dev/shm")  # for the tensors that loaders and gloo pass on
+_LEAST_FREE_BYTES = 32 * 2**20  # in a folder of worker processes
 _LEAST_TEMPORARY_BYTES = 64 * 2**20
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # Linux, cgroup v2
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -71,7 +71,7 @@ def check_limits(*, has_workers: bool) -> None:
                 f"{words.format(most)} here, and a sweep needs {least}: raise the limit"
                 f" ({command}), then run the same command again"
             )
-    if has_workers and (fault := full_folder((SHARED_MEMORY,), LEAST_SHARED_BYTES)):
+    if has_workers and (fault := full_folder()):
         raise MachineError(fault)
     try:
         folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
@@ -191,20 +191,18 @@ def oom_kills() -> int:
     return 0
 
 
-def full_folder(folders: Collection[Path], least_bytes: int) -> str | None:
-    """Returns a sentence on the first folder with too little free space; None if all have enough.
+def full_folder(*folders: Path) -> str | None:
+    """Returns a sentence on the first folder that is too full for workers; None if none is.
 
-    Args:
-        folders: Those that exist are looked at.
-        least_bytes: What each needs.
+    It looks at those of the folders that exist, and at shared memory.
     """
-    for folder in folders:
+    for folder in (*folders, _SHARED_MEMORY):
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(folder).free
-            if free < least_bytes:
+            if free < _LEAST_FREE_BYTES:
                 return (
                     f"{folder} has {free / 2**20:.0f} MiB free, and worker processes need at least"
-                    f" {least_bytes / 2**20:.0f}: make room there"
+                    f" {_LEAST_FREE_BYTES / 2**20:.0f}: make room there"
                 )
     return None
 

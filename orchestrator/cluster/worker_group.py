@@ -55,14 +55,7 @@ from orchestrator.core.failures import (
 from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
 from orchestrator.core.placement import Processes
-from orchestrator.host import (
-    LEAST_SHARED_BYTES,
-    SHARED_MEMORY,
-    full_folder,
-    host_memory_bytes,
-    oom_kills,
-    package_versions,
-)
+from orchestrator.host import full_folder, host_memory_bytes, oom_kills, package_versions
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind, Fingerprint, Outcome, TimedOut, TrialRequest
 
@@ -330,7 +323,7 @@ class WorkerGroup:
 def _new_folder() -> str:
     """Returns a new folder for a group's files, where there is space for them."""
     parent = session_folder() or Path(tempfile.gettempdir())
-    problem = full_folder((parent, SHARED_MEMORY), LEAST_SHARED_BYTES)
+    problem = full_folder(parent)
     if problem is None:
         try:
             return tempfile.mkdtemp(prefix="plimsoll-group-", dir=parent)
