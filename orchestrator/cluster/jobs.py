@@ -149,15 +149,6 @@ def exit_code(job: Job) -> int:
     return job.exit_code if job.exit_code is not None and job.exit_code > 0 else 1
 
 
-def silence_client() -> None:
-    """Silences Ray's job client about uploads and connections; warnings remain.
-
-    Call it after the client is imported: its modules set their own loggers to INFO.
-    """
-    for name in _VERBOSE_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
-
-
 class JobServer:
     """Client of the job server of one cluster."""
 
@@ -311,10 +302,11 @@ class JobServer:
 
 
 def _bounded_client(address: str, request_seconds: float) -> JobSubmissionClient:
-    """Returns Ray's client, silenced, whose requests are given up after a time."""
+    """Returns Ray's client, whose requests are given up after a time, with no word but warnings."""
     from ray.job_submission import JobSubmissionClient
 
-    silence_client()
+    for name in _VERBOSE_LOGGERS:  # which its modules set to INFO as they are imported
+        logging.getLogger(name).setLevel(logging.WARNING)
 
     class Bounded(JobSubmissionClient):  # type: ignore[misc]
         def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
