@@ -168,8 +168,11 @@ def reason(error: BaseException) -> str:
 
 def tables(url: str) -> frozenset[str]:
     """Returns the names of the tables in a database."""
-    with _disposed(open_engine(url)) as engine:
+    engine = open_engine(url)
+    try:
         return frozenset(inspect(engine).get_table_names())
+    finally:
+        engine.dispose()
 
 
 def process_name() -> str:
@@ -186,14 +189,6 @@ def _connect_arguments(url: str) -> dict[str, Any]:
         return {}
     options = {**_POSTGRES, "application_name": f"plimsoll {process_name()}"}
     return {key: value for key, value in options.items() if key not in make_url(url).query}
-
-
-@contextlib.contextmanager
-def _disposed(engine: Engine) -> Iterator[Engine]:
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 def storage_url(spec: SweepSpec, name: str) -> str:
