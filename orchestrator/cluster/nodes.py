@@ -5,7 +5,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from orchestrator.cluster import ray_private
 from orchestrator.core.placement import (
@@ -36,35 +36,33 @@ _POLL_SECONDS = 1.0
 _CONNECT_SECONDS = 3.0
 
 
-class NodeRequest(NamedTuple):
-    """Resources to request on one node, and labels that the node must have."""
-
-    resources: dict[str, float]
-    labels: dict[str, str]
-
-
 @final
 class Autoscaler:
-    """This sweep's requests to Ray's autoscaler. Without an autoscaler they have no effect."""
+    """This sweep's requests to Ray's autoscaler. Without an autoscaler they have no effect.
 
-    def __init__(self) -> None:
+    Args:
+        labels: Those that new nodes must have.
+    """
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self._labels = labels
         self._requester_id = f"plimsoll-{uuid.uuid4().hex}"
-        self._requested: tuple[NodeRequest, ...] = ()
+        self._requested: Sequence[dict[str, float]] = []
         self._requested_at = 0.0
         self._placement_groups: dict[str, Any] = {}  # by node
 
-    def ask_for(self, bundles: Sequence[NodeRequest]) -> None:
-        """Requests room for bundles in addition to what Ray Train requests.
+    def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
+        """Requests bundles of resources in addition to what Ray Train requests, each on one node.
 
         Replaces the earlier request, and renews it before it expires. No bundles cancel it.
         """
-        request, now = tuple(bundles), time.monotonic()
-        if request == self._requested and (
-            not request or now < self._requested_at + _REPEAT_SECONDS
+        now = time.monotonic()
+        if bundles == self._requested and (
+            not bundles or now < self._requested_at + _REPEAT_SECONDS
         ):
             return
-        if self._send(request):
-            self._requested, self._requested_at = request, now
+        if self._send(bundles):
+            self._requested, self._requested_at = bundles, now
 
     def keep(self, nodes: Collection[str]) -> None:
         """Keeps the nodes with these ids up while nothing runs on them, and no others."""
@@ -84,12 +82,12 @@ class Autoscaler:
         """Cancels the request and lets all nodes go."""
         import ray
 
-        self.ask_for(())
+        self.ask_for([])
         if self._placement_groups:
             with contextlib.suppress(ray.exceptions.RayError):  # the cluster may have gone
                 self.keep(())
 
-    def _send(self, bundles: Sequence[NodeRequest]) -> bool:
+    def _send(self, bundles: Sequence[dict[str, float]]) -> bool:
         """Returns False if the request failed; the next `ask_for` then repeats it."""
         import ray
 
@@ -98,8 +96,8 @@ class Autoscaler:
             answer = (
                 coordinator.request_resources.remote(
                     requester_id=self._requester_id,
-                    resources=[bundle.resources for bundle in bundles],
-                    label_selectors=[bundle.labels for bundle in bundles],
+                    resources=bundles,
+                    label_selectors=[self._labels] * len(bundles),
                     expire_after_s=_EXPIRES_SECONDS,
                 )
                 if bundles
@@ -127,8 +125,8 @@ class RayNodes:
         """
         self._device = device
         self._cpus_per_worker = cpus_per_worker
-        self._autoscaler = Autoscaler() if joined else None
-        self._accelerator = accelerator
+        labels = {_KIND_LABEL: accelerator} if accelerator else {}
+        self._autoscaler = Autoscaler(labels) if joined else None
         self._kind = accelerator  # of the sweep's nodes; if open, set once a node is up
         self._labelled = device == "cuda" or accelerator is not None
 
@@ -178,12 +176,9 @@ class RayNodes:
         if self._autoscaler is not None:
             self._autoscaler.close()
 
-    def _bundle(self, ranks: int) -> NodeRequest:
+    def _bundle(self, ranks: int) -> dict[str, float]:
         resources = {"CPU": float(ranks * self._cpus_per_worker)}
-        if self._device == "cuda":
-            resources["GPU"] = float(ranks)
-        labels = {_KIND_LABEL: self._accelerator} if self._accelerator else {}
-        return NodeRequest(resources, labels)
+        return resources | ({"GPU": float(ranks)} if self._device == "cuda" else {})
 
     def _slots(self, resources: dict[str, float]) -> int:
         cores = int(resources.get("CPU", 0)) // self._cpus_per_worker
