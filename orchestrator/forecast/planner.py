@@ -136,9 +136,6 @@ class Planner:
         self._request = request
         self._trace = trace
         self._calibration = calibration
-        self._results: dict[int, ScaleResult] = {}
-        self._forecast_plans = 0
-        self._longest_tokens, self._mean_tokens = 0, 0.0  # per sample
 
     def plan(self, began: float | None = None) -> PlanningReport:
         """Makes the report.
@@ -151,9 +148,13 @@ class Planner:
         """
         request = self._request
         began = time.perf_counter() if began is None else began
-        table = self._forecast(request.ranks[0])
-        recommendation = self._result_of(table)
         ranks = request.ranks[0]
+        table = forecast_table(request, ranks, self._trace, self._calibration)
+        recommendation, footprint = _result_of(table), table.footprint
+        results = tuple(
+            recommendation if count == ranks else self._result(count)
+            for count in sorted(request.ranks)
+        )
         return PlanningReport(
             understood=Understanding(
                 data=request.data,
@@ -165,7 +166,7 @@ class Planner:
             architecture=request.model.architecture,
             changed=bool(request.spec.model.config),
             parameters=request.model.parameters,
-            tokens=self._longest_tokens,
+            tokens=footprint.tokens,
             global_batch=request.spec.train.global_batch,
             device=request.device.name,
             device_memory_bytes=request.device.memory_bytes,
@@ -175,17 +176,17 @@ class Planner:
             node_host_bytes=request.device.node_host_bytes,
             price_per_hour=request.price_per_hour,
             recommendation=recommendation,
-            device_counts=tuple(self._result(ranks) for ranks in sorted(request.ranks)),
+            device_counts=results,
             front=memory_front(table),
             scatter_points=scatter_points(table),
             notes=planning_notes(
                 request,
-                self._longest_tokens,
-                self._mean_tokens,
+                footprint.tokens,
+                footprint.mean_tokens,
                 recommendation.best[0] if recommendation.best else None,
                 offloads=bool(table.forecasts.host_bytes.any()),
             ),
-            forecast_plans=self._forecast_plans,
+            forecast_plans=sum(result.plans for result in results),
             seconds=time.perf_counter() - began,
             provenance=self._calibration.provenance,
         )
@@ -199,42 +200,31 @@ class Planner:
         table = single_plan_table(self._request, plan, self._trace, self._calibration)
         return breakdown(table, 0, self._calibration)
 
-    def _forecast(self, ranks: int) -> ForecastTable:
-        table = forecast_table(self._request, ranks, self._trace, self._calibration)
-        self._forecast_plans += len(table.table)
-        self._longest_tokens = table.footprint.tokens
-        self._mean_tokens = table.footprint.mean_tokens
-        return table
-
     def _result(self, ranks: int) -> ScaleResult:
-        if ranks not in self._results:
-            try:
-                self._result_of(self._forecast(ranks))
-            except SpecError as error:
-                refusals = tuple(fault.advice for fault in error.faults)
-                self._results[ranks] = ScaleResult(ranks=ranks, refusals=refusals)
-        return self._results[ranks]
+        try:
+            return _result_of(forecast_table(self._request, ranks, self._trace, self._calibration))
+        except SpecError as error:
+            return ScaleResult(ranks=ranks, refusals=tuple(fault.advice for fault in error.faults))
 
-    def _result_of(self, table: ForecastTable) -> ScaleResult:
-        request, forecasts = self._request, table.forecasts
-        order = fastest(forecasts, table.keeps_headroom)[: request.top]
-        best = tuple(table.row(int(row)) for row in order)
-        result = ScaleResult(
-            ranks=table.ranks,
-            plans=len(table.table),
-            fitting=int(table.keeps_headroom.sum()),
-            cannot_fit=int((table.hosted & (forecasts.fits < SURELY_NOT)).sum()),
-            unhosted=int((~table.hosted).sum()),
-            ruled_out=table.ruled_out,
-            best=best,
-            nearest=None if best else _nearest(table),
-            price_per_billion_tokens=self._token_price(best[0]) if best else None,
-        )
-        self._results[table.ranks] = result
-        return result
 
-    def _token_price(self, best: ForecastRow) -> float | None:
-        if self._request.price_per_hour is None:
-            return None
-        tokens_per_hour = best.forecast.samples_per_second.value * self._mean_tokens * 3600
-        return self._request.price_per_hour * best.world_size / tokens_per_hour * 1e9
+def _result_of(table: ForecastTable) -> ScaleResult:
+    order = fastest(table.forecasts, table.keeps_headroom)[: table.request.top]
+    best = tuple(table.row(int(row)) for row in order)
+    return ScaleResult(
+        ranks=table.ranks,
+        plans=len(table.table),
+        fitting=int(table.keeps_headroom.sum()),
+        cannot_fit=int((table.hosted & (table.forecasts.fits < SURELY_NOT)).sum()),
+        unhosted=int((~table.hosted).sum()),
+        ruled_out=table.ruled_out,
+        best=best,
+        nearest=None if best else _nearest(table),
+        price_per_billion_tokens=_token_price(table, best[0]) if best else None,
+    )
+
+
+def _token_price(table: ForecastTable, best: ForecastRow) -> float | None:
+    if table.request.price_per_hour is None:
+        return None
+    tokens_per_hour = best.forecast.samples_per_second.value * table.footprint.mean_tokens * 3600
+    return table.request.price_per_hour * best.world_size / tokens_per_hour * 1e9
