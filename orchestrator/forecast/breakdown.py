@@ -32,14 +32,13 @@ class Breakdown:
     provenance: str
 
 
-def breakdown(table: ForecastTable, row: int, calibration: Calibration) -> Breakdown:
-    """Breaks down the forecast of the plan in a row."""
-    rows = np.array([row])
-    work, forecasts = table.work.take(rows), table.forecasts.take(rows)
-    uncorrected = step_terms(work, calibration.time).seconds[0]
+def breakdown(table: ForecastTable, calibration: Calibration) -> Breakdown:
+    """Breaks down the forecast of the only plan in a table."""
+    forecasts = table.forecasts
+    uncorrected = step_terms(table.work, calibration.time).seconds[0]
     memory_scales = np.exp(calibration.memory_scales.logarithms)
     return Breakdown(
-        expected=table.row(row),
+        expected=table.row(0),
         time=tuple(
             Term(name=name, amount=float(amount), scale=float(amount / before) if before > 0 else 1)
             for name, amount, before in zip(TERMS, forecasts.terms[0], uncorrected, strict=True)

@@ -198,7 +198,7 @@ class Planner:
             UserError: If the plan is not legal here, or the model cannot be traced.
         """
         table = single_plan_table(self._request, plan, self._trace, self._calibration)
-        return breakdown(table, 0, self._calibration)
+        return breakdown(table, self._calibration)
 
     def _result(self, ranks: int) -> ScaleResult:
         try:

@@ -162,7 +162,7 @@ def test_no_device_is_given_more_memory_than_it_has(
 
 def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     """Forward 2, backward 4 (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
-    row = breakdown(one(a_plan()), 0, a_calibration()).expected
+    row = breakdown(one(a_plan()), a_calibration()).expected
 
     work = 6 * (DEPTH * BLOCK + VOCABULARY * HIDDEN) * 8 * TOKENS  # of one device in a step
     assert row.mfu == pytest.approx(work / row.forecast.step_seconds.value / 989e12)
