@@ -34,7 +34,7 @@ from orchestrator.core.state import AbstractCallback
 from orchestrator.forecast.forecaster import SweepForecasts
 from orchestrator.journal import Journal
 from orchestrator.search.optuna_samplers import proposer_of
-from orchestrator.search.transfer import EarlierStudy, transfer_notes
+from orchestrator.search.transfer import EarlierStudy, transfer_note
 from orchestrator.study.study import Study
 from search_spaces.costs.forecast import SearchPrior
 from search_spaces.errors import StudyError
@@ -291,7 +291,7 @@ class Controller:
         for callback in self._callbacks:
             callback.on_event(event, self.state.sweep)
         if isinstance(event, GroupStarted):
-            self.note(*transfer_notes(self._earlier, event.fingerprint))
+            self.note(*(transfer_note(study, event.fingerprint) for study in self._earlier))
 
     def _noting_problems(self, forecast: Forecast) -> Forecast:
         if problem := self._forecasts.problem():

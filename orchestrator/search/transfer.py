@@ -1,6 +1,5 @@
 """Transfer of trials from other studies: how uncertain they are here, by their fingerprints."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.core.fingerprints import differences
@@ -31,14 +30,8 @@ def transferred_records(study: EarlierStudy, ours: Fingerprint) -> list[tuple[Re
     return [(record, std) for record, std in uncertain if std is not None]
 
 
-def transfer_notes(
-    studies: Iterable[EarlierStudy], ours: Fingerprint
-) -> tuple[TrialsTransferred, ...]:
-    """Returns for each study how many of its trials are transferred, and how uncertain they are."""
-    return tuple(_note(study, ours) for study in studies)
-
-
-def _note(study: EarlierStudy, ours: Fingerprint) -> TrialsTransferred:
+def transfer_note(study: EarlierStudy, ours: Fingerprint) -> TrialsTransferred:
+    """Returns how many trials of another study are transferred, and how uncertain they are."""
     records = transferred_records(study, ours)
     theirs = {record.fingerprint for record, _ in records if record.fingerprint}
     changes = {change for fingerprint in theirs for change in differences(fingerprint, ours)}

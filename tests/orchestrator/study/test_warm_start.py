@@ -11,7 +11,7 @@ from orchestrator.core.reasons import Promising
 from orchestrator.core.records import Record
 from orchestrator.report.reasons import note_words
 from orchestrator.search.plimsoll import PlimsollProposer
-from orchestrator.search.transfer import EarlierStudy, transfer_notes
+from orchestrator.search.transfer import EarlierStudy, transfer_note
 from orchestrator.study.study import Study
 from orchestrator.study.warm_start import earlier_studies
 from search_spaces.plan import Plan
@@ -115,7 +115,8 @@ def test_sources_are_named_with_how_far_they_are_trusted(space: Space) -> None:
     count = len(studies[0].records)
     off = math.hypot(2, 10)
 
-    assert tuple(map(note_words, transfer_notes(studies, CPU_FINGERPRINT))) == (
+    notes = [transfer_note(study, CPU_FINGERPRINT) for study in studies]
+    assert tuple(map(note_words, notes)) == (
         f"{count} trials transferred from study same, uncertainty 2 %",
         f"{count} trials transferred from study older, uncertainty {off:.0f} %"
         " (ray missing, here 2.60.0; torch 2.11.0, here 2.13.0)",
