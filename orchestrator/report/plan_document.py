@@ -49,9 +49,8 @@ def render_plan_page(report: PlanningReport) -> str:
 
 def plan_document(report: PlanningReport) -> Document:
     """Reports a plan: the best one, those close to it, device counts and what was ruled out."""
-    devices = plan_text.devices(report, report.recommendation.ranks)
     return Document(
-        title=f"{plan_text.model_words(report)} on {devices}",
+        title=plan_text.subject_words(report),
         headline=plan_text.answer_sentence(report),
         facts=(
             f"{report.parameters:,} parameters, {report.tokens:,} tokens per sample,"

@@ -57,17 +57,16 @@ def percent(share: float) -> str:
     return "> 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
 
 
-def model_words(report: PlanningReport) -> str:
-    """Names the model: by its parameters if the specification changes its configuration."""
-    if not report.changed:
-        return report.model
-    count = count_words(report.parameters)
-    return f"{report.architecture} of {count} parameters ({report.model}, changed by model.config)"
+def subject_words(report: PlanningReport) -> str:
+    """Names the model and the devices: `gpt2 on 8 x H100-80-SXM`.
 
-
-def devices(report: PlanningReport, ranks: int) -> str:
-    """Names the devices: `8 x H100-80-SXM`."""
-    return f"{ranks:,} x {report.device}"
+    A model whose configuration the specification changes is named by its parameters.
+    """
+    model = report.model
+    if report.changed:
+        count = count_words(report.parameters)
+        model = f"{report.architecture} of {count} parameters ({model}, changed by model.config)"
+    return f"{model} on {report.recommendation.ranks:,} x {report.device}"
 
 
 def expected_words(row: ForecastRow, *, omit: Collection[str] = ()) -> str:
@@ -77,11 +76,9 @@ def expected_words(row: ForecastRow, *, omit: Collection[str] = ()) -> str:
 
 def answer_sentence(report: PlanningReport) -> str:
     """Answers in one sentence: the best plan, or how far the closest one is from fitting."""
-    recommendation, best = report.recommendation, report.best
-    where = f"{model_words(report)} on {devices(report, recommendation.ranks)}"
+    where, best, nearest = subject_words(report), report.best, report.recommendation.nearest
     if best is None:
-        assert recommendation.nearest is not None
-        nearest = recommendation.nearest
+        assert nearest is not None
         needs = memory_words(nearest, report)
         return f"{where}: no plan fits; the closest plan ({expected_words(nearest)}) {needs}"
     rate = best.forecast.samples_per_second
