@@ -129,8 +129,7 @@ def train_environment() -> set[str]:
     """Returns the names of the variables that Ray Train hands on; changes to it take effect."""
     from ray.train.v2._internal.constants import ENV_VARS_TO_PROPAGATE
 
-    names: set[str] = ENV_VARS_TO_PROPAGATE
-    return names
+    return ENV_VARS_TO_PROPAGATE
 
 
 def controller_class() -> Any:
@@ -144,8 +143,7 @@ def fixed_scaling_policy() -> type:
     """Returns the class of Ray Train's policy for a fixed number of workers."""
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
-    policy: type = FixedScalingPolicy
-    return policy
+    return FixedScalingPolicy
 
 
 def callbacks_with_actors() -> tuple[type, ...]:
