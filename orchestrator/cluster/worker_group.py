@@ -21,7 +21,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import psutil
@@ -81,7 +80,7 @@ def group_failure(error: Exception | None, doing: Doing) -> GroupFailure:
         doing: What was awaited from the group.
     """
     if error is None:
-        return GroupFailure(doing=doing, host_memory=False, rank=None, detail="the workers exited")
+        return GroupFailure(doing=doing, detail="the workers exited")
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
     causes = {rank: _root_cause(failure) for rank, failure in failures.items()}
     for kind in (OutOfMemoryError, RayActorError, Exception):
@@ -90,7 +89,7 @@ def group_failure(error: Exception | None, doing: Doing) -> GroupFailure:
                 memory = isinstance(cause, OutOfMemoryError)
                 detail = _one_line(cause)
                 return GroupFailure(doing=doing, host_memory=memory, rank=rank, detail=detail)
-    return GroupFailure(doing=doing, host_memory=False, rank=None, detail=_one_line(error))
+    return GroupFailure(doing=doing, detail=_one_line(error))
 
 
 def _root_cause(failure: Exception) -> Exception:
@@ -103,10 +102,6 @@ def _one_line(error: Exception) -> str:
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     excerpt = [lines[0], lines[-1]] if _TRACEBACK in plain else lines
     return f"{type(error).__name__}: {' '.join(excerpt)[:300]}"
-
-
-def _ignore(_: Activity) -> None:
-    """Does nothing."""
 
 
 class GroupFailed(Exception):  # an event more than an error
@@ -186,7 +181,7 @@ class WorkerGroup:
         processes: Processes,
         device: str,
         folder: str,
-        tell: Callable[[Activity], None] = _ignore,
+        tell: Callable[[Activity], None],
     ) -> None:
         """Starts the workers and waits until all are up.
 
@@ -196,7 +191,6 @@ class WorkerGroup:
             GroupFailed: If there is no space for them, a worker dies, or not all are up after
                 `cluster.start_minutes`.
         """
-        self.processes = processes
         self._folder = _new_folder()
         self._channel = (
             ray.remote(GroupChannel)
@@ -206,12 +200,15 @@ class WorkerGroup:
         self._ended = threading.Event()
         self._error: Exception | None = None
         self.worker_processes: Sequence[WorkerProcess] = ()  # of the ranks, once they are up
-        set_by_plan = tuple(name for name, _ in processes.environment)
-        config = {"channel": self._channel, "folder": folder, "set_by_plan": set_by_plan}
-        config |= {"tell": tell}
         tell(Activity(kind=ActivityKind.STARTING_WORKERS, count=0, most=processes.world_size))
         file = spec.model.pickle  # which a node may not see
-        config |= {"pickles": {file: Path(file).read_bytes()} if file else {}}
+        config = {
+            "channel": self._channel,
+            "folder": folder,
+            "set_by_plan": tuple(name for name, _ in processes.environment),
+            "tell": tell,
+            "pickles": {file: Path(file).read_bytes()} if file else {},
+        }
         trainer = trainer_of(spec, processes, device, self._folder, config)
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
@@ -233,8 +230,7 @@ class WorkerGroup:
             self._channel.run.remote(request), deadline_seconds, _RUNNING
         )
         if outcome is None:
-            failure = GroupFailure(doing=_RUNNING, host_memory=False, rank=None, detail=_NO_END)
-            raise self._killed(failure)
+            raise self._killed(GroupFailure(doing=_RUNNING, detail=_NO_END), {})
         return outcome
 
     def stop(self) -> None:
@@ -288,12 +284,9 @@ class WorkerGroup:
                 self._error = self._error or error
                 break
         kills_before = self._ask(self._channel.oom_kills.remote()) or {}
-        failure = group_failure(self._error, doing)
-        raise self._killed(failure, kills_before)
+        raise self._killed(group_failure(self._error, doing), kills_before)
 
-    def _killed(
-        self, failure: GroupFailure, kills_before: Mapping[str, int] = MappingProxyType({})
-    ) -> GroupFailed:
+    def _killed(self, failure: GroupFailure, kills_before: Mapping[str, int]) -> GroupFailed:
         """Kills the group, and returns what the failure means with what ranks announced."""
         # the channel may have been on a lost node
         announced = self._ask(self._channel.announced.remote()) or []
@@ -310,8 +303,8 @@ class WorkerGroup:
             return GroupFailed(announced_failure(announced) or outcome, self.kill())
         late = f"{outcome.detail} within {outcome.deadline_seconds:.0f} s"
         detail = _SILENT if announced is None else late
-        failure = GroupFailure(doing=doing, host_memory=False, rank=None, detail=detail)
-        return GroupFailed(outcome_of_group_failure(failure, ()), self.kill())
+        failure = GroupFailure(doing=doing, detail=detail)
+        return GroupFailed(outcome_of_group_failure(failure), self.kill())
 
     def _ask(self, reference: Any) -> Any:
         try:
@@ -329,8 +322,7 @@ def _new_folder() -> str:
             return tempfile.mkdtemp(prefix="plimsoll-group-", dir=parent)
         except OSError as error:
             problem = f"{parent}: {error.strerror}"
-    failure = GroupFailure(doing=_STARTING, host_memory=False, rank=None, detail=problem)
-    raise GroupFailed(outcome_of_group_failure(failure, ()))
+    raise GroupFailed(outcome_of_group_failure(GroupFailure(doing=_STARTING, detail=problem)))
 
 
 def trainer_of(
@@ -379,7 +371,7 @@ def _selectors(processes: Processes) -> list[dict[str, str]] | None:
 class WarmGroup:
     """Runs one trial after the other on a worker group, which it replaces when it is told to."""
 
-    def __init__(self, tell: Callable[[Activity], None] = _ignore) -> None:
+    def __init__(self, tell: Callable[[Activity], None]) -> None:
         """Starts without workers: the first trial determines how many it needs."""
         self._tell = tell
         self._group: WorkerGroup | None = None

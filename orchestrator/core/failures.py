@@ -164,12 +164,12 @@ class GroupFailure:
     """The death of a worker group while it was starting or running a trial."""
 
     doing: Doing
-    host_memory: bool  # Ray's memory monitor or the kernel killed a worker
-    rank: int | None
+    host_memory: bool = False  # Ray's memory monitor or the kernel killed a worker
+    rank: int | None = None
     detail: str
 
 
-def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...]) -> Outcome:
+def outcome_of_group_failure(death: GroupFailure, announced: tuple[Outcome, ...] = ()) -> Outcome:
     """Returns the outcome of the trial that ran when its group died.
 
     An outcome that a rank announced before it died takes precedence: when a group breaks because

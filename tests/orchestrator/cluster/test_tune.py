@@ -40,7 +40,7 @@ class Group(WarmGroup):
     """Measures nothing, and says which process ran a trial."""
 
     def __init__(self, queues: ActorHandle) -> None:
-        super().__init__()
+        super().__init__(lambda _: None)
         self.queues = queues
         self.trials = 0
 
@@ -206,7 +206,7 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     processes = Processes.of(make_plan(), "cpu")
 
     with pytest.raises(GroupFailed) as lost:
-        WorkerGroup(spec, processes, "cpu", ".")
+        WorkerGroup(spec, processes, "cpu", ".", lambda _: None)
 
     outcome = lost.value.outcome
     assert isinstance(outcome, Crashed)
