@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, Select, Update, insert, select, update
+from sqlalchemy import Connection, Engine, Select, Update, event, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from orchestrator.study.fence import guard
 from orchestrator.study.holder import Holder, Life, this_process
 from orchestrator.study.optuna_private import STUDIES, STUDY_ATTRIBUTES
 from orchestrator.study.retry import Unavailable
@@ -34,6 +33,8 @@ from search_spaces.safety.files import real_path
 from search_spaces.specification.schema import SweepSpec
 
 _DRIVER, _BEAT = "driver", "driver_beat"  # keys of the study's attributes
+_CONFIRMED = "plimsoll_confirmed"  # mark of a connection, for the length of a transaction
+_WRITES = ("INSERT", "UPDATE", "DELETE")
 # a driver that is stopped in a transaction would keep the row, and with it all others out
 _POSTGRES_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
 
@@ -106,10 +107,9 @@ class DriverLock(AbstractLock):
             holder = Holder.from_json(content)
             if holder is not None and holder.locks(self._mine.inode) and self._lives(holder):
                 return False
-            taken = self._replace(content)
-            if taken:
+            if self._replace(content):
                 break
-        guard(self._engine, self._confirm)
+        self.guard(self._engine)
         self._heart.start()
         return True
 
@@ -130,7 +130,29 @@ class DriverLock(AbstractLock):
         raise Unavailable(f"{self._path} was replaced by another file")
 
     def guard(self, engine: Engine) -> None:
-        guard(engine, self._confirm)
+        """Confirms the lock in each transaction of an engine, ahead of its first write.
+
+        It stands below everything that writes, Optuna's own code included.
+        """
+
+        def before(connection: Connection, _: Any, statement: str, *__: Any) -> None:
+            is_write = statement.lstrip().upper().startswith(_WRITES)
+            if not is_write or connection.info.get(_CONFIRMED):
+                return
+            connection.info[_CONFIRMED] = True  # first, since `_confirm` writes as well
+            try:
+                self._confirm(connection)
+            except BaseException:
+                forget(connection)
+                raise
+
+        def forget(connection: Connection) -> None:
+            if not connection.invalidated:  # a lost one has no mark, and asking it raises an error
+                connection.info.pop(_CONFIRMED, None)
+
+        event.listen(engine, "before_cursor_execute", before)
+        for end in ("begin", "commit", "rollback"):
+            event.listen(engine, end, forget)
 
     def release(self) -> None:
         self._stop.set()
@@ -150,12 +172,14 @@ class DriverLock(AbstractLock):
         return found.st_dev, found.st_ino
 
     def _confirm(self, connection: Connection) -> None:
-        """Writes the token over itself, which fails if another one stands there."""
+        """Writes the token over itself, which fails if another one stands there.
+
+        The database lets this and a driver that takes the study wait for each other's commit.
+        """
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql(_POSTGRES_IDLE)
         row = self._row(_DRIVER, self._content)
-        confirmed = connection.execute(row.values(value_json=self._content)).rowcount == 1
-        if confirmed:
+        if connection.execute(row.values(value_json=self._content)).rowcount == 1:
             return
         there = Holder.from_json(connection.execute(self._query(_DRIVER)).scalar())
         raise displaced_error(self._name, "" if there is None else there.name)
