@@ -1,10 +1,9 @@
-"""MLflow's client: its errors and their messages, probes of a store, and the run of a sweep."""
+"""MLflow's client: its errors and their messages, and the run of a sweep."""
 
 import socket
 import ssl
 import sys
 
-import mlflow.artifacts
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException, RestException
@@ -41,29 +40,6 @@ def tracking_errors() -> tuple[type[Exception], ...]:
 def open_client(uri: str) -> MlflowClient:
     """Returns a client of a store; creates the tables if the store is an empty database."""
     return MlflowClient(tracking_uri=with_driver(uri))
-
-
-def probe_store(uri: str) -> str | None:
-    """Reads an experiment, as a sweep does.
-
-    Returns:
-        The artifact location of that experiment; None if no experiment is visible.
-
-    Raises:
-        Exception: One of `tracking_errors`.
-    """
-    client = MlflowClient(tracking_uri=uri)
-    experiments = client.search_experiments(max_results=1)
-    return str(experiments[0].artifact_location) if experiments else None
-
-
-def probe_artifacts(location: str, uri: str) -> None:
-    """Lists artifacts, with the credentials that a sweep uses to write them.
-
-    Raises:
-        Exception: One of `tracking_errors`.
-    """
-    mlflow.artifacts.list_artifacts(artifact_uri=location, tracking_uri=uri)
 
 
 def is_away(error: Exception) -> bool:

@@ -96,20 +96,21 @@ def _check_file(path: Path) -> None:
 
 
 def _check_service(uri: str) -> None:
-    """Checks a server, or a store that a plug-in of MLflow provides."""
+    """Checks a server, or a store that a plug-in of MLflow provides, and its artifacts."""
     # imported here, because importing mlflow takes seconds
+    from mlflow.artifacts import list_artifacts
+
     from orchestrator.tracking.mlflow_client import (
         NoSuchStore,
         is_away,
-        probe_artifacts,
-        probe_store,
+        open_client,
         refusal,
         tracking_errors,
     )
 
     address = without_password(uri)
     try:
-        artifacts = probe_store(uri)
+        experiments = open_client(uri).search_experiments(max_results=1)
     except NoSuchStore as error:
         raise StudyError(
             f"tracking.uri is {address}: MLflow has no such store; use sqlite:///..., http://...,"
@@ -118,12 +119,13 @@ def _check_service(uri: str) -> None:
     except tracking_errors() as error:
         kind = TrackingLost if is_away(error) else StudyError
         raise kind(f"the MLflow server {address} {refusal(error, uri)}") from error
-    try:
-        if artifacts is not None:
-            probe_artifacts(artifacts, uri)
+    if not experiments:  # none is visible
+        return
+    location = experiments[0].artifact_location
+    try:  # with the credentials that a sweep uses to write them
+        list_artifacts(artifact_uri=location, tracking_uri=uri)
     except tracking_errors() as error:
-        location = without_password(artifacts or "")
-        kind = TrackingLost if is_away(error) else StudyError
+        store, kind = without_password(location), TrackingLost if is_away(error) else StudyError
         raise kind(
-            f"the artifact store {location} of the MLflow server {address} {refusal(error, uri)}"
+            f"the artifact store {store} of the MLflow server {address} {refusal(error, uri)}"
         ) from error
