@@ -58,19 +58,3 @@ def front_rows(cost: Numbers, gain: Numbers) -> Counts:
         return order
     best_before = np.concatenate([[-np.inf], np.maximum.accumulate(gain[order])[:-1]])
     return order[gain[order] > best_before]
-
-
-def thin_front(rows: Counts, gain: Numbers, *, step: float, most: int) -> Counts:
-    """Thins a front for a table: drops rows that gain hardly more than the one before.
-
-    Args:
-        rows: A front, cheapest first; its last row always stays.
-        gain: The column that `front_rows` maximized.
-        step: Share by which each row must gain more than the one before.
-        most: Maximum number of rows; the cheapest are dropped beyond it.
-    """
-    selected: list[int] = []
-    for row in rows[::-1]:
-        if not selected or gain[row] <= gain[selected[-1]] / (1 + step):
-            selected.append(int(row))
-    return np.array(selected[:most][::-1], dtype=np.int64)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.core.pareto import front_rows, thin_front
+from orchestrator.core.pareto import front_rows
 from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.planning_notes import PlanningNote, planning_notes
 from orchestrator.forecast.request import PlanningRequest, TraceVariants
@@ -23,6 +23,7 @@ from search_spaces.plan import Plan
 
 MAX_POINTS = 2_000  # in the chart of all plans
 _FRONT_STEP = 0.03  # least relative speed-up between listed plans of the Pareto front
+_MOST_OF_FRONT = 10  # listed plans; beyond them, those that need the least memory are dropped
 SURELY_NOT = 0.01  # P(fits) below which memory rules a plan out
 
 
@@ -89,12 +90,14 @@ class PlanningReport:
 
 
 def memory_front(table: ForecastTable) -> tuple[ForecastRow, ...]:
-    """Returns the Pareto front of speed and memory up to the limit, thinned to at most 10 plans."""
-    forecasts = table.forecasts
-    within = np.flatnonzero(table.hosted & (forecasts.peak_bytes <= table.request.limit_bytes))
-    rows = within[front_rows(forecasts.peak_bytes[within], forecasts.samples_per_second[within])]
-    rows = thin_front(rows, forecasts.samples_per_second, step=_FRONT_STEP, most=10)
-    return tuple(table.row(int(row)) for row in rows)
+    """Returns the Pareto front of speed and memory up to the limit, thinned for a table."""
+    peaks, speeds = table.forecasts.peak_bytes, table.forecasts.samples_per_second
+    within = np.flatnonzero(table.hosted & (peaks <= table.request.limit_bytes))
+    listed: list[int] = []
+    for row in within[front_rows(peaks[within], speeds[within])][::-1].tolist():  # fastest first
+        if not listed or speeds[row] <= speeds[listed[-1]] / (1 + _FRONT_STEP):
+            listed.append(row)
+    return tuple(table.row(row) for row in listed[:_MOST_OF_FRONT][::-1])
 
 
 def _nearest(table: ForecastTable) -> ForecastRow:
