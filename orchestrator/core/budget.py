@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from orchestrator.core.failures import same_failure
-from orchestrator.core.objective import is_measured, record_of, trials_since_best
+from orchestrator.core.objective import best, is_measured, record_of
 from orchestrator.core.reasons import AllTried, BudgetSpent, NoImprovement, NotWorthIt, StopReason
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat
@@ -50,7 +50,8 @@ def reason_to_end(state: SweepState, now: float) -> StopReason | None:
         return AllTried(plans=len(state.space.candidates))
     if budget.patience is not None and state.best is not None:
         trials = [record for record in state.records if not is_repeat(record)]
-        waited = trials_since_best(trials, state.objective)
+        top = best(trials, state.objective)
+        waited = sum(top is None or trial.ended_at > top.ended_at for trial in trials)
         if waited >= budget.patience:
             return NoImprovement(trials=waited)
     return None
@@ -89,14 +90,14 @@ def incumbent(state: SweepState, plan: Plan) -> Estimate | None:
 
     When the objective is samples per price, fewer or cheaper ranks may take longer in proportion.
     """
-    best, objective = state.best, state.spec.objective
-    if best is None or not objective.racing or not isinstance(best.outcome, Measured):
+    top, objective = state.best, state.spec.objective
+    if top is None or not objective.racing or not isinstance(top.outcome, Measured):
         return None
     if objective.metric not in SPEED_METRICS:
         return None
-    factor, step = 1.0, best.outcome.step_seconds
+    factor, step = 1.0, top.outcome.step_seconds
     if objective.metric == "samples_per_price":
-        plan_seconds, best_seconds = map(state.objective.seconds_per_price, (plan, best.plan))
+        plan_seconds, best_seconds = map(state.objective.seconds_per_price, (plan, top.plan))
         factor = plan_seconds / best_seconds if plan_seconds and best_seconds else factor
     return Estimate(value=step.value * factor, low=step.low * factor, high=step.high * factor)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeGuard
 
@@ -229,14 +229,6 @@ def memory_limit_of(record: Record) -> int | None:
 def outcome_counts(records: Iterable[Record]) -> dict[str, int]:
     """Returns the number of trials by kind of outcome."""
     return dict(Counter(record.outcome.kind for record in records))
-
-
-def trials_since_best(records: Sequence[Record], objective: Objective) -> int:
-    """Returns the number of trials that ended after the best one."""
-    top = best(records, objective)
-    if top is None:
-        return len(records)
-    return sum(record.ended_at > top.ended_at for record in records)
 
 
 def _peak(record: Record) -> int:
