@@ -301,14 +301,9 @@ def os_error_behind(error: BaseException) -> OSError | None:
 
 def end_now(code: int) -> NoReturn:
     """Ends this process at once, and with it all processes that it and its children started."""
-    end_children()
-    os._exit(code)
-
-
-def end_children() -> None:
-    """Ends all processes that this one and its children started, without asking them."""
     with contextlib.suppress(psutil.Error):
         kill_all(psutil.Process().children(recursive=True))
+    os._exit(code)
 
 
 def kill_all(processes: Iterable[psutil.Process]) -> None:
