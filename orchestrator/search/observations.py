@@ -192,25 +192,18 @@ def observation_of(record: Record, row: int, spec: SweepSpec) -> Observation | N
             return Observation(row=row, log_share=math.log(share), ran_out=True)
         case TimedOut(deadline_seconds=deadline):
             slack = deadline - spec.objective.max_seconds
-            bound = _log_rate_bound(spec, slack)
-            return Observation(row=row, log_rate=bound, too_slow=slack > 0, failed=True)
+            if slack <= 0:
+                return Observation(row=row, failed=True)
+            bound = math.log(_DEADLINE_STEPS * spec.train.global_batch / slack)
+            return Observation(row=row, log_rate=bound, too_slow=True, failed=True)
         case other:
-            return (
-                Observation(row=row, failed=True)
-                if failure_decision(other, second=True).prune
-                else None
-            )
+            blames_plan = failure_decision(other, second=True).prune
+            return Observation(row=row, failed=True) if blames_plan else None
 
 
 def interval_noise(value: float, high: float) -> float:
     """Returns the standard deviation of a throughput's logarithm, from its 95 % interval's end."""
     return max(math.log(max(high, value) / value) / _INTERVAL, _MIN_NOISE)
-
-
-def _log_rate_bound(spec: SweepSpec, seconds: float) -> float | None:
-    if seconds <= 0:
-        return None
-    return math.log(_DEADLINE_STEPS * spec.train.global_batch / seconds)
 
 
 def constraints_of(record: Record, objective: Objective) -> Mapping[str, float]:
