@@ -10,6 +10,7 @@ from orchestrator.core.inputs import FinalistsChosen, PlanProposed, TrialOpened
 from orchestrator.core.instructions import (
     Abandon,
     ChooseFinalists,
+    Dismiss,
     Open,
     Propose,
     Release,
@@ -64,7 +65,9 @@ def schedule(step: Step) -> None:
     while _can_start(step) and _start_next(step):
         pass
     if step.state.ended:
-        step.dismiss(tuple(step.state.idle_groups()))
+        for name, group in tuple(step.state.idle_groups()):
+            step.set_group(name, replace(group, dismissed=True))
+            step.instruct(Dismiss(group=name))
 
 
 def _can_start(step: Step) -> bool:

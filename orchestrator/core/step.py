@@ -1,11 +1,10 @@
 """One step of the controller: the state as it changes, and the instructions that follow."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import Event, Noted, TrialEnded, TrialStarted
-from orchestrator.core.instructions import Abandon, Announce, Dismiss, End, Instruction, Store
+from orchestrator.core.instructions import Abandon, Announce, End, Instruction, Store
 from orchestrator.core.notes import Note
 from orchestrator.core.reasons import MachineFailed, Retry, StopReason
 from orchestrator.core.records import Record, closed_record
@@ -104,12 +103,6 @@ class Step:
         groups = {other: one for other, one in self.state.groups.items() if other != name}
         groups |= {} if group is None else {name: group}
         self.state = replace(self.state, groups=groups)
-
-    def dismiss(self, groups: Sequence[tuple[str, Group]]) -> None:
-        """Ends idle groups."""
-        for name, group in groups:
-            self.set_group(name, replace(group, dismissed=True))
-            self.instruct(Dismiss(group=name))
 
     def _advance(self, event: Event) -> None:
         self.state = replace(self.state, sweep=advance(self.state.sweep, event))
