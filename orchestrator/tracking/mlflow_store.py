@@ -106,13 +106,8 @@ def check_database(uri: str) -> None:
         message = without_secrets(reason(error), uri)
         kind = TrackingLost if is_server_away(error) else StudyError
         raise kind(f"the MLflow store {address} cannot be opened: {message}") from error
-    _refuse_studies(table_names, uri)
-
-
-def _refuse_studies(table_names: frozenset[str], uri: str) -> None:
     # Optuna and MLflow store their version in a table of the same name, so neither would work
     if "studies" in table_names and "experiments" not in table_names:
         raise StudyError(
-            f"the MLflow store {without_password(uri)} is a study's storage: MLflow needs a"
-            " database of its own"
+            f"the MLflow store {address} is a study's storage: MLflow needs a database of its own"
         )
