@@ -13,7 +13,6 @@ from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import quotable_title, render_template
 from orchestrator.export.source import ExportSource
 from search_spaces.errors import DISTRIBUTION, require
-from search_spaces.plan import Plan
 from search_spaces.settings.export_manifest import EXPORTED_FILE, SPEC_FILE
 
 JOB, KUSTOMIZATION = "rayjob.yaml", "kustomization.yaml"
@@ -47,7 +46,9 @@ def export(source: ExportSource) -> Bundle:
 
 def job_words(source: ExportSource, files: Iterable[str]) -> dict[str, Any]:
     """Returns the values of templates of a job on Kubernetes; the files are mounted."""
-    ranks_per_host = math.ceil(source.plan.world_size / source.hosts)
+    plan, cluster = source.plan, source.spec.cluster
+    ranks_per_host = math.ceil(plan.world_size / source.hosts)
+    uses_nvme = "nvme" in (plan.offload_optimizer, plan.offload_parameters)
     return {
         "title": quotable_title(source),
         "command": COMMAND,
@@ -55,12 +56,12 @@ def job_words(source: ExportSource, files: Iterable[str]) -> dict[str, Any]:
         "hosts": source.hosts,
         "cuda": source.device == "cuda",
         "ranks_per_host": ranks_per_host,
-        "cpus": ranks_per_host * source.spec.cluster.cpus_per_worker + 1,
+        "cpus": ranks_per_host * cluster.cpus_per_worker + 1,
         "memory_gib": memory_gib(source, ranks_per_host),
         "shared_gib": 1 + ranks_per_host * _SHARED_GIB[source.device],
         "product": _product(source),
-        "accelerator": source.spec.cluster.accelerator,
-        "nvme": source.spec.cluster.nvme_folder if _uses_nvme(source.plan) else None,
+        "accelerator": cluster.accelerator,
+        "nvme": cluster.nvme_folder if uses_nvme else None,
         "files": (*files, EXPORTED_FILE, SPEC_FILE),
         "version": Version(version(DISTRIBUTION)).base_version,  # that images are tagged with
     }
@@ -88,10 +89,6 @@ def memory_gib(source: ExportSource, ranks: int) -> int:
             rank_bytes += _STATE_BYTES * model.trainable_parameters // plan.data
     rank_gib = rank_bytes / _GIB + _BARE_RANK_GIB[source.device] + _SHARED_GIB[source.device]
     return math.ceil(ranks * rank_gib + _RAY_GIB)
-
-
-def _uses_nvme(plan: Plan) -> bool:
-    return "nvme" in (plan.offload_optimizer, plan.offload_parameters)
 
 
 def _product(source: ExportSource) -> str:
