@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.core.pareto import front_rows
-from orchestrator.forecast.breakdown import Breakdown, breakdown
 from orchestrator.forecast.planning_notes import PlanningNote, planning_notes
 from orchestrator.forecast.request import PlanningRequest, TraceVariants
 from orchestrator.forecast.table import (
+    Breakdown,
     ForecastRow,
     ForecastTable,
+    breakdown,
     fastest,
     forecast_table,
     single_plan_table,

@@ -1,4 +1,4 @@
-"""Table of all legal plans on a number of devices, with their forecasts as columns."""
+"""Table of all legal plans on a number of devices, with their forecasts as columns and terms."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from search_spaces.costs.model_work import utilization
 from search_spaces.costs.plan_encoding import plan_features, variants_of
 from search_spaces.costs.plan_features import Counts, Flags, Numbers
 from search_spaces.costs.stages import STAGES
-from search_spaces.costs.time import TERMS
+from search_spaces.costs.time import TERMS, step_terms
 from search_spaces.costs.workload import Workload, workload_of
 from search_spaces.errors import UserError
 from search_spaces.knobs.registry import lossy_knobs
@@ -158,6 +158,49 @@ def _table_of(
         hosted=forecasts.host_share <= 1,
         fits_device=(forecasts.peak_bytes <= request.line_bytes)
         & (forecasts.fits >= RECOMMENDED_FIT_PROBABILITY),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One term of a step, in seconds, or one category of the peak, in bytes.
+
+    `amount` is the forecast, `scale` the correction by measurements that it includes (1: none).
+    """
+
+    name: str
+    amount: float
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """A plan's forecast, split into terms; `provenance` names the source of the coefficients."""
+
+    expected: ForecastRow
+    time: tuple[Term, ...]
+    memory: tuple[Term, ...]
+    provenance: str
+
+
+def breakdown(table: ForecastTable, calibration: Calibration) -> Breakdown:
+    """Breaks down the forecast of the only plan in a table."""
+    forecasts = table.forecasts
+    uncorrected = step_terms(table.work, calibration.time).seconds[0]
+    memory_scales = np.exp(calibration.memory_scales.logarithms)
+    return Breakdown(
+        expected=table.row(0),
+        time=tuple(
+            Term(name=name, amount=float(amount), scale=float(amount / before) if before > 0 else 1)
+            for name, amount, before in zip(TERMS, forecasts.terms[0], uncorrected, strict=True)
+        ),
+        memory=tuple(
+            Term(
+                name=name, amount=float(forecasts.categories[0, at]), scale=float(memory_scales[at])
+            )
+            for at, name in enumerate(CATEGORIES)
+        ),
+        provenance=calibration.provenance,
     )
 
 

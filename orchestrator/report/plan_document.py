@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 
-from orchestrator.forecast.breakdown import Breakdown
 from orchestrator.forecast.planner import PlanningReport
-from orchestrator.forecast.table import ForecastRow
+from orchestrator.forecast.table import Breakdown, ForecastRow
 from orchestrator.report import plan_text
 from orchestrator.report.charts import (
     BEST_COLOUR,

@@ -2,9 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from orchestrator.forecast.breakdown import Term
 from orchestrator.forecast.planner import PlanningReport, ScaleResult
-from orchestrator.forecast.table import ForecastRow
+from orchestrator.forecast.table import ForecastRow, Term
 from orchestrator.report import plan_text
 from orchestrator.report.format import gib, mfu_words, significant
 from orchestrator.report.sections import Table

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.forecast.breakdown import breakdown
 from orchestrator.forecast.planner import Planner
 from orchestrator.forecast.planning_notes import planning_notes
 from orchestrator.forecast.request import planning_request
-from orchestrator.forecast.table import ForecastTable, single_plan_table
+from orchestrator.forecast.table import ForecastTable, breakdown, single_plan_table
 from orchestrator.report.plan_text import answer_sentence, planning_note_words
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.plan import Plan
