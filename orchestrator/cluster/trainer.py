@@ -23,6 +23,7 @@ from orchestrator.cluster.runtime import is_own_ray
 # unwrapped: the check of its caller loads Ray Tune
 this_rank = inspect.unwrap(ray.train.get_context)
 
+_COLLECTIVE_SECONDS = 1800  # of the default process group, in which no rank ever waits
 _listeners: list[socket.socket] = []  # in the first rank, from `_listen` until `_join`
 
 
@@ -69,11 +70,9 @@ class ProcessGroup(BackendConfig):  # type: ignore[misc]
 
     Args:
         backend: "gloo" or "nccl".
-        timeout_s: Longest wait for another rank in the default process group.
     """
 
     backend: str
-    timeout_s: int
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -91,7 +90,7 @@ class _Rendezvous(Backend):  # type: ignore[misc]
 
     def on_start(self, worker_group: Any, backend_config: ProcessGroup) -> None:
         address, port = worker_group.execute_single(0, _listen)
-        worker_group.execute(_join, address, port, backend_config.backend, backend_config.timeout_s)
+        worker_group.execute(_join, address, port, backend_config.backend)
 
 
 def _listen() -> tuple[str, int]:
@@ -107,7 +106,7 @@ def _listen() -> tuple[str, int]:
     return address, port
 
 
-def _join(address: str, port: int, backend: str, timeout_s: int) -> None:
+def _join(address: str, port: int, backend: str) -> None:
     gc.disable()  # until trials: what is imported stays, and collections take a sixth of the time
     from workers.process_groups import Rendezvous, join_group
 
@@ -128,6 +127,6 @@ def _join(address: str, port: int, backend: str, timeout_s: int) -> None:
         port=port,
         world_size=context.get_world_size(),
         backend=backend,
-        seconds=timeout_s,
+        seconds=_COLLECTIVE_SECONDS,
     )
     join_group(at, context.get_world_rank(), _listeners.pop() if _listeners else None)

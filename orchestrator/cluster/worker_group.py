@@ -67,7 +67,6 @@ _RUNNING: Final = "running the trial"
 _OOM_KILLED = "the kernel's OOM killer killed a process on its node"
 _NO_END = "a rank failed, and the others did not end"
 _SILENT = "the actor that forwards its requests does not answer"
-_COLLECTIVE_SECONDS = 1800  # of the default process group, in which no rank ever waits
 
 
 def group_failure(error: Exception | None, doing: Doing) -> GroupFailure:
@@ -346,7 +345,7 @@ def trainer_of(
     return LeanTrainer(
         worker_loop,
         train_loop_config=config | {"spec": spec.model_copy(update={"cluster": cluster})},
-        backend_config=ProcessGroup("nccl" if cuda else "gloo", _COLLECTIVE_SECONDS),
+        backend_config=ProcessGroup("nccl" if cuda else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=processes.world_size,
             use_gpu=cuda,
