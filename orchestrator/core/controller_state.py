@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from types import MappingProxyType
-from typing import Any
 
 from orchestrator.core.events import TrialEnded, TrialStarted
 from orchestrator.core.inputs import DriverStarted
@@ -15,7 +13,6 @@ from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 
 _NOTICE_SECONDS = 120.0  # a lost node may be listed as up for this long; if it is after, it is back
-_EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +68,7 @@ class ControllerState:
     sweep: SweepState
     driver: DriverStarted
     nodes: tuple[Node, ...] = ()
-    groups: Mapping[str, Group] = field(default_factory=lambda: _EMPTY)
+    groups: Mapping[str, Group] = field(default_factory=dict)
     groups_started: int = 0
     retries: tuple[tuple[Plan, Retry], ...] = ()
     pending: TrialStarted | None = None
@@ -83,10 +80,10 @@ class ControllerState:
     repeats_done: bool = False
     stop_reason: StopReason | None = None
     ended: bool = False
-    node_losses: Mapping[str, int] = field(default_factory=lambda: _EMPTY)
-    avoided: Mapping[str, frozenset[str]] = field(default_factory=lambda: _EMPTY)
-    lost_at: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
-    names: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    node_losses: Mapping[str, int] = field(default_factory=dict)
+    avoided: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    lost_at: Mapping[str, float] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     need: Shortfall | None = None
 
     @property
