@@ -8,7 +8,6 @@ from typing import Any, final
 
 import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -19,7 +18,7 @@ from orchestrator.core.reasons import Sampled
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.search.base import AbstractProposer, drop_dominated
-from orchestrator.search.encoding import distributions, parameters, position
+from orchestrator.search.encoding import Points, distributions, parameters, position
 from orchestrator.search.observations import constraints_of
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy
@@ -28,8 +27,6 @@ from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.space import Space
 from search_spaces.specification.schema import Sampler, SweepSpec
-
-Points = NDArray[np.float64]
 
 # Optuna's TPE models the best tenth of the trials and starts with ten at random. In a sweep of 24
 # trials that is 2 good ones, too few to learn the memory limit from. On a synthetic surface where

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr
 
+from orchestrator.core.state import Flags
 from orchestrator.search import acquisition
 from orchestrator.search.gaussian import Numbers
 from orchestrator.search.observations import Observation, failures, rates, shares, subsample
@@ -37,7 +37,6 @@ _REGRET_RISK = 0.05  # chance that a candidate exceeds the regret bound
 # Source: benchmarks/results/regret_bound.json
 REGRET_WIDENING = 2.0
 _CHUNK = 4096  # candidates per prediction, which bounds memory
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
