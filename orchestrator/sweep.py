@@ -26,9 +26,8 @@ from orchestrator.host import Termination, check_limits, termination_as_interrup
 from orchestrator.journal import FILE, Journal
 from orchestrator.report.reasons import groups_fault
 from orchestrator.study.locks import DriverLock, exclusive_driver
-from orchestrator.study.reader import stored_job
+from orchestrator.study.reader import earlier_studies, stored_job
 from orchestrator.study.study import Study, check_study
-from orchestrator.study.warm_start import earlier_studies
 from orchestrator.tracking.mlflow_callback import MlflowCallback, print_to_stderr
 from orchestrator.tracking.mlflow_reachability import check_tracking
 from orchestrator.tracking.provenance import provenance

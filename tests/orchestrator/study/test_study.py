@@ -10,10 +10,9 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import text
 
 from orchestrator.core.objective import Objective, best
-from orchestrator.study.reader import load_records
+from orchestrator.study.reader import earlier_studies, load_records
 from orchestrator.study.storage import storage_url
 from orchestrator.study.study import Study
-from orchestrator.study.warm_start import earlier_studies
 from search_spaces.errors import StudyError
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Outcome

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.study.reader import load_records
+from orchestrator.study.reader import earlier_studies, load_records
 from orchestrator.study.storage import opened_storage
 from orchestrator.study.study import check_study
-from orchestrator.study.warm_start import earlier_studies
 from orchestrator.workspace import with_driver
 from search_spaces.errors import StudyError
 from search_spaces.specification.schema import SweepSpec

@@ -12,8 +12,8 @@ from orchestrator.core.records import Record
 from orchestrator.report.reasons import note_words
 from orchestrator.search.plimsoll import PlimsollProposer
 from orchestrator.search.transfer import EarlierStudy, transfer_note
+from orchestrator.study.reader import earlier_studies
 from orchestrator.study.study import Study
-from orchestrator.study.warm_start import earlier_studies
 from search_spaces.plan import Plan
 from search_spaces.space import Space
 from search_spaces.trial import Fingerprint, Measured, Outcome
