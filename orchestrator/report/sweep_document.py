@@ -8,7 +8,7 @@ from orchestrator.core.objective import outcome_counts
 from orchestrator.core.state import SweepState
 from orchestrator.explain.context import ForecastContext
 from orchestrator.explain.effects import single_changes
-from orchestrator.explain.levers import levers
+from orchestrator.explain.winner import levers
 from orchestrator.report import sweep_tables, sweep_text
 from orchestrator.report.format import duration, gib, plural
 from orchestrator.report.html import render_page

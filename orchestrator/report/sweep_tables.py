@@ -11,7 +11,7 @@ from orchestrator.core.pareto import pareto_front
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.effects import Change, KnobEffect
-from orchestrator.explain.levers import Lever
+from orchestrator.explain.winner import Lever
 from orchestrator.report import labels
 from orchestrator.report.format import (
     gib,
