@@ -1,9 +1,8 @@
-"""The best plan of a sweep, by all of its measurements, and the plan that is validated next."""
+"""The best plans of a sweep, by all of its measurements."""
 
-import math
 from collections.abc import Mapping, Sequence
 
-from orchestrator.core.objective import Objective, memory_of, score, throughput, ties_of_best
+from orchestrator.core.objective import Objective, memory_of, throughput, ties_of_best
 from orchestrator.core.records import Record
 from orchestrator.core.repeats import infeasible_plans, is_repeat
 from orchestrator.core.speeds import Speeds
@@ -72,60 +71,3 @@ def _pooled_ties(records: Sequence[Record], objective: Objective, speeds: Speeds
         if speeds.score(plan) >= speeds.score(leader) - speeds.margin(plan, leader)
     ]
     return [speeds.record(first[plan]) for plan in sorted(ties, key=rank, reverse=True)]
-
-
-def best_record(
-    records: Sequence[Record],
-    ties: Sequence[Record],
-    validations: Sequence[Record],
-    failed: Mapping[int, ValidationFailure],
-    spec: SweepSpec,
-) -> Record | None:
-    """Returns the best plan: of plans within `objective.interval` of the leader, a validated one.
-
-    Without one, the first of the ties; once `validation.tries` plans were validated, the first that
-    passed.
-
-    Args:
-        records: The trials.
-        ties: The best plans, from `leaders`.
-        validations: All validations.
-        failed: Those that failed.
-        spec: The specification.
-    """
-    passed = {one.number for one in validations} - failed.keys()
-    validated = [record for record in ties if record.number in passed]
-    if not ties or not validated:
-        return ties[0] if ties else None
-    if len(_validated_last(records, validations)) >= spec.validation.tries:
-        return validated[0]
-    objective = Objective.of(spec)
-    by_speed = objective.metric in SPEED_METRICS and spec.objective.prefer == "speed"
-    enough = score(ties[0], objective) / (1 + spec.objective.interval) if by_speed else -math.inf
-    equal = [record for record in validated if score(record, objective) >= enough]
-    return equal[0] if equal else ties[0]
-
-
-def next_validation(
-    records: Sequence[Record],
-    validations: Sequence[Record],
-    ties: Sequence[Record],
-    failed: Mapping[int, ValidationFailure],
-    spec: SweepSpec,
-) -> Record | None:
-    """Returns the trial to validate now; None if the best is validated, or enough were tried.
-
-    `validation.tries` counts plans, and starts again once other trials have ended.
-    """
-    best = best_record(records, ties, validations, failed, spec)
-    if not spec.validation.enabled or best is None:
-        return None
-    if any(validation.number == best.number for validation in validations):
-        return None
-    tried = _validated_last(records, validations)
-    return best if len(tried) < spec.validation.tries else None
-
-
-def _validated_last(records: Sequence[Record], validations: Sequence[Record]) -> set[int]:
-    last = max(record.ended_at for record in records)
-    return {validation.number for validation in validations if validation.ended_at > last}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.best import best_record, leaders, next_validation
+from orchestrator.core.best import leaders
 from orchestrator.core.events import (
     Event,
     GroupStarted,
@@ -21,7 +22,7 @@ from orchestrator.core.events import (
     TrialEnded,
     TrialStarted,
 )
-from orchestrator.core.objective import Objective, memory_limit_of
+from orchestrator.core.objective import Objective, memory_limit_of, score
 from orchestrator.core.records import Record, last_fingerprint
 from orchestrator.core.repeats import is_repeat
 from orchestrator.core.speeds import Speeds
@@ -29,6 +30,7 @@ from orchestrator.core.validation import ValidationFailure, counts_as_validation
 from search_spaces.facts import Understanding
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import SPEED_METRICS
 from search_spaces.trial import Activity, Cancelled, Fingerprint
 
 if TYPE_CHECKING:
@@ -94,10 +96,29 @@ class SweepState:
 
     @property
     def best(self) -> Record | None:
-        """The best plan: its first trial, with the pooled speed of all its measurements."""
-        return best_record(
-            self.records, self.ties, self.validations, self.failed_validations, self.spec
-        )
+        """The best plan: its first trial, with the pooled speed of all its measurements.
+
+        Of plans within `objective.interval` of the leader it is a validated one. Without one, it is
+        the first of the ties; once `validation.tries` plans were validated, the first that passed.
+        """
+        ties = self.ties
+        passed = {one.number for one in self.validations} - self.failed_validations.keys()
+        validated = [record for record in ties if record.number in passed]
+        if not ties or not validated:
+            return ties[0] if ties else None
+        if not self._may_validate_more:
+            return validated[0]
+        objective, section = self.objective, self.spec.objective
+        by_speed = objective.metric in SPEED_METRICS and section.prefer == "speed"
+        enough = score(ties[0], objective) / (1 + section.interval) if by_speed else -math.inf
+        equal = [record for record in validated if score(record, objective) >= enough]
+        return equal[0] if equal else ties[0]
+
+    @property
+    def _may_validate_more(self) -> bool:
+        last = max(record.ended_at for record in self.records)
+        tried = {one.number for one in self.validations if one.ended_at > last}
+        return len(tried) < self.spec.validation.tries
 
     @property
     def ties(self) -> list[Record]:
@@ -134,10 +155,16 @@ class SweepState:
 
     @property
     def next_to_validate(self) -> Record | None:
-        """The trial whose plan is validated next, None if no validation is due."""
-        return next_validation(
-            self.records, self.validations, self.ties, self.failed_validations, self.spec
-        )
+        """The trial whose plan is validated next; None if the best is, or enough were tried.
+
+        `validation.tries` counts plans, and starts again once other trials have ended.
+        """
+        best = self.best
+        if not self.spec.validation.enabled or best is None:
+            return None
+        if any(validation.number == best.number for validation in self.validations):
+            return None
+        return best if self._may_validate_more else None
 
 
 def _last_result(compute: Callable[..., Result]) -> Callable[..., Result]:
