@@ -114,15 +114,18 @@ def autoscaling_coordinator() -> Any:
     return module.get_or_create_autoscaling_coordinator()
 
 
-def tune_environment() -> tuple[set[str], dict[str, str]]:
-    """Returns what Ray Tune hands to its actors; changes to it take effect.
+def limit_tune_environment(*, inherited: bool) -> None:
+    """Reduces what Ray Tune hands to its actors: to nothing, if they have inherited it.
 
-    Returns:
-        The names of the driver's variables, and variables with values.
+    The driver's AWS keys never go: they would be in a record that Ray logs.
     """
     from ray.tune.execution import class_cache
 
-    return class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS
+    names = class_cache.ENV_VARS_TO_PROPAGATE
+    if inherited:
+        names.clear()
+        class_cache.DEFAULT_ENV_VARS.clear()
+    names.difference_update([name for name in names if name.startswith("AWS_")])
 
 
 def train_environment() -> set[str]:

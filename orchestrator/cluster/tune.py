@@ -158,7 +158,7 @@ class TuneCluster(AbstractCluster):
         # of its own that a full disk does not take, which nothing reads
         for name in ("execution.tune_controller", "execution.experiment_state", "tune"):
             logging.getLogger(f"ray.tune.{name}").setLevel(logging.CRITICAL)
-        _limit_environment()
+        ray_private.limit_tune_environment(inherited=is_own_ray())
         fault: Exception = MachineError("Ray Tune ended before the sweep")
         try:
             with contextlib.suppress(_Abandoned):
@@ -340,18 +340,6 @@ def run_groups(
     ended = controller.state.sweep.ended
     if cluster.fault is not None and ended is not None and isinstance(ended.reason, Stopped):
         raise cluster.fault
-
-
-def _limit_environment() -> None:
-    """Reduces what Tune hands to runners, if they have the environment of their node.
-
-    The driver's AWS keys never go: they would be in a record that Ray logs.
-    """
-    names, defaults = ray_private.tune_environment()
-    if is_own_ray():
-        names.clear()
-        defaults.clear()
-    names.difference_update([name for name in names if name.startswith("AWS_")])
 
 
 def _run_tune(cluster: TuneCluster, max_groups: int, runner: type[tune.Trainable]) -> None:
