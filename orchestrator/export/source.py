@@ -64,15 +64,11 @@ def record_to_export(state: SweepState, number: int | None) -> Record:
 
 def export_source(state: SweepState, record: Record, model: ModelFacts) -> ExportSource:
     """Collects what exports need of a measured trial."""
+    passed = state.validated
+    longer = passed if passed is not None and passed.number == record.number else record
     assert isinstance(record.outcome, Measured)
-    validation = state.validated
-    validated = (
-        validation.outcome
-        if validation is not None and validation.number == record.number
-        else None
-    )
-    passed = validation if isinstance(validated, Measured) and validation is not None else record
-    tolerance = loss_tolerance(passed, state.records, state.spec, record.plan)
+    assert isinstance(longer.outcome, Measured)  # else it had not passed
+    tolerance = loss_tolerance(longer, state.records, state.spec, record.plan)
     fingerprint = record.fingerprint or state.fingerprint
     return ExportSource(
         study=state.study,
@@ -80,7 +76,7 @@ def export_source(state: SweepState, record: Record, model: ModelFacts) -> Expor
         model=model,
         record=record,
         outcome=record.outcome,
-        validation=validated if isinstance(validated, Measured) else None,
+        validation=None if longer is record else longer.outcome,
         device=fingerprint.device if fingerprint is not None else "cpu",
         hosts=fingerprint.hosts if fingerprint is not None else 1,
         loss_tolerance=tolerance.share,
