@@ -1,8 +1,11 @@
-"""Registry of export formats."""
+"""Registry of export formats, and what each leaves to its user."""
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from orchestrator.core.records import Record
 from orchestrator.export import (
@@ -18,13 +21,15 @@ from orchestrator.export import (
     trainjob,
 )
 from orchestrator.export.bundle import Bundle, write_bundle
-from orchestrator.export.caveats import caveats
 from orchestrator.export.cluster_job import export_sbatch, export_sky
+from orchestrator.export.scripts import render_text
 from orchestrator.export.source import ExportSource, export_source, record_to_export
 from orchestrator.study.reader import load_state, model_of
 from orchestrator.workspace import NamedStudy
 from search_spaces.errors import UserError
+from search_spaces.presets.catalogue import preset_names
 from search_spaces.settings.trainers import trainer_table
+from search_spaces.specification.schema import TrainerFile
 from workers.prepare import check_data
 
 _OWN_LOOP = "`load_best` applies every plan in a loop of your own"
@@ -106,4 +111,22 @@ def export_bundle(source: ExportSource, name: str | None = None) -> Bundle:
         UserError: If the format does not exist or cannot express the plan.
     """
     name = choose_format(name, source)
-    return replace(FORMATS[name](source), caveats=caveats(name, source))
+    return replace(FORMATS[name](source), caveats=_caveats(name, source))
+
+
+def _caveats(format_name: str, source: ExportSource) -> tuple[str, ...]:
+    """Returns the sentences on what a format leaves to its user, each on one line."""
+    plan = source.plan
+    text = render_text(
+        "caveats.jinja",
+        format=format_name,
+        source=source,
+        plan=plan,
+        spec=source.spec,
+        is_file=format_name in get_args(TrainerFile),
+        is_preset=source.spec.model.name in preset_names(),
+        pinned=", in pinned memory" if plan.loader_pin_memory else "",
+        all_recomputed=hf_trainer.all_recomputed(plan),
+        memory_gib=rayjob.memory_gib(source, math.ceil(plan.world_size / source.hosts)),
+    )
+    return tuple(" ".join(one.split()) for one in re.split("^- ", text, flags=re.MULTILINE)[1:])
