@@ -20,6 +20,7 @@ from orchestrator.core.placement import (
 from orchestrator.report.reasons import capacity_words
 from search_spaces.errors import ClusterError
 from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.sections import ClusterSpec
 
 _EXPIRES_SECONDS = 180.0  # as for Ray Train's own requests
 _REPEAT_SECONDS = 20.0
@@ -112,23 +113,21 @@ class Autoscaler:
 class RayNodes:
     """The nodes of the cluster that this process is connected to."""
 
-    def __init__(
-        self, device: str, cpus_per_worker: int, accelerator: str | None = None, *, joined: bool
-    ) -> None:
+    def __init__(self, device: str, cluster: ClusterSpec, *, joined: bool) -> None:
         """Describes what a rank needs; requests nothing yet.
 
         Args:
             device: "cpu" or "cuda": ranks take CPU cores alone, or a GPU each as well.
-            cpus_per_worker: CPU cores of each rank.
-            accelerator: Kind of the nodes to use; None: the one with room for the most ranks.
+            cluster: CPU cores of each rank, and the kind of the nodes to use; without an
+                accelerator, the one with room for the most ranks.
             joined: Whether the cluster existed before, so that its nodes may come and go.
         """
         self._device = device
-        self._cpus_per_worker = cpus_per_worker
-        labels = {_KIND_LABEL: accelerator} if accelerator else {}
+        self._cpus_per_worker = cluster.cpus_per_worker
+        self._kind = cluster.accelerator  # of the sweep's nodes; if open, set once a node is up
+        labels = {_KIND_LABEL: self._kind} if self._kind else {}
         self._autoscaler = Autoscaler(labels) if joined else None
-        self._kind = accelerator  # of the sweep's nodes; if open, set once a node is up
-        self._labelled = device == "cuda" or accelerator is not None
+        self._labelled = device == "cuda" or self._kind is not None
 
     @property
     def may_come(self) -> bool:

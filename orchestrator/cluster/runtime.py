@@ -151,12 +151,7 @@ def connected(
         if not ray.is_initialized():
             stack.enter_context(_connection(ray, address, watchdog.stop))
         device = _device(ray, spec)
-        nodes = RayNodes(
-            device,
-            spec.cluster.cpus_per_worker,
-            spec.cluster.accelerator,
-            joined=not is_local,
-        )
+        nodes = RayNodes(device, spec.cluster, joined=not is_local)
         try:
             if not is_local:
                 await_room(nodes, spec, lambda text: print(text, file=sys.stderr))  # noqa: T201
