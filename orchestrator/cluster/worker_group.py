@@ -174,22 +174,17 @@ def worker_loop(config: dict[str, Any]) -> None:
 class WorkerGroup:
     """Warm workers, one per rank, that run one trial at a time."""
 
-    def __init__(
-        self,
-        spec: SweepSpec,
-        processes: Processes,
-        device: str,
-        folder: str,
-        tell: Callable[[Activity], None],
-    ) -> None:
-        """Starts the workers and waits until all are up.
+    def __init__(self, run: Run, tell: Callable[[Activity], None]) -> None:
+        """Starts the workers that a trial needs, and waits until all are up.
 
-        Relative paths in the spec begin in `folder`. Ranks call `tell` with what they do.
+        Relative paths in the spec begin in the trial's folder. Ranks call `tell` with what they do.
 
         Raises:
             GroupFailed: If there is no space for them, a worker dies, or not all are up after
                 `cluster.start_minutes`.
         """
+        spec, plan = run.request.spec, run.request.plan
+        processes = Processes.of(plan, run.device, run.placement)
         self._folder = _new_folder()
         self._channel = (
             ray.remote(GroupChannel)
@@ -203,14 +198,13 @@ class WorkerGroup:
         file = spec.model.pickle  # which a node may not see
         config = {
             "channel": self._channel,
-            "folder": folder,
+            "folder": run.folder,
             "set_by_plan": tuple(name for name, _ in processes.environment),
             "tell": tell,
             "pickles": {file: Path(file).read_bytes()} if file else {},
         }
-        trainer = trainer_of(spec, processes, device, self._folder, config)
-        self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
-        self._thread.start()
+        trainer = trainer_of(spec, processes, run.device, self._folder, config)
+        threading.Thread(target=self._fit, args=(trainer,), daemon=True).start()
         members = self._wait(
             self._channel.members.remote(), start_deadline_seconds(spec), _STARTING
         )
@@ -421,12 +415,5 @@ class WarmGroup:
         if run.fresh:
             self.stop()
         if self._group is None:
-            plan = run.request.plan
-            self._group = WorkerGroup(
-                run.request.spec,
-                Processes.of(plan, run.device, run.placement),
-                run.device,
-                run.folder,
-                self._tell,
-            )
+            self._group = WorkerGroup(run, self._tell)
         return self._group

@@ -21,11 +21,18 @@ from orchestrator.controller import steady_clock
 from orchestrator.core.events import SweepEnded, TrialEnded, TrialStarted
 from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
-from orchestrator.core.placement import Node, Processes, Shortfall
+from orchestrator.core.placement import Node, Shortfall
 from orchestrator.core.reasons import Retry
 from orchestrator.core.records import Record
 from search_spaces.errors import MachineError
-from search_spaces.trial import Cancelled, Crashed, Measured, Stopped, WorkersFailed
+from search_spaces.trial import (
+    Cancelled,
+    Crashed,
+    Measured,
+    Stopped,
+    TrialRequest,
+    WorkersFailed,
+)
 from tests.orchestrator.controller.sweeps import Sweep, make_nodes
 from tests.orchestrator.records import make_plan, make_spec
 from tests.outcomes import CPU_FINGERPRINT, make_measured
@@ -203,10 +210,11 @@ def test_workers_that_do_not_come_up_are_no_fault_of_the_plan(
     left: object,
 ) -> None:
     spec = make_spec(cluster={"start_minutes": 0.001})
-    processes = Processes.of(make_plan(), "cpu")
+    request = TrialRequest(number=0, plan=make_plan(), spec=spec)
+    run = Run(group="a", request=request, device="cpu", folder=".", deadline_seconds=60.0)
 
     with pytest.raises(GroupFailed) as lost:
-        WorkerGroup(spec, processes, "cpu", ".", lambda _: None)
+        WorkerGroup(run, lambda _: None)
 
     outcome = lost.value.outcome
     assert isinstance(outcome, Crashed)
