@@ -58,8 +58,10 @@ def conclude_trial(
         step.state = replace(step.state, suspects=(*step.state.suspects, ended))
         return
     step.store(record, waited_seconds)
-    if isinstance(trial.reason, ChecksMachine):
-        _blame_suspects(step)
+    if isinstance(trial.reason, ChecksMachine):  # it works, so the suspects are to blame
+        suspects, step.state = step.state.suspects, replace(step.state, suspects=())
+        for suspect in suspects:
+            step.store(suspect.record, suspect.waited_seconds)
 
 
 def next_check(step: Step) -> Open | None:
@@ -70,13 +72,6 @@ def next_check(step: Step) -> Open | None:
         return None
     reason = ChecksMachine(trial=known.number, suspect=suspects[0].record.number)
     return Open(plan=known.plan, reason=reason)
-
-
-def _blame_suspects(step: Step) -> None:
-    suspects = step.state.suspects
-    step.state = replace(step.state, suspects=())
-    for suspect in suspects:
-        step.store(suspect.record, suspect.waited_seconds)
 
 
 def last_measured(step: Step) -> Record | None:

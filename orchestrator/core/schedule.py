@@ -361,7 +361,10 @@ def _wait(step: Step, trial: TrialStarted) -> bool:
         return False
     _forget_pending(step)
     step.close_suspects()
-    step.give_up(trial, room)
+    step.close(trial, room)
+    step.state = replace(step.state, stop_reason=room)
+    if trial.validation:  # after the search
+        step.end(room)
     return True
 
 

@@ -9,7 +9,7 @@ from orchestrator.core.notes import Note
 from orchestrator.core.reasons import MachineFailed, Retry, StopReason
 from orchestrator.core.records import Record, closed_record
 from orchestrator.core.state import advance
-from search_spaces.trial import Cancelled, Crashed, Interruption, NoRoom, WorkersFailed
+from search_spaces.trial import Cancelled, Crashed, Interruption, WorkersFailed
 
 
 class Step:
@@ -84,13 +84,6 @@ class Step:
         )
         sweep = replace(sweep, records=records, validations=validations)
         self.state = replace(self.state, sweep=sweep)
-
-    def give_up(self, trial: TrialStarted, room: NoRoom) -> None:
-        """Closes a trial that has no room, and ends the search, or the sweep if it validates."""
-        self.close(trial, room)
-        self.state = replace(self.state, stop_reason=room)
-        if trial.validation:
-            self.end(room)
 
     def end(self, reason: StopReason) -> None:
         """Ends the sweep, once."""
