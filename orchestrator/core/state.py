@@ -130,14 +130,11 @@ class SweepState:
         """Speeds of all measured plans, and how much trials of the same plan differ."""
         return _speeds(self.records, self.validations, self.spec)
 
-    def pooled(self, record: Record) -> Record:
-        """Returns a trial with the speed that all measurements of its plan say together."""
-        return self.speeds.record(record)
-
     @property
     def by_plan(self) -> tuple[Record, ...]:
         """The first trial of each plan, with the speed of all its measurements."""
-        return tuple(self.pooled(record) for record in self.records if not is_repeat(record))
+        speeds = self.speeds
+        return tuple(speeds.record(record) for record in self.records if not is_repeat(record))
 
     @property
     def validated(self) -> Record | None:

@@ -151,7 +151,7 @@ def test_a_slow_validation_is_one_more_measurement_of_its_plan() -> None:
     held = after_validation(state, 2, make_measured(39.0, 0.8))
     assert next_of(held) is None
     assert best_of(held) == 2
-    lucky = held.pooled(held.records[1]).outcome
+    lucky = held.speeds.record(held.records[1]).outcome
     assert isinstance(lucky, Measured)
     assert lucky.samples_per_second.value == pytest.approx((40.0 * 20.0) ** 0.5)
 
