@@ -77,8 +77,11 @@ def observed_run(
             f"{folder}: `{manifest.command}` does not train on this machine, and verify can only"
             " observe local processes; export the plan in another format to verify it"
         )
+    command = [*start_words(manifest), "--steps", str(steps)]
     with tempfile.TemporaryDirectory(prefix="plimsoll-") as temporary:
-        failure = _run(manifest, folder, steps, seconds, Path(temporary))
+        environment = environment_of(manifest, Path(temporary))
+        with Path(temporary, "log").open("wb") as output:
+            failure = run_in(folder, command, environment, seconds, output, output)
         if failure:
             log = _keep_log(Path(temporary, "log"), folder)
             cause = first_failure(Path(temporary)) or "no output"
@@ -94,15 +97,6 @@ def observed_run(
             " it must train on this machine, with Plimsoll installed"
         )
     return tuple(ranks)
-
-
-def _run(
-    manifest: ExportManifest, folder: Path, steps: int, seconds: float, temporary: Path
-) -> str:
-    """Runs the command; returns how it failed, or an empty string."""
-    command = [*start_words(manifest), "--steps", str(steps)]
-    with Path(temporary, "log").open("wb") as output:
-        return run_in(folder, command, environment_of(manifest, temporary), seconds, output, output)
 
 
 def run_in(
