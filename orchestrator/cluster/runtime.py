@@ -88,12 +88,6 @@ def enable_token_auth() -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-def protect_token() -> None:
-    """Makes the token in the home directory private: Ray writes it readable by all users."""
-    with contextlib.suppress(OSError):  # no such file, or another owner
-        _TOKEN_FILE.expanduser().chmod(0o600)
-
-
 def ray_folder() -> Path:
     """Returns a folder for Ray's sessions that other users cannot enter; makes it if necessary.
 
@@ -178,7 +172,8 @@ def _connection(ray: Any, address: str | None, before_end: Callable[[], None]) -
             before_end()
             _end_own_processes(ray)
             raise
-        protect_token()
+        with contextlib.suppress(OSError):  # no such file, or another owner
+            _TOKEN_FILE.expanduser().chmod(0o600)  # Ray writes it readable by all users
         try:
             yield
         finally:
