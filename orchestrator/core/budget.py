@@ -11,7 +11,7 @@ from orchestrator.core.state import SweepState
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import SPEED_METRICS
-from search_spaces.trial import Cancelled, Costs, Estimate, Measured, PlanForecast
+from search_spaces.trial import Cancelled, Estimate, Measured, PlanForecast
 
 _MIN_MEASURED = 3  # plans to measure before the expected savings of the next trial are trusted
 LAST_TRIAL_SECONDS = 30.0  # a trial that starts in the last moment still gets a chance
@@ -189,17 +189,15 @@ def validation_deadline_seconds(state: SweepState, trial: Record) -> float:
 
 def _setup_seconds(state: SweepState, plan: Plan) -> float | None:
     # similar: of the same engine, and compiled in the same mode if the plan is
-    similar = tuple(_costs(state, plan))
+    compilation = (plan.compile, plan.compile_mode)
+    similar = [
+        record.outcome.costs
+        for record in state.records
+        if isinstance(record.outcome, Measured)
+        and record.plan.engine == plan.engine
+        and (not plan.compile or (record.plan.compile, record.plan.compile_mode) == compilation)
+    ]
     if not similar:
         return None
     compiling = max(costs.compile_seconds for costs in similar) if plan.compile else 0.0
     return max(costs.build_seconds for costs in similar) + compiling
-
-
-def _costs(state: SweepState, plan: Plan) -> Iterable[Costs]:
-    compilation = (plan.compile, plan.compile_mode)
-    for record in state.records:
-        other = record.plan
-        alike = not plan.compile or (other.compile, other.compile_mode) == compilation
-        if other.engine == plan.engine and alike and isinstance(record.outcome, Measured):
-            yield record.outcome.costs
