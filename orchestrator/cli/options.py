@@ -12,9 +12,7 @@ from orchestrator.workspace import NamedStudy
 
 TRUST_FLAG = "--trust-module"
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC")]
-STUDY = typer.Argument(
-    metavar="[STUDY]",
-)
+STUDY = typer.Argument(metavar="[STUDY]")
 StudyName = Annotated[str | None, STUDY]
 Json = Annotated[bool, typer.Option("--json")]
 JsonFile = Annotated[Path | None, typer.Option("--out", metavar="FILE")]
