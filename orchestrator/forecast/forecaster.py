@@ -11,6 +11,7 @@ from orchestrator.core.objective import Objective
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.forecast.calibration import MOST_RECORDS, calibrated
+from orchestrator.forecast.request import CPU
 from search_spaces.costs.calibration import Calibration
 from search_spaces.costs.footprint import Footprint
 from search_spaces.costs.forecast import SearchPrior, forecast, plan_forecast, search_prior
@@ -26,7 +27,6 @@ from search_spaces.plan_table import PlanTable
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Fingerprint, Measured, PlanForecast
 
-CPU = "cpu"
 _Result = TypeVar("_Result")
 # Errors of the arithmetic on an unexpected footprint, device file or record: they end the forecasts
 # but not the sweep
