@@ -286,8 +286,6 @@ def _tolerance_words(tolerance: LossTolerance) -> str:
 
 
 def _cause_words(check: LossCheck) -> str:
-    knobs = [name for name in check.changes if name != "accumulation"]  # it follows from others
-    differ = f"the plans differ in {', '.join(knobs)}"
     if check.probed is not None:
         return f"the probe of the model shows why: {dependence_words(check.probed)}"
     if check.unstable is not None:
@@ -296,7 +294,8 @@ def _cause_words(check: LossCheck) -> str:
             " the knobs need not be the cause: does the model or its data draw random numbers that"
             " train.seed does not set?"
         )
-    return differ
+    knobs = [name for name in check.changes if name != "accumulation"]  # it follows from others
+    return f"the plans differ in {', '.join(knobs)}"
 
 
 def dependence_words(found: LossDependence) -> str:

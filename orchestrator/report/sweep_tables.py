@@ -311,11 +311,8 @@ def _effect_cells(effect: KnobEffect) -> tuple[str, str, str]:
     if effect.ratio is None:
         if effect.trial is None:
             return "-", "-", "no valid plan differs in this knob alone"
-        return (
-            "-",
-            "-",
-            f"trial {effect.trial}: {labels.KIND_WORDS[effect.outcome_kind or 'measured']}",
-        )
+        ended = labels.KIND_WORDS[effect.outcome_kind or "measured"]
+        return "-", "-", f"trial {effect.trial}: {ended}"
     more = effect.peak_bytes or 0.0
     source = "forecast" if effect.trial is None else f"trial {effect.trial}"
     source += ", may not fit" if effect.keeps_headroom is False else ""
