@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 
 from workers.plain_torch.slices import local_tensor
 
@@ -44,22 +45,9 @@ class GradientAverage:
         gradient of zeros there.
         """
         ranks = dist.get_world_size(self.group)
-        for bucket in self._buckets():
-            whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        for bucket in _take_tensors(own_gradients(self.weights), self.bucket_mib * _MIB):
+            whole = _flatten_dense_tensors(bucket)
             dist.all_reduce(whole, group=self.group)
             whole /= ranks
-            means = whole.split([gradient.numel() for gradient in bucket])
-            for gradient, mean in zip(bucket, means, strict=True):
-                gradient.copy_(mean.view_as(gradient))
-
-    def _buckets(self) -> Iterator[list[torch.Tensor]]:
-        bucket: list[torch.Tensor] = []
-        for gradient in own_gradients(self.weights):
-            size = sum(one.nbytes for one in (*bucket, gradient))
-            fits = size <= self.bucket_mib * _MIB
-            if bucket and not (fits and bucket[0].dtype == gradient.dtype):
-                yield bucket
-                bucket = []
-            bucket.append(gradient)
-        if bucket:
-            yield bucket
+            for gradient, mean in zip(bucket, _unflatten_dense_tensors(whole, bucket), strict=True):
+                gradient.copy_(mean)
