@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -30,7 +29,6 @@ _SAVED_NAMES = (
 _COLLECTIVES = "_c10d_functional"
 _RESTORE = methodcaller("restore")
 _Results = dict[Any, deque[Any]]  # by operator, in the order of calls
-_Saver = Callable[[torch.Tensor], Any]  # returns a `_Saved`
 Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 ContextMaker = Callable[[], Any]  # of a block's forward pass and of its recomputation
 
@@ -56,24 +54,24 @@ def selective_contexts(*, offload: bool, compiled: bool) -> ContextMaker:
 
 def save_on_device() -> Contexts:
     """Returns the contexts of a block's forward pass and of its recomputation (`context_fn`)."""
-    return _saving_contexts(_SavedOnDevice)
+    return _saving_contexts(on_host=False)
 
 
 def save_on_host() -> Contexts:
     """Returns the same contexts, with saved tensors in host memory."""
-    return _saving_contexts(_SavedOnHost)
+    return _saving_contexts(on_host=True)
 
 
-def _saving_contexts(saver: _Saver) -> Contexts:
+def _saving_contexts(*, on_host: bool) -> Contexts:
     results: _Results = defaultdict(deque)
     operators = saved_operators()
-    return _SavingMode(operators, results, saver), _RestoringMode(operators, results)
+    return _SavingMode(operators, results, on_host=on_host), _RestoringMode(operators, results)
 
 
 class _SavingMode(TorchDispatchMode):
-    def __init__(self, operators: frozenset[Any], results: _Results, saver: _Saver) -> None:
+    def __init__(self, operators: frozenset[Any], results: _Results, *, on_host: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._operators, self._results, self._saver = operators, results, saver
+        self._operators, self._results, self._on_host = operators, results, on_host
         self._by_storage: dict[int, list[_Saved]] = defaultdict(list)
 
     def __torch_dispatch__(
@@ -95,7 +93,7 @@ class _SavingMode(TorchDispatchMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def _save(self, tensor: torch.Tensor) -> _Saved:
-        saved: _Saved = self._saver(tensor.detach())
+        saved = _Saved(tensor.detach(), on_host=self._on_host)
         self._by_storage[_storage_id(tensor)].append(saved)
         return saved
 
@@ -113,44 +111,27 @@ class _RestoringMode(TorchDispatchMode):
         return tree_map_only(_Saved, _RESTORE, self._results[func].popleft())
 
 
-class _Saved(ABC):
-    """A tensor saved for the recomputation."""
+class _Saved:
+    """A tensor saved for the recomputation, or a copy of it in host memory.
 
-    @abstractmethod
+    The tensor shares its storage with the block until an operator writes to it. The copy is
+    page-locked if the tensor comes from a device.
+    """
+
+    def __init__(self, tensor: torch.Tensor, *, on_host: bool) -> None:
+        self._tensor, self._device, self._is_shared = tensor, tensor.device, not on_host
+        if on_host:
+            self._tensor = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+            self._tensor.copy_(tensor, non_blocking=tensor.is_cuda)
+
     def restore(self) -> torch.Tensor:
         """Returns the tensor on its original device."""
-
-    @abstractmethod
-    def detach_from_storage(self) -> None:
-        """Prepares for a write to the tensor's original storage."""
-
-
-class _SavedOnDevice(_Saved):
-    """Shares its storage with the block until an operator writes to it."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def restore(self) -> torch.Tensor:
-        return self._tensor
-
-    def detach_from_storage(self) -> None:
-        self._tensor = self._tensor.clone()
-
-
-class _SavedOnHost(_Saved):
-    """A copy in host memory, page-locked if the tensor comes from a device."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._device = tensor.device
-        self._tensor = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-        self._tensor.copy_(tensor, non_blocking=tensor.is_cuda)
-
-    def restore(self) -> torch.Tensor:
         return self._tensor.to(self._device, non_blocking=True)
 
     def detach_from_storage(self) -> None:
-        pass
+        """Prepares for a write to the tensor's original storage."""
+        if self._is_shared:
+            self._tensor = self._tensor.clone()
 
 
 def _mutated(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
