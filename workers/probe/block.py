@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,10 +65,8 @@ def block_launches(
         seconds: Time of each measurement.
         compiles: Measure a compiled block too; its compilation takes half a minute.
     """
-    call = _small_block(model, train, device)
-    eager, selective = (
-        _backpropagated(each, train.precision, device) for each in (call.run, call.recomputed)
-    )
+    block, *calls = _small_block(model, train, device)
+    eager, selective = (_backpropagated(call, train.precision, device) for call in calls)
     launches = _launches(eager)
     eager()
     repeated = _launches(selective) - _launches(eager)  # with gradients to add to, both
@@ -76,7 +74,7 @@ def block_launches(
     more = best_seconds(selective, device, seconds) - eager_seconds
     compiled = None
     if compiles and missing_for_compile(device) is None:
-        compile_blocks([call.block], mode="default")
+        compile_blocks([block], mode="default")
         with contextlib.suppress(Exception):  # a block that cannot be compiled is not tried either
             compiled = best_seconds(eager, device, seconds) / launches
         reset_compiler()
@@ -87,28 +85,10 @@ def block_launches(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BlockCall:
-    """A block, and what its model gives it."""
-
-    block: nn.Module
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-
-    def run(self) -> Any:
-        return self.block(*self.arguments, **self.keywords)
-
-    def recomputed(self) -> Any:
-        return checkpoint(
-            self.block,
-            *self.arguments,
-            use_reentrant=False,
-            context_fn=save_on_device,
-            **self.keywords,
-        )
-
-
-def _small_block(spec: ModelSpec, train: TrainSpec, device: torch.device) -> _BlockCall:
+def _small_block(
+    spec: ModelSpec, train: TrainSpec, device: torch.device
+) -> tuple[nn.Module, Callable[[], Any], Callable[[], Any]]:
+    """Returns a block, a call of it as its model does, and one with selective recomputation."""
     is_function = function.is_function(spec)
     built = build(STAND_IN if is_function else spec, train, attention="eager")
     if (task := built.task) is None:
@@ -118,7 +98,7 @@ def _small_block(spec: ModelSpec, train: TrainSpec, device: torch.device) -> _Bl
     model = small_model(type(module), small_fields_of(module, task), attention)
     model = model.to(device).train()
     block = find_blocks(model)[0]
-    calls: list[_BlockCall] = []
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def take(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         # backward goes on to what comes before, the first argument
@@ -127,14 +107,20 @@ def _small_block(spec: ModelSpec, train: TrainSpec, device: torch.device) -> _Bl
         else:
             name = next(iter(keywords))
             keywords = {**keywords, name: keywords[name].detach().requires_grad_()}
-        calls.append(_BlockCall(block=block, arguments=arguments, keywords=keywords))
+        calls.append((arguments, keywords))
 
     hook = block.register_forward_pre_hook(take, with_kwargs=True)
     inputs = task_inputs(task, random_tokens(1, _TOKENS), [_TOKENS])
     with torch.no_grad():
         model(**{name: value.to(device) for name, value in inputs.items()})
     hook.remove()
-    return calls[0]
+    arguments, keywords = calls[0]
+    recomputed = partial(checkpoint, block, use_reentrant=False, context_fn=save_on_device)
+    return (
+        block,
+        partial(block, *arguments, **keywords),
+        partial(recomputed, *arguments, **keywords),
+    )
 
 
 def _backpropagated(
