@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -52,14 +52,7 @@ def matches(pattern: str, name: str) -> bool:
     return re.fullmatch(regex, name) is not None
 
 
-class Conv1D(nn.Module):
-    """The attributes of `transformers.pytorch_utils.Conv1D` in use here, for type checkers."""
-
-    nx: int
-    nf: int
-
-
-def is_conv1d(module: nn.Module) -> TypeGuard[Conv1D]:
+def is_conv1d(module: nn.Module) -> bool:
     """Recognises GPT-2's linear layer, without importing transformers."""
     pytorch_utils = sys.modules.get("transformers.pytorch_utils")
     return pytorch_utils is not None and isinstance(module, pytorch_utils.Conv1D)
@@ -132,7 +125,7 @@ def tensor_facts(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorF
     )
 
 
-def projection_sizes(projection: nn.Module) -> tuple[int, int] | None:
+def projection_sizes(projection: Any) -> tuple[int, int] | None:
     """Returns inputs and outputs of a linear projection, None for anything else."""
     if is_conv1d(projection):
         return projection.nx, projection.nf
