@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Literal
 
 import torch
 
@@ -32,7 +31,6 @@ def _missing_for_stochastic(device: torch.device) -> str | None:
     return missing_extra("torchao") or missing_for_compile(device)
 
 
-_FLASH: tuple[tuple[Literal[2, 3], str], ...] = ((2, "flash_attention_2"), (3, "flash_attention_3"))
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: missing_for_deepspeed()),
     ("deepspeed_fp16", "engine deepspeed with precision fp16", missing_for_fp16),
@@ -43,10 +41,8 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("fused_loss", "loss fused", _missing_for_fused_loss),
     ("eight_bit", "adamw_8bit, int8 and nf4", lambda _: missing_extra("bitsandbytes")),
     ("stochastic", "states bf16_stochastic", _missing_for_stochastic),
-    *(
-        (name, f"attention {name}", partial(missing_for_flash, generation))
-        for generation, name in _FLASH
-    ),
+    ("flash_attention_2", "attention flash_attention_2", partial(missing_for_flash, 2)),
+    ("flash_attention_3", "attention flash_attention_3", partial(missing_for_flash, 3)),
 )
 
 
