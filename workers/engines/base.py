@@ -2,12 +2,12 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import nn
 
 from workers.data.collate import MicroBatch
 from workers.engines.stopwatch import Stopwatch
@@ -86,27 +86,22 @@ class AbstractTraining(ABC):
 
 
 def evaluation_loss(
-    module: Callable[..., object],
-    inputs: Iterable[tuple[Mapping[str, Any], float]],
+    module: nn.Module,
+    batches: Sequence[MicroBatch],
+    targets: float,
+    device: torch.device,
     computing: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> torch.Tensor | None:
-    """Runs forward passes without gradients and sums their weighted losses.
-
-    Args:
-        module: The model, in evaluation mode.
-        inputs: Keyword arguments of each pass, and the weight of its loss.
-        computing: Makes the context of each pass.
-
-    Returns:
-        The sum; None if a pass returns no loss, as some models do in evaluation mode.
-    """
+    """Evaluates a whole model, each pass in a context of `computing`: see `evaluate` above."""
     parts = []
+    module.eval()
     with torch.no_grad():
-        for arguments, weight in inputs:
+        for batch in batches:
             with computing():
-                output = module(**arguments)
+                output = module(**batch.on(device))
             try:
-                parts.append(loss_of(output) * weight)
+                parts.append(loss_of(output) * (batch.targets / targets))
             except TypeError:
-                return None
-    return torch.stack(parts).sum()
+                break
+    module.train()
+    return torch.stack(parts).sum() if len(parts) == len(batches) else None

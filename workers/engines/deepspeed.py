@@ -140,11 +140,7 @@ class DeepSpeedTraining(AbstractTraining):
         norms.append(norm if norm >= 0 else math.nan)  # -1: not finite
 
     def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor | None:
-        self.engine.eval()
-        loss = evaluation_loss(
-            self.engine, ((batch.on(self.device), batch.targets / targets) for batch in batches)
-        )
-        self.engine.train()
+        loss = evaluation_loss(self.engine, batches, targets, self.device)
         return None if loss is None else loss * self.counts
 
     def save(self, folder: Path) -> None:

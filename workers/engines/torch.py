@@ -36,11 +36,6 @@ class TorchTraining(AbstractTorchTraining):
         return torch.stack(parts).sum() * self.counts
 
     def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor | None:
-        self.module.eval()
-        loss = evaluation_loss(
-            self.module,
-            ((batch.on(self.device), batch.targets / targets) for batch in batches),
-            partial(autocast, self.settings.autocast, self.device),
-        )
-        self.module.train()
+        computing = partial(autocast, self.settings.autocast, self.device)
+        loss = evaluation_loss(self.module, batches, targets, self.device, computing)
         return None if loss is None else loss * self.counts
