@@ -19,6 +19,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from workers.models.frozen_base import quantize_layers
 from workers.models.init_recorder import Recipe, fill
 from workers.models.stage_placeholders import TensorSlice, whole_slice
+from workers.plain_torch.slices import replace_buffers, replace_weights
 
 _WRAPPERS = frozenset(
     {"_checkpoint_wrapped_module", "_orig_mod", "base_layer", "original_module", "modules_to_save"}
@@ -150,22 +151,12 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _allocate(module: nn.Module, device: torch.device, weights_on: torch.device) -> None:
     """Gives meta tensors memory, tied ones once, and moves the others with their values."""
-    weights: dict[int, nn.Parameter] = {}
-    buffers: dict[int, torch.Tensor] = {}
-    for part in module.modules():
-        for key, weight in part._parameters.items():
-            if weight is not None and id(weight) not in weights:
-                weights[id(weight)] = _with_memory(weight, weights_on)
-            if weight is not None:
-                part._parameters[key] = weights[id(weight)]
-        for key, buffer in part._buffers.items():
-            if buffer is not None and id(buffer) not in buffers:
-                empty = buffer.is_meta
-                buffers[id(buffer)] = (
-                    torch.empty_like(buffer, device=device) if empty else buffer.to(device)
-                )
-            if buffer is not None:
-                part._buffers[key] = buffers[id(buffer)]
+
+    def buffer_with_memory(buffer: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(buffer, device=device) if buffer.is_meta else buffer.to(device)
+
+    replace_weights(module, lambda weight: _with_memory(weight, weights_on))
+    replace_buffers(module, buffer_with_memory)
     for part in module.modules():
         if isinstance(part, FSDPModule):  # makes it notice the replaced weights
             part._apply(lambda tensor: tensor, recurse=False)  # type: ignore[no-untyped-call]

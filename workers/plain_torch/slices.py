@@ -1,6 +1,7 @@
 """Slices of weights and gradients that a rank holds, as plain tensors and as DTensors."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,11 +46,21 @@ def as_distributed(weight: torch.Tensor, values: torch.Tensor | None = None) -> 
 
 def replace_weights(module: nn.Module, replacement: Callable[[nn.Parameter], nn.Parameter]) -> None:
     """Replaces each parameter of a module and its submodules; tied weights stay tied."""
-    replacements: dict[int, nn.Parameter] = {}
-    originals = []  # keeps the old parameters alive, so that no id is reused
-    for part in module.modules():
-        for name, weight in part._parameters.items():
-            if weight is not None:
-                originals.append(weight)
-                replacements.setdefault(id(weight), replacement(weight))
-                part._parameters[name] = replacements[id(weight)]
+    _replace([part._parameters for part in module.modules()], replacement)
+
+
+def replace_buffers(module: nn.Module, replacement: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Replaces each buffer of a module and its submodules; shared ones stay shared."""
+    _replace([part._buffers for part in module.modules()], replacement)
+
+
+def _replace(tables: list[dict[str, Any]], replacement: Callable[[Any], Any]) -> None:
+    replacements: dict[int, Any] = {}
+    originals = []  # keeps the old tensors alive, so that no id is reused
+    for table in tables:
+        for name, tensor in table.items():
+            if tensor is not None:
+                originals.append(tensor)
+                if id(tensor) not in replacements:
+                    replacements[id(tensor)] = replacement(tensor)
+                table[name] = replacements[id(tensor)]

@@ -32,7 +32,7 @@ from workers.models.user_code import errors_as
 from workers.parallel.split_modules import localize
 from workers.plain_torch.blocks import tile_mlps
 from workers.plain_torch.head_loss import replace_loss
-from workers.plain_torch.slices import replace_weights
+from workers.plain_torch.slices import replace_buffers, replace_weights
 from workers.plain_torch.states import cast_inputs
 from workers.process_groups import Mesh, clear_mesh_caches
 
@@ -120,10 +120,7 @@ def traced_model(
     replace_weights(
         model.module, lambda one: nn.Parameter(_on_meta(one), requires_grad=one.requires_grad)
     )
-    for part in model.module.modules():
-        for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = _on_meta(buffer)
+    replace_buffers(model.module, _on_meta)
     kinds = block_kinds(model.blocks)
     if whole or len(kinds) == len(model.blocks):
         return TracedModel(model=model, kinds=kinds, is_stack=False)
@@ -160,10 +157,9 @@ def in_fake_memory(
     casts = compute == "cast"
     with mode:
         replace_weights(module, partial(_in_memory, compute=compute))
-        for part in module.modules():
-            for name, buffer in part._buffers.items():
-                if buffer is not None and buffer.is_meta:
-                    part._buffers[name] = torch.empty_like(buffer, device="cpu")
+        replace_buffers(
+            module, lambda one: torch.empty_like(one, device="cpu") if one.is_meta else one
+        )
     if casts:
         for part in {module, *blocks}:
             part.register_forward_pre_hook(cast_inputs, with_kwargs=True)
