@@ -19,17 +19,9 @@ CEILING_TOKENS = 8192
 for every plan, so that MFUs of plans compare like their speeds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerMatmul:
-    """Forward products of one shape, (rows x inner) times (inner x columns).
-
-    `rows` is that of `CEILING_TOKENS` tokens. `flops` counts those of all such products per token.
-    """
-
-    rows: float
-    columns: float
-    inner: float
-    flops: float
+LayerMatmul = tuple[float, float, float, float]
+"""Forward products of one shape: rows of `CEILING_TOKENS` tokens, columns, inner dimension, and
+FLOPs of all such products per token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +71,7 @@ def ceiling(device: Device, precision: MatmulPrecision, work: ModelWork) -> Ceil
     It is the rate at which the device runs the model's own matmuls one after another, from the
     shapes that `plimsoll doctor --probe` measured; on a device that was not probed, the dense peak.
     """
-    sizes = [(layer.rows, layer.columns, layer.inner, layer.flops) for layer in work.layers]
-    rows, columns, inner, flops = np.array(sizes, dtype=float).reshape(-1, 4).T
+    rows, columns, inner, flops = np.array(work.layers, dtype=float).reshape(-1, 4).T
     rates = matmul_rates(device.matmul_points, precision, rows, columns, inner)
     if rates is not None and flops.any():
         mean = float(flops.sum() / (flops / rates).sum())

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 from torch import nn
 
-from search_spaces.costs.model_work import CEILING_TOKENS, LayerMatmul, ModelWork
+from search_spaces.costs.model_work import CEILING_TOKENS, ModelWork
 from search_spaces.costs.plan_encoding import VariantKey
 from search_spaces.errors import UserError
 from search_spaces.plan import Attention
@@ -84,12 +84,7 @@ def _count(spec: SweepSpec, attention: Attention) -> ModelWork:
         attention_flops=attending * growth / tokens,
         full_attention_flops=everything * growth / tokens if everything else None,
         layers=tuple(
-            LayerMatmul(
-                rows=rows * CEILING_TOKENS / tokens,
-                columns=columns,
-                inner=inner,
-                flops=flops / tokens,
-            )
+            (rows * CEILING_TOKENS / tokens, columns, inner, flops / tokens)
             for (rows, columns, inner), flops in layers.items()
         ),
     )

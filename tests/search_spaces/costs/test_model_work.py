@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.costs.model_work import LayerMatmul, ModelWork, ceiling, utilization
+from search_spaces.costs.model_work import ModelWork, ceiling, utilization
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.trial import Ceiling
 from tests.search_spaces.costs.test_matmul_rates import H200
 from tests.search_spaces.costs.values import FACTS
 
-WIDE = LayerMatmul(rows=8192, columns=8192, inner=2048, flops=3e9)
-DEEP = LayerMatmul(rows=8192, columns=2048, inner=8192, flops=1e9)
+WIDE = (8192.0, 8192.0, 2048.0, 3e9)
+DEEP = (8192.0, 2048.0, 8192.0, 1e9)
 WORK = ModelWork(
     matmul_flops=12e9, attention_flops=1e9, full_attention_flops=2e9, layers=(WIDE, DEEP)
 )
