@@ -157,13 +157,10 @@ def fill_ratios(table: PlanTable, footprint: Footprint) -> Numbers:
     if not footprint.varied or not footprint.lengths:
         return np.ones(len(table))
     keys, case = _cases(table)
-    rows = footprint.lengths, footprint.row_tokens
+    lengths, row_tokens = footprint.lengths, footprint.row_tokens
     tokens_per_sample = np.array(
         [
-            _cut_steps(footprint.lengths, key)[1]
-            if key.tokens
-            else _tokens(*rows, key.batching, key.micro_batch, key.samples, key.multiple)
-            / key.micro_batch
+            _cut_steps(lengths, key)[1] if key.tokens else _row_tokens(lengths, row_tokens, key)
             for key in keys
         ]
     )
@@ -227,31 +224,24 @@ def _rounded(tokens: Counts | int, multiple: Counts | int) -> Counts:
 
 
 @functools.lru_cache(maxsize=4096)
-def _tokens(
-    lengths: tuple[int, ...],
-    row_tokens: int,
-    batching: Batching,
-    micro_batch: int,
-    samples: int,
-    multiple: int,
-) -> float:
-    """Returns the mean tokens in the rows of a micro-batch, including padding."""
-    steps = _steps(lengths, samples)
-    match batching:
+def _row_tokens(lengths: tuple[int, ...], most: int, case: _Case) -> float:
+    """Returns the mean tokens per sample in rows of at most `most`, including padding."""
+    steps = _steps(lengths, case.samples)
+    match case.batching:
         case "padded":
-            longest = steps.reshape(-1, micro_batch).max(axis=1)
-            return micro_batch * float(_rounded(longest, multiple).mean())
+            longest = steps.reshape(-1, case.micro_batch).max(axis=1)
+            return float(_rounded(longest, case.multiple).mean())
         case "grouped":
-            longest = -np.sort(-steps, axis=1)[:, ::micro_batch]
-            return micro_batch * float(_rounded(longest, multiple).mean())
+            longest = -np.sort(-steps, axis=1)[:, :: case.micro_batch]
+            return float(_rounded(longest, case.multiple).mean())
         case "packed":
-            count = min(micro_batch, _MAX_PACKED)
+            count = min(case.micro_batch, _MAX_PACKED)
             drawn = max(_PACKED_BATCHES, _PACKED_SAMPLES // count)
-            batches = steps.reshape(-1, micro_batch)[:drawn, :count].tolist()
-            packed = [(pack(batch, row_tokens), batch) for batch in batches]
+            batches = steps.reshape(-1, case.micro_batch)[:drawn, :count].tolist()
+            packed = [(pack(batch, most), batch) for batch in batches]
             filled = sum(len(rows) * width(rows, batch) for rows, batch in packed)
             # a ratio, since a few batches say more of the padding than of the lengths
-            return micro_batch * float(steps.mean()) * filled / sum(map(sum, batches))
+            return float(steps.mean()) * filled / sum(map(sum, batches))
 
 
 @functools.lru_cache(maxsize=64)
