@@ -182,15 +182,12 @@ def kernels_of(
     columns: list[tuple[Numbers, ...]] = []
     for index, parts in enumerate(weighted_passes(variant, depth)):
         slot = (case * len(PASSES) + index).astype(np.float64)
-        backward = PASSES[index].endswith("backward")
-        for share, traced in parts:
-            columns += [
-                (slot, *_matmul(matmul, share, micro_batch, tensor)) for matmul in traced.matmuls
-            ]
-            columns += [
-                (slot, *_attention(attention, share, micro_batch, tensor, backward))
-                for attention in traced.attentions
-            ]
+        fused_flops = BACKWARD_FLOPS if PASSES[index].endswith("backward") else FORWARD_FLOPS
+        columns += [
+            (slot, *_kernel(call, share, fused_flops, micro_batch, tensor))
+            for share, traced in parts
+            for call in (*traced.matmuls, *traced.attentions)
+        ]
     names = [field.name for field in fields(Kernels)]
     filled = zip(*columns, strict=True) if columns else [[np.zeros(0)]] * len(names[:-1])
     stacked = dict(zip(names, map(np.concatenate, filled), strict=False))
@@ -241,33 +238,25 @@ def _extent(traced: Pass, name: str, micro_batch: Numbers, tensor: Numbers) -> N
     return extent.at(micro_batch, tensor)
 
 
-def _matmul(
-    matmul: Matmul, share: float, micro_batch: Numbers, tensor: Numbers
+def _kernel(
+    call: Matmul | FusedAttention,
+    share: float,
+    fused_flops: float,
+    micro_batch: Numbers,
+    tensor: Numbers,
 ) -> Iterator[Numbers]:
-    shape = micro_batch.shape
-    extents = (matmul.batch, matmul.rows, matmul.columns, matmul.inner)
+    """Yields the columns of a call in `Kernels`, from its FLOPs to the number of calls."""
+    if isinstance(call, Matmul):
+        extents, flops = (call.batch, call.rows, call.columns, call.inner), 2.0
+    else:
+        extents = (call.heads, call.queries, call.keys, Extent(fixed=call.head_size))
+        flops = fused_flops * (0.5 if call.causal else 1.0)
+    calls = share * call.count
     batch, rows, columns, inner = (extent.at(micro_batch, tensor) for extent in extents)
-    calls = share * matmul.count
-    yield 2.0 * calls * batch * rows * columns * inner
+    yield flops * calls * batch * rows * columns * inner
     yield from (batch, rows, columns, inner)
-    yield np.full(shape, float(matmul.element_bytes))
-    yield np.zeros(shape)
-    yield np.full(shape, calls)
-
-
-def _attention(
-    attention: FusedAttention, share: float, micro_batch: Numbers, tensor: Numbers, backward: bool
-) -> Iterator[Numbers]:
-    shape = micro_batch.shape
-    extents = (attention.heads, attention.queries, attention.keys)
-    heads, queries, keys = (extent.at(micro_batch, tensor) for extent in extents)
-    calls = share * attention.count
-    flops = (BACKWARD_FLOPS if backward else FORWARD_FLOPS) * (0.5 if attention.causal else 1.0)
-    yield flops * calls * heads * queries * keys * attention.head_size
-    yield from (heads, queries, keys, np.full(shape, float(attention.head_size)))
-    yield np.full(shape, float(attention.element_bytes))
-    yield np.ones(shape)
-    yield np.full(shape, calls)
+    for value in (call.element_bytes, isinstance(call, FusedAttention), calls):
+        yield np.full(micro_batch.shape, float(value))
 
 
 def row_columns(
