@@ -37,26 +37,17 @@ class FileTooLarge(OSError):
 
 def is_file(path: Path) -> bool:
     """Returns True for the path of a file, False also for a path that is none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # too long, a null byte
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 - that of `Path` raises for one that is too long
 
 
 def is_folder(path: Path) -> bool:
     """Returns True for the path of a folder, False also for a path that is none."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def with_home(path: str) -> Path:
     """Returns a path with `~` replaced; as it is where nobody has that home."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - that of `Path` raises there
 
 
 def expanded(path: str) -> str:
