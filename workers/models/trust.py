@@ -18,6 +18,7 @@ from pathlib import Path
 
 from search_spaces.errors import ModelError
 from search_spaces.presets.catalogue import preset_names
+from search_spaces.safety.files import is_folder
 from search_spaces.specification.schema import PICKLE, ModelSpec
 
 TRUST_VARIABLE = "PLIMSOLL_TRUST_MODULES"  # names, separated by commas
@@ -35,10 +36,7 @@ def is_hub_id(spec: ModelSpec) -> bool:
     name = spec.name
     if ":" in name or name in preset_names() or name.startswith((".", "/", "~")):
         return False
-    try:
-        return not Path(name).is_dir()
-    except OSError:  # too long
-        return True
+    return not is_folder(Path(name))
 
 
 def trust_modules(names: Iterable[str]) -> None:
