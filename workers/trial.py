@@ -233,21 +233,12 @@ def train_and_measure(
         return DoesNotTrain(norm="inf", costs=None)  # fp16 skipped every step
     if isinstance(validation, Diverged):
         return replace(validation, step=len(series.losses) + validation.step)
-    costs = _costs(build_seconds, steps_seconds, compiled)
+    costs = Costs(  # `workers.entry` sets the others when the trial is over
+        build_seconds=build_seconds, steps_seconds=steps_seconds, compile_seconds=compiled
+    )
     memory = _reading(worker, peak, states, series.allocator_retries)
     run = _measured(request, facts, series, worker.device, memory, conditions, costs)
     return replace(run, validation=validation, attention_backends=names, gradient_norm=norms[0])
-
-
-def _costs(build_seconds: float, steps_seconds: float, compiled: float) -> Costs:
-    """Returns the costs of a trial, in seconds; `workers.entry` sets the others when it is over."""
-    return Costs(
-        build_seconds=build_seconds,
-        steps_seconds=steps_seconds,
-        total_seconds=0.0,
-        residual_bytes=0,
-        compile_seconds=compiled,
-    )
 
 
 def _untrained(
