@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 import torch
@@ -39,11 +38,6 @@ class BuiltModel:
     batch_maker: BatchMaker | None
     initial: InitialValues = field(default_factory=InitialValues)
     tensor_plan: tuple[tuple[str, str], ...] = ()  # patterns and styles; empty: its own plan
-
-    def materialised(self, device: torch.device | None = None) -> Self:
-        """Puts the whole model with its values on `device` (default: CPU), in place."""
-        self.initial.materialise(self.module, device or torch.device("cpu"))
-        return self
 
 
 def batch_source(model: BuiltModel, spec: SweepSpec, rule: TargetRule | None = None) -> BatchSource:

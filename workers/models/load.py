@@ -84,4 +84,6 @@ def build_whole(spec: ModelSpec, train: TrainSpec, *, attention: Attention) -> B
     Raises:
         ModelError: As `build`.
     """
-    return build(spec, train, attention=attention).materialised()
+    model = build(spec, train, attention=attention)
+    model.initial.materialise(model.module, torch.device("cpu"))
+    return model

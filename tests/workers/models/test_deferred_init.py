@@ -76,7 +76,8 @@ def test_values_are_spread_as_in_a_plain_build(name: str, tmp_path: Path) -> Non
 
     with seeded(1):
         plain = _values(type(module)(copy.deepcopy(module.config)))
-    values = _values(built.materialised().module)
+    built.initial.materialise(module, CPU)
+    values = _values(module)
 
     assert values.keys() == plain.keys()
     for key, expected in plain.items():
@@ -121,7 +122,7 @@ def test_tied_weights_stay_tied(name: str, tmp_path: Path) -> None:
 def test_what_cannot_be_told_is_built_whole(tmp_path: Path) -> None:
     """Mamba computes its step sizes from a draw."""
     first, second = (
-        build(_model("mamba", tmp_path), TRAIN, attention="eager").materialised() for _ in range(2)
+        build_whole(_model("mamba", tmp_path), TRAIN, attention="eager") for _ in range(2)
     )
 
     values, again = _values(first.module), _values(second.module)
@@ -135,7 +136,7 @@ def test_a_wrapped_block_has_the_values_of_the_plain_one() -> None:
     layers: Any = built.module.get_submodule("model.layers")
 
     layers[0] = checkpoint_wrapper(layers[0])
-    built.materialised()
+    built.initial.materialise(built.module, CPU)
 
     expected = _values(plain.blocks[0])
     assert all(torch.equal(one, expected[key]) for key, one in _values(built.blocks[0]).items())
