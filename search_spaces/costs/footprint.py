@@ -61,9 +61,6 @@ class Peak:
         return np.max([line.at(micro_batch, tensor) for line in (ZERO, *self.lines)], axis=0)
 
 
-NO_PEAK = Peak()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
     """`count` products of the same shape: `batch` of (rows x inner) times (inner x columns)."""
@@ -110,7 +107,7 @@ class Pass:
     launches: int = 0
     exchanged_bytes: Extent = ZERO
     exchanges: int = 0
-    transient_bytes: Peak = NO_PEAK
+    transient_bytes: Peak = Peak()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +202,5 @@ class Footprint:
         Raises:
             KeyError: If it was not traced.
         """
-        key = (attention, compute, split, loss, vocab_multiple, mlp_tiles)
-        for variant in self.variants:
-            if variant.key == key:
-                return variant
-        raise KeyError(key)
+        variants = {variant.key: variant for variant in self.variants}
+        return variants[attention, compute, split, loss, vocab_multiple, mlp_tiles]

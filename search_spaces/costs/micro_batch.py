@@ -41,20 +41,15 @@ class PieceSeconds:
     slopes: Numbers
 
 
-def piece_seconds(
-    work: Workload, coefficients: TimeCoefficients, factors: Numbers | None = None
-) -> PieceSeconds:
+def piece_seconds(work: Workload, coefficients: TimeCoefficients, factors: Numbers) -> PieceSeconds:
     """Forecasts the seconds of a micro-batch.
 
     Args:
         work: The plans.
         coefficients: Shares of peaks that are reached.
-        factors: Scale of each of `COMPUTING_SCALES`; all 1 by default.
+        factors: Scale of each of `COMPUTING_SCALES`.
     """
-    factor = dict(
-        zip(COMPUTING_SCALES, np.ones(len(COMPUTING_SCALES)) if factors is None else factors,
-            strict=True)
-    )  # fmt: skip
+    factor = dict(zip(COMPUTING_SCALES, factors, strict=True))
     cases, sums = work.cases, work.sums
     heads = _IN_HEAD & (cases.head_compiled[:, None] > 0)
     compiled = _IN_BLOCKS | heads | (cases.whole_compiled[:, None] > 0)
