@@ -17,8 +17,9 @@ from benchmarks.gpu.run import Run, apart
 from search_spaces.hardware.catalogue import known_device, load_device_file
 from search_spaces.hardware.device import BlockLaunches, Device
 from search_spaces.hardware.files import device_to_yaml
+from search_spaces.safety.files import MIB
 from workers.probe.block import block_launches
-from workers.probe.config import MIB, ProbeConfig, Shape, default_config
+from workers.probe.config import ProbeConfig, Shape, default_config
 from workers.probe.device import describe
 from workers.probe.rank import probe_ranks
 

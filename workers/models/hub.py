@@ -14,6 +14,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention
 from search_spaces.specification.schema import ModelSpec, Task
 from search_spaces.specification.sections import LoraSpec, TrainSpec
+from workers.data.collate import PAD_TOKEN_ID
 from workers.models.block_calls import training_facts
 from workers.models.built import PROBE_SAMPLES, BuiltModel, seeded
 from workers.models.capabilities import bypasses_hooks, learned_positions, separating_attentions
@@ -37,7 +38,6 @@ _FLASH_MISSING = {
     " https://github.com/Dao-AILab/flash-attention",
 }
 _FLASH_CAPABILITY = {2: (8, 0), 3: (9, 0)}  # Ampere, Hopper
-PAD_TOKEN_ID = 0  # as `workers.data` pads
 
 
 def attentions_of(module: Any) -> tuple[Attention, ...]:

@@ -15,7 +15,6 @@ from search_spaces.hardware.device import (
 )
 from search_spaces.safety.files import packaged_table
 
-KIB, MIB = 2**10, 2**20
 Shape = tuple[int, int, int]
 """Rows, columns and inner dimension of a matmul."""
 
