@@ -15,7 +15,7 @@ from search_spaces.specification.yaml_reader import yaml_text
 DEVICE_FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
 
 
-def find_device(name: str, *, folder: Path | None = None) -> Device:
+def find_device(name: str) -> Device:
     """Returns the device with a name, from the user's files or else the catalogue.
 
     Spelling and word order do not matter: names of drivers ("NVIDIA H100 80GB HBM3"), shops and
@@ -23,13 +23,12 @@ def find_device(name: str, *, folder: Path | None = None) -> Device:
 
     Args:
         name: Name as the user or the driver writes it.
-        folder: Folder of the user's device files; `user_folder()` by default.
 
     Raises:
         DeviceError: If the device is unknown; names the closest ones.
-        SpecError: If a file in the folder has faults.
+        SpecError: If a file in `user_folder()` has faults.
     """
-    paths = sorted((user_folder() if folder is None else folder).glob("*.yaml"))
+    paths = sorted(user_folder().glob("*.yaml"))
     user_devices = tuple(device for path in paths for device in load_device_file(path))
     return _matching(name, user_devices) or known_device(name, beside=user_devices)
 

@@ -140,8 +140,8 @@ def test_memory_is_what_the_driver_leaves_of_the_nominal(name: str, gib: int) ->
         *(("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"), ("NVIDIA B300 SXM6 AC", "B300")),
     ],
 )
-def test_a_device_is_known_by_all_its_spellings(tmp_path: Path, spelling: str, name: str) -> None:
-    assert find_device(spelling, folder=tmp_path).name == name
+def test_a_device_is_known_by_all_its_spellings(spelling: str, name: str) -> None:
+    assert known_device(spelling).name == name
 
 
 def test_no_spelling_means_two_devices() -> None:
@@ -158,9 +158,9 @@ def test_no_spelling_means_two_devices() -> None:
         ("RTX 4070", "RTX 4090"),
     ],
 )
-def test_an_unknown_name_is_told_the_nearest(tmp_path: Path, wrong: str, nearest: str) -> None:
+def test_an_unknown_name_is_told_the_nearest(wrong: str, nearest: str) -> None:
     with pytest.raises(DeviceError, match=nearest) as caught:
-        find_device(wrong, folder=tmp_path)
+        known_device(wrong)
 
     assert repr(wrong) in str(caught.value)
     assert isinstance(caught.value, UserError)
@@ -260,19 +260,26 @@ def test_a_file_without_the_drives_access_is_read(tmp_path: Path) -> None:
     assert "drive_access" in faults_of(tmp_path, f"{text}drive_access: telepathy\n")
 
 
-def test_the_users_devices_come_before_the_catalogues(tmp_path: Path) -> None:
-    mine = dataclasses.replace(known_device("A100"), bandwidth_bytes_per_second=1.7e12)
-    written(tmp_path, device_to_yaml(mine))
+@pytest.fixture
+def own_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    user_folder().mkdir(parents=True)
+    return user_folder()
 
-    assert find_device("NVIDIA A100-SXM4-80GB", folder=tmp_path) == mine
+
+def test_the_users_devices_come_before_the_catalogues(own_devices: Path) -> None:
+    mine = dataclasses.replace(known_device("A100"), bandwidth_bytes_per_second=1.7e12)
+    written(own_devices, device_to_yaml(mine))
+
+    assert find_device("NVIDIA A100-SXM4-80GB") == mine
     assert known_device("A100") != mine
 
 
-def test_a_fault_in_the_users_folder_names_the_file(tmp_path: Path) -> None:
-    written(tmp_path, "name: x\nbased_on: A100\npower: 3\n")
+def test_a_fault_in_the_users_folder_names_the_file(own_devices: Path) -> None:
+    written(own_devices, "name: x\nbased_on: A100\npower: 3\n")
 
     with pytest.raises(SpecError, match=r"device\.yaml"):
-        find_device("A100", folder=tmp_path)
+        find_device("A100")
 
 
 def test_the_users_folder_follows_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
