@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.safety.files import packaged_table
 from workers.models.stage_placeholders import Shape, TensorSlice
+from workers.plain_torch.selective import mutated
 
 _TRUNCATED = "_no_grad_trunc_normal_"  # `trunc_normal_` looks it up at each call
 _OPERATORS = packaged_table(__package__, "initialization.yaml")
@@ -148,16 +149,10 @@ class InitRecorder(TorchDispatchMode):
         return self._written.setdefault(storage._cdata, (storage, []))[1]
 
     def _note_writes(self, func: Any, name: str, args: Sequence[Any], kwargs: Any) -> None:
-        written = [
-            value
-            for value, argument in zip(args, func._schema.arguments, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        for tensor in (*written, kwargs.get("out")):
-            if isinstance(tensor, torch.Tensor):
-                is_known = tensor is args[0] and name in _OVERWRITING | _CHANGING
-                write = _write(func, name, args, kwargs) if is_known else {}
-                self.note(name, tensor, **write)
+        for tensor in mutated(func, args, kwargs):
+            is_known = tensor is args[0] and name in _OVERWRITING | _CHANGING
+            write = _write(func, name, args, kwargs) if is_known else {}
+            self.note(name, tensor, **write)
 
     def _note_new(self, name: str, args: Sequence[Any], tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()

@@ -78,7 +78,7 @@ class _SavingMode(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        for tensor in _mutated(func, args, kwargs):
+        for tensor in mutated(func, args, kwargs):
             for saved in self._by_storage.pop(_storage_id(tensor), ()):
                 saved.detach_from_storage()
         result = func(*args, **kwargs)
@@ -134,7 +134,7 @@ class _Saved:
             self._tensor = self._tensor.clone()
 
 
-def _mutated(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+def mutated(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yields the tensors that an operator writes to, by its schema."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
