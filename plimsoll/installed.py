@@ -5,27 +5,22 @@ It imports no other module of Plimsoll, since a colliding distribution may have 
 
 import re
 from importlib import metadata
-from typing import Any
 
 DISTRIBUTION = "plimsoll-tune"
 PACKAGES = ("orchestrator", "plimsoll", "search_spaces", "workers")
 
 
-def collisions(path: list[str] | None = None) -> str:
+def collisions() -> str:
     """Finds distributions that install a package with the name of one of Plimsoll's.
 
     If two distributions have the same package, pip overwrites files of the first with those of the
     second.
 
-    Args:
-        path: Folders to search; None: those that Python imports from.
-
     Returns:
         One sentence that names them, empty if there are none.
     """
     others: dict[str, set[str]] = {}
-    searched: dict[str, Any] = {} if path is None else {"path": path}
-    for distribution in metadata.distributions(**searched):
+    for distribution in metadata.distributions():
         # parsing a distribution's metadata takes a millisecond, and there are hundreds
         if shared := set(PACKAGES) & _top_level(distribution):
             name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or DISTRIBUTION).lower()

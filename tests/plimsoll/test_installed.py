@@ -37,13 +37,14 @@ def site(tmp_path: Path) -> Path:
     ],
 )
 def test_another_distribution_with_a_package_of_the_same_name(
-    site: Path, files: dict[str, str]
+    site: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "path", [str(site)])
     install(site, "numpy", "2.0", RECORD="numpy/__init__.py,,\nnumpy/orchestrator/a.py,,\n")
-    assert collisions([str(site)]) == ""
+    assert collisions() == ""
     install(site, "ado_core", "1.8.0", **files)
 
-    assert collisions([str(site)]) == (
+    assert collisions() == (
         "plimsoll-tune shares an environment with ado-core (orchestrator), which installs packages"
         " of the same name, and each overwrites files of the other; `pip uninstall ado-core`, then"
         " `pip install --force-reinstall --no-deps plimsoll-tune`, or give each its own"
