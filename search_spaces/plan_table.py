@@ -145,7 +145,16 @@ class PlanTable(Sequence[Plan]):
         Returns:
             The group number of each row, and one row of each group.
         """
-        return group([(self.codes[name], len(self.values[name])) for name in names], len(self))
+        key, key_count = np.zeros(len(self), dtype=np.intp), 1
+        for name in names:
+            count = len(self.values[name])
+            if count == 1:
+                continue
+            if key_count * count > _MAX_KEYS:
+                key, some_row = _renumbered(key, key_count)
+                key_count = len(some_row)
+            key, key_count = key * count + self.codes[name], key_count * count
+        return _renumbered(key, key_count)
 
     def cases(self, names: Iterable[str]) -> tuple[Rows, list[dict[str, Any]]]:
         """Returns the case number of each row, and the values of these knobs in each case."""
@@ -164,27 +173,6 @@ class PlanTable(Sequence[Plan]):
 def constant_codes(rows: int) -> Codes:
     """Returns the codes of a knob with one value: a view of a single zero."""
     return np.broadcast_to(np.zeros((), dtype=np.int32), (rows,))
-
-
-def group(columns: Iterable[tuple[Codes, int]], rows: int) -> tuple[Rows, Rows]:
-    """Groups rows that have the same codes in all columns.
-
-    Args:
-        columns: Codes of each column, with the number of its values.
-        rows: Length of each column.
-
-    Returns:
-        The group number of each row, and one row of each group.
-    """
-    key, key_count = np.zeros(rows, dtype=np.intp), 1
-    for codes, count in columns:
-        if count == 1:
-            continue
-        if key_count * count > _MAX_KEYS:
-            key, some_row = _renumbered(key, key_count)
-            key_count = len(some_row)
-        key, key_count = key * count + codes, key_count * count
-    return _renumbered(key, key_count)
 
 
 def _renumbered(key: Rows, key_count: int) -> tuple[Rows, Rows]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.plan import Plan
-from search_spaces.plan_table import PlanTable, group
+from search_spaces.plan_table import PlanTable, constant_codes
 from tests.plans import ddp_plan
 
 PLANS = st.lists(
@@ -84,8 +84,13 @@ def test_a_table_is_a_sequence_of_plans() -> None:
 @given(columns=st.lists(st.lists(st.integers(0, 4999), min_size=30, max_size=30), max_size=7))
 def test_rows_of_a_group_have_the_same_codes(columns: list[list[int]]) -> None:
     """Seven columns of 5,000 values have more combinations than a 64-bit integer can count."""
-    arrays = [np.array(column, dtype=np.int32) for column in columns]
-    group_of, some_row = group([(array, 5000) for array in arrays], 30)
+    names = [f"column {number}" for number in range(len(columns))]
+    arrays = (np.array(column, dtype=np.int32) for column in columns)
+    table = PlanTable(
+        values={"constant": (0,), **dict.fromkeys(names, tuple(range(5000)))},
+        codes={"constant": constant_codes(30), **dict(zip(names, arrays, strict=True))},
+    )
+    group_of, some_row = table.group(names)
 
     rows = [tuple(column[row] for column in columns) for row in range(30)]
     assert len(some_row) == len(set(rows))
