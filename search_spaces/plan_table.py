@@ -190,26 +190,19 @@ def _renumbered(key: Rows, key_count: int) -> tuple[Rows, Rows]:
     return number_of[key], row_of[present]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """A plan by its row in a table, and the knob in which it differs."""
+def neighbours(plan: Plan, table: PlanTable) -> dict[int, str]:
+    """Returns the rows of plans that differ from `plan` in one knob, in the order of the knobs.
 
-    knob: str
-    row: int
-
-
-def neighbours(plan: Plan, table: PlanTable) -> tuple[Neighbour, ...]:
-    """Returns the plans of a table that differ from `plan` in one knob, in the order of the knobs.
-
-    One change may have several neighbours, which differ in knobs that follow from it.
+    Each row has that knob. One change may have several neighbours, which differ in knobs that
+    follow from it.
     """
     differing = _differing(plan, table)
     one_change = np.sum(list(differing.values()), axis=0) == 1
-    return tuple(
-        Neighbour(knob=name, row=int(row))
+    return {
+        int(row): name
         for name, mask in differing.items()
         for row in np.flatnonzero(mask & one_change)
-    )
+    }
 
 
 def differing_knobs(plan: Plan, other: Plan) -> tuple[str, ...]:

@@ -69,10 +69,9 @@ def single_changes(
         tables.append(context.forecasts.table)
     near_plans: dict[tuple[str, Any], list[Plan]] = {}
     for table in tables:
-        for neighbour in neighbours(plan, table):
-            near_plan = table.plan(neighbour.row)
-            key = neighbour.knob, getattr(near_plan, neighbour.knob)
-            near_plans.setdefault(key, []).append(near_plan)
+        for row, knob in neighbours(plan, table).items():
+            near_plan = table.plan(row)
+            near_plans.setdefault((knob, getattr(near_plan, knob)), []).append(near_plan)
     effects = []
     for (knob, value), others in near_plans.items():
         change = Change(knob=knob, value=getattr(plan, knob), other_value=value)

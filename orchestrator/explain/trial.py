@@ -81,7 +81,7 @@ def shortage(record: Record, outcome: OutOfMemory, context: ForecastContext) -> 
     peak = None if expected is None else expected.forecast.peak_bytes
     factor = max(wanted / peak.value, 1.0) if wanted and peak else 1.0
     table = context.forecasts.table
-    near = {neighbour.row: neighbour.knob for neighbour in neighbours(record.plan, table)}
+    near = neighbours(record.plan, table)
     dominated = {
         int(row) for trial in context.state.records for row in dominated_rows(table, trial)
     }
