@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
+from search_spaces.errors import Fault, SpecError
 from search_spaces.plan import knob_problem
 from search_spaces.safety.files import is_file
-from search_spaces.specification.error_messages import schema_faults, stray_booleans
-from search_spaces.specification.schema import SweepSpec
+from search_spaces.specification.load import validated
 from search_spaces.specification.template import one_line, origin_lines
 from search_spaces.specification.trainer_configs import tables
 from search_spaces.specification.trainer_configs.document import read_document, tree_of
@@ -224,12 +222,11 @@ def _join_warmup(entries: Settings) -> None:
 
 def _refused(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the keys whose values a specification cannot have, with the reason."""
-    tree = tree_of({_NAME: "gpt2", _BATCH: 1} | dict(values))
-    faults = [*stray_booleans(tree)]
+    faults: tuple[Fault, ...] = ()
     try:
-        SweepSpec.model_validate(tree)
-    except ValidationError as error:
-        faults += schema_faults(error)
+        validated(tree_of({_NAME: "gpt2", _BATCH: 1} | dict(values)), source="")
+    except SpecError as error:
+        faults = error.faults
     for key in values:
         section, _, knob = key.partition(".")
         problem = knob_problem(knob, values[key]) if section == "baseline" else None
