@@ -28,7 +28,8 @@ from workers.data.batches import WORST_STEP, StepBatches
 from workers.data.collate import MicroBatch
 from workers.engines.base import AbstractTraining
 from workers.engines.build import build_training, load_engine
-from workers.engines.stopwatch import stopwatch_for
+from workers.engines.stopwatch import Stopwatch
+from workers.memory.device_runtime import runtime_for
 from workers.models.built import BuiltModel, batch_source
 from workers.models.frozen_base import parameter_count
 from workers.models.load import build, build_whole, describe
@@ -92,7 +93,7 @@ class Applied:
         ]
         repeated = self.plan.tensor * self.plan.pipeline
         (summed,) = sum_over_ranks([float(sum(counts))], self._group, self.device)
-        watch = stopwatch_for(self.device)
+        watch = Stopwatch(runtime_for(self.device))
         part = self.training.step(micro_batches, summed / repeated, watch)
         (loss,) = sum_over_ranks([part.item()], self._group, self.device)
         return loss

@@ -16,7 +16,8 @@ from benchmarks.gpu.cases import BASELINE, LLAMA_1B, winner
 from benchmarks.gpu.run import Run, apart
 from search_spaces.trial import TrialRequest
 from workers.engines.build import build_training, load_engine
-from workers.engines.stopwatch import stopwatch_for
+from workers.engines.stopwatch import Stopwatch
+from workers.memory.device_runtime import runtime_for
 from workers.models.built import batch_source
 from workers.models.load import build
 from workers.prepare import prepare
@@ -102,7 +103,7 @@ def traced(knobs: dict[str, Any], tiny: bool) -> dict[str, Any]:
     request = TrialRequest(number=0, plan=plan, spec=spec)
     training = build_training(request, model, facts, None, device)
     del model
-    watch = stopwatch_for(device)
+    watch = Stopwatch(runtime_for(device))
     numbers = itertools.count()
     with contextlib.closing(training):
 

@@ -13,7 +13,8 @@ from search_spaces.settings.deepspeed_config import render_deepspeed
 from search_spaces.trial import TrialRequest
 from workers.data.batches import BatchSource, StepBatches
 from workers.engines.build import build_training, load_engine
-from workers.engines.stopwatch import stopwatch_for
+from workers.engines.stopwatch import Stopwatch
+from workers.memory.device_runtime import runtime_for
 from workers.models.built import batch_source
 from workers.models.load import build
 from workers.parallel.tensor import original_order
@@ -53,7 +54,7 @@ class Built:
         """Trains on the samples of a step; returns this rank's part of the loss."""
         given = self.batches(number)
         loss: torch.Tensor = self.training.step(
-            given.batches, given.targets, stopwatch_for(self.device)
+            given.batches, given.targets, Stopwatch(runtime_for(self.device))
         )
         return loss
 

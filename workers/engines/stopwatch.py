@@ -4,9 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from workers.memory.device_runtime import AbstractDeviceRuntime, runtime_for
+from workers.memory.device_runtime import AbstractDeviceRuntime
 
 PHASES = ("data", "forward", "backward", "optimizer")
 
@@ -42,8 +40,3 @@ class Stopwatch:
         begin = self._runtime.record_event()
         yield
         self._spans.append((name, begin, self._runtime.record_event()))
-
-
-def stopwatch_for(device: torch.device) -> Stopwatch:
-    """Returns a stopwatch on a device."""
-    return Stopwatch(runtime_for(device))

@@ -12,7 +12,8 @@ from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.one_step import built
 from tests.workers.values import STEPS, a_plan, a_spec
-from workers.engines.stopwatch import stopwatch_for
+from workers.engines.stopwatch import Stopwatch
+from workers.memory.device_runtime import runtime_for
 from workers.worker import Worker
 
 MORE = pytest.mark.thorough
@@ -99,7 +100,7 @@ def _masks(worker: Worker, plan: Plan, seed: int) -> dict[str, list[torch.Tensor
             part.register_forward_hook(record(name.removeprefix("module.")))
     given = ours.source.step(plan, 0, 0)  # the same samples on all data ranks and in both steps
     for _ in range(2):
-        ours.training.step(given.batches, given.targets, stopwatch_for(worker.device))
+        ours.training.step(given.batches, given.targets, Stopwatch(runtime_for(worker.device)))
     ours.training.close()
     return masks
 

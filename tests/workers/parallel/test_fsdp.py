@@ -13,7 +13,8 @@ from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.one_step import built
 from tests.workers.values import LLAMA, a_request, a_spec
-from workers.engines.stopwatch import stopwatch_for
+from workers.engines.stopwatch import Stopwatch
+from workers.memory.device_runtime import runtime_for
 from workers.worker import Worker
 
 FOUR_BLOCKS = a_spec(model=LLAMA | {"config": LLAMA["config"] | {"num_hidden_layers": 4}})
@@ -114,7 +115,7 @@ def _two_steps(worker: Worker, request: TrialRequest) -> tuple[list[int], bool, 
     for number in range(2):
         batches = ours.batches(number)
         with _Gathers() as gathers:
-            watch = stopwatch_for(ours.device)
+            watch = Stopwatch(runtime_for(ours.device))
             loss = ours.training.step(batches.batches, batches.targets, watch)
         counts.append(gathers.count)
         losses.append(loss.item())
