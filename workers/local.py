@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
@@ -65,7 +66,7 @@ def run_standalone(spec: SweepSpec, plan: Plan, *, validation: bool = False) -> 
     is_first = os.environ.get("RANK", "0") == "0"
     if refused := refusal(plan, context):
         return refused if is_first else None
-    with _process_group(spec, world_size):
+    with _process_group(device, world_size):
         worker = Worker.start(spec)
         warm_up(spec, worker)
         request = trial_request(plan, spec, validation=validation)
@@ -91,11 +92,10 @@ def _restart_with(environment: Environment) -> None:
 
 
 @contextlib.contextmanager
-def _process_group(spec: SweepSpec, world_size: int) -> Iterator[None]:
+def _process_group(device: torch.device, world_size: int) -> Iterator[None]:
     if world_size == 1:
         yield
         return
-    device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
     leave_errors_to_alarm()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:

@@ -70,8 +70,4 @@ class AbstractTorchTraining(AbstractTraining):
 
 def _bytes(tensors: Iterable[torch.Tensor], device: torch.device) -> int:
     local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(
-        tensor.numel() * tensor.element_size()
-        for tensor in local
-        if tensor.device.type == device.type
-    )
+    return sum(tensor.nbytes for tensor in local if tensor.device.type == device.type)
