@@ -250,26 +250,18 @@ class Calibration:
         scales = replace(self.time_scales, covariance=tuple(map(tuple, covariance.tolist())))
         return replace(self, time_scales=scales)
 
-    def learned(
-        self,
-        work: Workload,
-        step_seconds: Numbers,
-        held_bytes: Numbers,
-        weight: Numbers | None = None,
-    ) -> Self:
+    def learned(self, work: Workload, step_seconds: Numbers, held_bytes: Numbers) -> Self:
         """Returns the calibration after measurements of some plans.
 
         Args:
             work: The measured plans.
             step_seconds: Seconds of an optimizer step; nan if it was not measured.
             held_bytes: Bytes of the fullest rank; nan if they were not measured.
-            weight: Weight of each measurement; 1 for a full one.
         """
         if not len(work):
             return self
         # cores share caches and memory, so their measurements vary more than those of GPUs
-        base_weight = np.ones(len(work)) if weight is None else weight
-        weight = np.where(work.rows.on_cpu > 0, HOST_WEIGHT * base_weight, base_weight)
+        weight = np.where(work.rows.on_cpu > 0, HOST_WEIGHT, 1.0)
         categories = peak_bytes(work, self.memory).bytes
         return replace(
             self,
