@@ -34,16 +34,16 @@ _STALL_DEVIATIONS = 4.0 * 1.4826
 def mean_estimate(
     seconds: Sequence[float],
     steps: Sequence[int] | None = None,
-    noise: Noise | None = None,
     excess: Sequence[float] | None = None,
+    noise: Noise | None = None,
 ) -> Estimate:
     """Returns the mean seconds of a step and its 95 % confidence interval.
 
     Args:
         seconds: Seconds per step of each window, of which there is one at least.
         steps: Steps of each window; None if all have the same number.
-        noise: What is known of the device; None for a CPU of which nothing is.
         excess: Work of a step in each window beyond that of a mean step; None if all are alike.
+        noise: What is known of the device; None for a CPU of which nothing is.
     """
     work = None if excess is None else np.asarray(excess, float)
     bounds = mean_bounds(np.asarray(seconds, float), _weights(seconds, steps), noise, work)

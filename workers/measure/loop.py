@@ -81,7 +81,7 @@ class Series:
     @property
     def stall_seconds(self) -> float:
         """Seconds of the steps that count which were lost to stalls."""
-        return stall_seconds(*_columns(self.steady), _excess(self.steady))
+        return stall_seconds(*_columns(self.steady))
 
     @property
     def allocator_retries(self) -> int:
@@ -236,8 +236,7 @@ def next_window(
     if incumbent is not None and regular and _is_beaten(steady, incumbent, noise):
         return BEATEN
     enough = len(steady) >= objective.min_steps and spent >= floor_seconds
-    seconds, steps = (np.asarray(column, float) for column in _columns(steady))
-    excess = np.asarray(_excess(steady))
+    seconds, steps, excess = (np.asarray(column, float) for column in _columns(steady))
     if enough and is_precise(seconds, steps, objective.interval, noise, excess):
         return STOP
     # a plan too slow for min_steps within max_seconds still gets a second window
@@ -261,15 +260,15 @@ def _is_beaten(steady: Sequence[Window], incumbent: Estimate, noise: Noise) -> b
 
 
 def _mean_estimate(windows: Sequence[Window], noise: Noise) -> Estimate:
-    return mean_estimate(*_columns(windows), noise, _excess(windows))
+    return mean_estimate(*_columns(windows), noise)
 
 
-def _excess(windows: Sequence[Window]) -> list[float]:
-    return [window.excess for window in windows]
-
-
-def _columns(windows: Sequence[Window]) -> tuple[list[float], list[int]]:
-    return [window.seconds for window in windows], [window.steps for window in windows]
+def _columns(windows: Sequence[Window]) -> tuple[list[float], list[int], list[float]]:
+    return (
+        [window.seconds for window in windows],
+        [window.steps for window in windows],
+        [window.excess for window in windows],
+    )
 
 
 def _split_by_compilation(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
