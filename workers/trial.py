@@ -23,7 +23,6 @@ from search_spaces.trial import (
     Activity,
     ActivityKind,
     Agreed,
-    Anatomy,
     Conditions,
     Costs,
     Diverged,
@@ -37,14 +36,13 @@ from search_spaces.trial import (
 )
 from workers.data.batches import WORST_STEP, BatchSource, StepBatches
 from workers.data.loader import Feed, batch_feed
-from workers.engines.base import AbstractTraining, StateBytes
+from workers.engines.base import AbstractTraining
 from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
 from workers.engines.stopwatch import Stopwatch
 from workers.measure.attention import AttentionBackends
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
-from workers.memory.meter import MemoryPeak
 from workers.models.built import batch_source
 from workers.models.deferred_init import Rounding
 from workers.models.function import is_function
@@ -226,7 +224,7 @@ def train_and_measure(
             validation = validate(training, partial(anew, WORST_STEP), request, group, watch)
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
-        peak, states = worker.meter.peak(), training.state_bytes()
+        memory = worker.meter.reading(worker.ranks.rank, training.state_bytes())
     if isinstance(series, NoTraining):
         return series
     if not (norms := training.gradient_norms):
@@ -236,7 +234,6 @@ def train_and_measure(
     costs = Costs(  # `workers.entry` sets the others when the trial is over
         build_seconds=build_seconds, steps_seconds=steps_seconds, compile_seconds=compiled
     )
-    memory = _reading(worker, peak, states, series.allocator_retries)
     run = _measured(request, facts, series, worker.device, memory, conditions, costs)
     return replace(run, validation=validation, attention_backends=names, gradient_norm=norms[0])
 
@@ -340,7 +337,7 @@ def _measured(
         flops_per_step=None if work is None else work.flops_per_token * series.tokens,
         ceiling=used.ceiling,
         paper_mfu=used.paper_mfu,
-        memory=memory,
+        memory=replace(memory, allocator_retries=series.allocator_retries),
         conditions=conditions,
         warmup_steps=1 + sum(window.steps for window in series.windows[: series.warmup]),
         measured_steps=sum(window.steps for window in series.steady),
@@ -397,29 +394,3 @@ def _device(device: torch.device) -> Device | None:
     with contextlib.suppress(UserError):
         return find_device(name)
     return None
-
-
-def _reading(
-    worker: Worker, peak: MemoryPeak, states: StateBytes, allocator_retries: int
-) -> MemoryReading:
-    used = peak.reserved_bytes if peak.allocated_bytes is None else peak.allocated_bytes
-    return MemoryReading(
-        rank=worker.ranks.rank,
-        limit_bytes=worker.meter.limit_bytes,
-        peak_bytes=peak.held_bytes,
-        reserved_bytes=peak.reserved_bytes,
-        allocated_bytes=peak.allocated_bytes,
-        anatomy=Anatomy(
-            weights=states.weights,
-            gradients=states.gradients,
-            optimizer_states=states.optimizer_states,
-            activations=max(used - states.total, 0),
-            fragmentation=(
-                None
-                if peak.allocated_bytes is None
-                else max(peak.reserved_bytes - peak.allocated_bytes, 0)
-            ),
-            outside=peak.outside_bytes,
-        ),
-        allocator_retries=allocator_retries,
-    )

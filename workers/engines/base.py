@@ -3,7 +3,6 @@
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,21 +10,8 @@ from torch import nn
 
 from workers.data.collate import MicroBatch
 from workers.engines.stopwatch import Stopwatch
+from workers.memory.meter import StateBytes
 from workers.plain_torch.loss import loss_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateBytes:
-    """Bytes of model state that this rank's device holds."""
-
-    weights: int
-    gradients: int
-    optimizer_states: int
-
-    @property
-    def total(self) -> int:
-        """Sum of all model state."""
-        return self.weights + self.gradients + self.optimizer_states
 
 
 class AbstractTraining(ABC):

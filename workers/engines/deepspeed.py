@@ -17,8 +17,9 @@ from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.settings.optimizer import render_schedule
 from search_spaces.specification.sections import TrainSpec
 from workers.data.collate import MicroBatch
-from workers.engines.base import AbstractTraining, StateBytes, evaluation_loss
+from workers.engines.base import AbstractTraining, evaluation_loss
 from workers.engines.stopwatch import Stopwatch
+from workers.memory.meter import StateBytes
 from workers.models.built import BuiltModel
 from workers.parallel.deepspeed import DeepSpeedState, Engine, OptimizerMaker, make_engine
 from workers.plain_torch.blocks import reset_compiler

@@ -10,8 +10,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from search_spaces.settings.render import TorchSettings
-from workers.engines.base import AbstractTraining, StateBytes
+from workers.engines.base import AbstractTraining
 from workers.engines.checkpoint import write_shard
+from workers.memory.meter import StateBytes
 from workers.plain_torch.blocks import reset_compiler
 from workers.plain_torch.update import GradientNorm, Update, trained_weights
 

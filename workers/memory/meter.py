@@ -3,25 +3,21 @@
 import contextlib
 import gc
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from search_spaces.trial import Anatomy, MemoryReading
 from workers.memory.device_runtime import AbstractDeviceRuntime, DeviceMemory
 
 NEARLY_FULL = 0.8  # share of the limit above which a vague error counts as out of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPeak:
-    """Peak memory since the last reset, in bytes.
+class StateBytes:
+    """Bytes of model state that this rank's device holds."""
 
-    `held_bytes` counts against the limit. `allocated_bytes` is None if the allocator does not
-    count. `outside_bytes` is memory outside the allocator.
-    """
-
-    held_bytes: int
-    reserved_bytes: int
-    allocated_bytes: int | None
-    outside_bytes: int
+    weights: int
+    gradients: int
+    optimizer_states: int
 
 
 class OverLimit(MemoryError):
@@ -36,7 +32,7 @@ class Meter:
     """Meters the memory of one rank, trial by trial.
 
     A trial calls `open`, then `enforced` around its steps once the model is built, inside it
-    `check` and `peak`, and always `close` at the end. Where a trial shares its limit with the
+    `check` and `reading`, and always `close` at the end. Where a trial shares its limit with the
     context and libraries, as on CUDA, all that the device holds counts; on a CPU, what the worker
     held at `open` does not.
     """
@@ -93,16 +89,30 @@ class Meter:
         claimed_bytes = memory.claimed_bytes - self._exempt_claimed_bytes
         return max(claimed_bytes, self._held(memory)) > NEARLY_FULL * self.limit_bytes
 
-    def peak(self) -> MemoryPeak:
-        """Returns the peak since `enforced` was entered."""
+    def reading(self, rank: int, states: StateBytes) -> MemoryReading:
+        """Returns the peak since `enforced` was entered, without retries of the allocator.
+
+        Args:
+            rank: Of this process.
+            states: Model state; the rest of what the allocator gave out are activations.
+        """
         self._runtime.synchronize()
         memory = self._runtime.memory()
-        reserved_bytes = self._peak_reserved(memory)
-        return MemoryPeak(
-            held_bytes=reserved_bytes + memory.outside_bytes,
-            reserved_bytes=reserved_bytes,
-            allocated_bytes=memory.peak_allocated_bytes,
-            outside_bytes=self._exempt_reserved_bytes + memory.outside_bytes,
+        reserved, allocated = self._peak_reserved(memory), memory.peak_allocated_bytes
+        used = reserved if allocated is None else allocated
+        parts = asdict(states)
+        return MemoryReading(
+            rank=rank,
+            limit_bytes=self.limit_bytes,
+            peak_bytes=reserved + memory.outside_bytes,
+            reserved_bytes=reserved,
+            allocated_bytes=allocated,
+            anatomy=Anatomy(
+                **parts,
+                activations=max(used - sum(parts.values()), 0),
+                fragmentation=None if allocated is None else max(reserved - allocated, 0),
+                outside=self._exempt_reserved_bytes + memory.outside_bytes,
+            ),
         )
 
     def allocator_retries(self) -> int:

@@ -7,11 +7,12 @@ import torch
 
 from tests.workers.launch import Group
 from workers.memory.device_runtime import CpuRuntime
-from workers.memory.meter import Meter, OverLimit
+from workers.memory.meter import Meter, OverLimit, StateBytes
 from workers.worker import Worker
 
 MIB = 2**20
 BUDGET_BYTES = 64 * MIB
+NO_STATES = StateBytes(weights=0, gradients=0, optimizer_states=0)
 PIECE_BYTES = MIB  # small enough for the heap, which keeps holes; larger ones are mapped alone
 
 
@@ -33,7 +34,7 @@ def _peak_after_free_memory(_: Worker) -> int:
     with meter.enforced():
         tensor = torch.ones(16 * MIB // 4)
         del tensor, last
-        return meter.peak().held_bytes
+        return meter.reading(0, NO_STATES).peak_bytes
 
 
 def test_what_was_free_when_the_trial_began_is_not_taken_off_its_peak(alone: Group) -> None:

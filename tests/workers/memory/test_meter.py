@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tests.workers.memory.model_device import GIB, ModelDevice, cuda_on_model
 from workers.memory.device_runtime import AbstractDeviceRuntime
-from workers.memory.meter import Meter, OverLimit
+from workers.memory.meter import Meter, OverLimit, StateBytes
 
 TOTAL = 80 * GIB
+NO_STATES = StateBytes(weights=0, gradients=0, optimizer_states=0)
 
 
 def test_a_part_of_a_cuda_device_is_kept_for_libraries() -> None:
@@ -37,7 +38,8 @@ def test_libraries_that_grow_beside_a_full_allocator_are_no_reason() -> None:
         meter.check()
 
     assert model.cap == TOTAL
-    assert meter.peak().held_bytes == 11 * GIB  # what was held is told nevertheless
+    held = meter.reading(0, NO_STATES).peak_bytes
+    assert held == 11 * GIB  # what was held is told nevertheless
 
 
 def test_a_broken_device_does_not_hide_its_error() -> None:
@@ -109,9 +111,9 @@ def _measure(
                 _happen(model, name, count * GIB)
                 highest = max(highest, model.reserved)
                 assert model.reserved <= max(share, before * GIB)
-            peak = meter.peak()
-            assert (peak.reserved_bytes, peak.outside_bytes) == (highest, model.outside)
-            assert peak.held_bytes == highest + model.outside
+            peak = meter.reading(0, NO_STATES)
+            assert (peak.reserved_bytes, peak.anatomy.outside) == (highest, model.outside)
+            assert peak.peak_bytes == highest + model.outside
             meter.check()
     except (torch.OutOfMemoryError, OverLimit, torch.AcceleratorError) as error:
         ended = error
