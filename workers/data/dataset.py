@@ -225,17 +225,13 @@ def _name(data: DataSpec) -> str:
 
 def _histogram(dataset: Dataset) -> tuple[LengthBin, ...]:
     """Returns a bin for each length if they are few, else bins of equal width."""
-    lengths, counts = np.unique(dataset.lengths, return_counts=True)
-    if len(lengths) <= _MOST_BINS:
-        pairs = zip(lengths.tolist(), counts.tolist(), strict=True)
-        return tuple(
-            LengthBin(shortest=length, longest=length, samples=count) for length, count in pairs
-        )
-    low, high = int(lengths[0]), int(lengths[-1]) + 1
-    edges = np.unique(np.linspace(low, high, _MOST_BINS + 1).round().astype(int))
-    binned, _ = np.histogram(dataset.lengths, bins=edges)
+    lengths = np.unique(dataset.lengths)
+    edges = np.union1d(lengths, lengths + 1)
+    if len(lengths) > _MOST_BINS:
+        edges = np.unique(np.linspace(edges[0], edges[-1], _MOST_BINS + 1).round().astype(int))
+    counts, _ = np.histogram(dataset.lengths, bins=edges)
     return tuple(
         LengthBin(shortest=int(start), longest=int(end) - 1, samples=int(count))
-        for start, end, count in zip(edges[:-1], edges[1:], binned, strict=True)
+        for start, end, count in zip(edges[:-1], edges[1:], counts, strict=True)
         if count
     )
