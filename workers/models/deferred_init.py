@@ -123,10 +123,8 @@ class InitialValues:
                 continue
             is_relative = "." not in piece.weight
             recipe = self.recipe(f"{owner}.{piece.weight}" if is_relative else piece.weight)
-            source = _moved(overlap, piece.at, piece.box.starts)
-            target = local
-            for dim, (start, size) in enumerate(zip(overlap.starts, overlap.sizes, strict=True)):
-                target = target.narrow(dim, start - box.starts[dim], size)
+            source = overlap.moved(piece.at, piece.box.starts)
+            target = overlap.moved(box.starts, (0,) * local.dim()).of(local)
             fill(target, recipe, source, seed=self.seed, device=device)
 
     def recipe(self, name: str) -> Recipe:
@@ -181,12 +179,3 @@ def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, TensorSlice]:
     )
     assert tuple(local.shape) == tuple(sizes), (local.shape, sizes)
     return local, TensorSlice(starts=tuple(starts), sizes=tuple(sizes))
-
-
-def _moved(box: TensorSlice, origin: tuple[int, ...], target: tuple[int, ...]) -> TensorSlice:
-    return TensorSlice(
-        starts=tuple(
-            start - old + new for start, old, new in zip(box.starts, origin, target, strict=True)
-        ),
-        sizes=box.sizes,
-    )

@@ -240,9 +240,7 @@ def fill(
     for step in recipe.steps:
         step.on(weight, generator, seeds)
     if weight is not target:
-        for dim, (start, size) in enumerate(zip(box.starts, box.sizes, strict=True)):
-            weight = weight.narrow(dim, start, size)
-        target.copy_(weight)
+        target.copy_(box.of(weight))
 
 
 def _seeds(seed: int, name: str) -> Iterator[int]:

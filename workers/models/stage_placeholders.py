@@ -147,6 +147,17 @@ class TensorSlice:
         sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
         return TensorSlice(starts=starts, sizes=sizes) if all(size > 0 for size in sizes) else None
 
+    def moved(self, origin: Shape, target: Shape) -> TensorSlice:
+        """Returns the box in a tensor in which `target` is the place that `origin` is here."""
+        places = zip(self.starts, origin, target, strict=True)
+        return TensorSlice(
+            starts=tuple(start - old + new for start, old, new in places), sizes=self.sizes
+        )
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the part of a tensor; shares memory."""
+        return tensor[tuple(map(slice, self.starts, self.ends))]
+
     @property
     def ends(self) -> Shape:
         """The index after the last, in each dimension."""
