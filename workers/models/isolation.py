@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import select
 import shutil
 import signal
@@ -258,8 +259,7 @@ def _obey(order: dict[str, Any]) -> NoReturn:
 
 
 def _run(order: dict[str, Any], folder: Path) -> None:
-    module, _, function = order["task"].partition(":")
-    task: Task = getattr(importlib.import_module(module), function)
+    task: Task = pkgutil.resolve_name(order["task"])
     try:
         answer = task(order["request"])
     except UserError as error:

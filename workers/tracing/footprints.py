@@ -163,11 +163,10 @@ def _trace_variant(subject: _Subject, key: VariantKey) -> tuple[Variant, int]:
     degrees = (1,) if split == "none" else degrees_of(model)
     grid = Grid(micro_batches=MICRO_BATCHES, degrees=degrees)
     runs, tied = [], []
-    for degree in degrees:
-        for batch in MICRO_BATCHES:
-            traced = _trace_pass(subject, key, batch, degree, math.lcm(*degrees))
-            runs.append(part_costs(traced, subject.traced_model.present))
-            tied.append(tied_parameters(traced))
+    for batch, degree in grid.points:
+        traced = _trace_pass(subject, key, batch, degree, math.lcm(*degrees))
+        runs.append(part_costs(traced, subject.traced_model.present))
+        tied.append(tied_parameters(traced))
     try:
         variant = fit_variant(runs, grid, subject.traced_model.kinds, key)
     except RunsDifferError as error:
