@@ -52,6 +52,7 @@ from workers.plain_torch.data_parallel import share_first_rank
 from workers.prepare import prepare
 from workers.process_groups import Mesh, sum_over_ranks
 from workers.tracing.model_work import count_work
+from workers.tracing.variants import pass_plan
 from workers.worker import Worker
 
 # By how much a precision rounds at most, relative to the value: 2 to minus its significant bits
@@ -370,15 +371,10 @@ def _worst_step(
 def train_one_step(spec: SweepSpec, worker: Worker) -> None:
     """Trains one step on one sample, on this rank alone, without a memory limit."""
     facts = prepare(spec)
-    plan = Plan(
-        zero_stage=0,
-        micro_batch=1,
-        accumulation=1,
-        checkpoint_ratio=0.0,
+    plan = replace(
+        pass_plan(1),
         attention=facts.attentions[0],
         precision=spec.train.precision,
-        batching="padded",
-        data=1,
         optimizer=implementations(spec.train.optimizer)[0],
     )
     request = TrialRequest(number=-1, plan=plan, spec=spec)
