@@ -4,11 +4,10 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from functools import cache
 from typing import Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from search_spaces.errors import Fault, SpecError
 from search_spaces.hardware.device import Device
@@ -54,7 +53,7 @@ def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...
         entry_faults = _entry_faults(whole, path, complete=complete)
         faults += [fault for fault in entry_faults if fault.path not in reported]
         if not faults:
-            device = _validator().validate_python(whole)
+            device = Device(**whole)
             devices[device.name] = device
     if faults:
         raise SpecError(source, tuple(faults))
@@ -91,11 +90,6 @@ def _represent_float(dumper: _DeviceDumper, value: float) -> yaml.Node:
 
 
 _DeviceDumper.add_representer(float, _represent_float)
-
-
-@cache
-def _validator() -> TypeAdapter[Device]:
-    return TypeAdapter(Device)
 
 
 def _entries(tree: Entry, faults: list[Fault]) -> Iterator[tuple[str, Entry]]:
@@ -166,7 +160,7 @@ def _merged(
 def _entry_faults(whole: Entry, path: str, *, complete: bool) -> Iterator[Fault]:
     """Yields the faults of a device; it may lack keys unless it is `complete`."""
     try:
-        _validator().validate_python(whole)
+        Device(**whole)
     except ValidationError as error:
         kinds = {str(detail["loc"][0]): detail["type"] for detail in error.errors()}
         for fault in schema_faults(error):
