@@ -80,7 +80,3 @@ class ProbeResult:
     collective_points: tuple[CollectivePoint, ...]
     drive_bytes_per_second: tuple[float, float] | None  # written and read around the page cache
     cpu_adam_elements_per_second: float
-
-    def matmul_peak(self, precision: str) -> float:
-        """Returns the highest FLOP/s of any shape; 0.0 if the precision was not measured."""
-        return max((rate for name, *_, rate in self.matmul_points if name == precision), default=0)

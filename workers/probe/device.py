@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 
@@ -11,8 +11,6 @@ from search_spaces.hardware.device import Device, MatmulPrecision
 from search_spaces.hardware.names import DeviceError
 from workers.probe.config import ProbeConfig, ProbeResult
 from workers.probe.rates import bus_bandwidth
-
-_PRECISIONS: tuple[MatmulPrecision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
 def describe(result: ProbeResult, config: ProbeConfig) -> Device:
@@ -29,10 +27,10 @@ def describe(result: ProbeResult, config: ProbeConfig) -> Device:
     base, in_catalogue = _base(result)
     values = _measured_values(result, config)
     if not in_catalogue:
-        values |= {
-            f"{name}_flops_per_second": _rounded(result.matmul_peak(name)) for name in _PRECISIONS
-        }
-        values["fp8_flops_per_second"] = 0.0
+        peaks = dict.fromkeys(get_args(MatmulPrecision), 0.0)
+        for precision, *_, rate in result.matmul_points:
+            peaks[precision] = max(peaks[precision], rate)
+        values |= {f"{name}_flops_per_second": _rounded(peak) for name, peak in peaks.items()}
     return dataclasses.replace(base, **values, measured=True)
 
 
