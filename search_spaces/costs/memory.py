@@ -117,14 +117,9 @@ def _rank_bytes(
 
 def _largest(moments: Sequence[tuple[Numbers, ...]]) -> Numbers:
     """Returns for each plan the moment with the largest sum."""
-    chosen = np.array(moments[0])
-    total = chosen.sum(axis=0)
-    for moment in moments[1:]:
-        other = np.array(moment)
-        more = other.sum(axis=0)
-        chosen = np.where(more > total, other, chosen)
-        total = np.maximum(total, more)
-    return chosen
+    every = np.array(moments)
+    fullest = every.sum(axis=1).argmax(axis=0)
+    return np.take_along_axis(every, fullest[None, None], axis=0)[0]
 
 
 def _saved(work: Workload, compiled_saved: float) -> Numbers:
