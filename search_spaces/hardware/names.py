@@ -39,8 +39,6 @@ def unknown_device(name: str, known: Iterable[tuple[str, tuple[str, ...]]]) -> D
     return DeviceError(
         f"unknown device {name!r}; the nearest are {', '.join(nearest)}"
         " (describe your own device in a YAML file, see docs/plan.md)"
-        if nearest
-        else f"unknown device {name!r}"
     )
 
 
