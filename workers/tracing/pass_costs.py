@@ -178,15 +178,12 @@ class Grid:
 
     def solve(self, seen: ArrayLike) -> Numbers:
         """Returns the coefficients of `Extent` for measured values; runs are the first axis."""
-        matrix = np.array([_basis(*point) for point in self.points])
+        count = len(self.points)  # two if nothing is split: what a split changes is then 0
+        matrix = np.array([_basis(*point)[:count] for point in self.points])
         values = np.asarray(seen, dtype=np.float64)
-        if len(self.degrees) == 1:
-            solved = np.zeros((4, *values.shape[1:]))
-            solved[:2] = np.linalg.solve(matrix[:, :2], values.reshape(2, -1)).reshape(
-                2, *values.shape[1:]
-            )
-            return solved
-        return np.linalg.solve(matrix, values.reshape(4, -1)).reshape(4, *values.shape[1:])
+        solved = np.zeros((4, *values.shape[1:]))
+        solved[:count] = np.linalg.solve(matrix, values.reshape(count, -1)).reshape(values.shape)
+        return solved
 
     def extent(self, seen: Sequence[float]) -> Extent:
         """Fits one quantity to its values in each run."""
