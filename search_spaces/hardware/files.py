@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from search_spaces.errors import Fault, SpecError
 from search_spaces.hardware.device import Device
@@ -63,13 +64,10 @@ def read_devices(text: str, *, source: str, lookup: Lookup) -> tuple[Device, ...
 def device_to_yaml(device: Device) -> str:
     """Writes a device as YAML that `read_devices` reads back, without unset fields."""
     tree: Entry = {}
-    for field in dataclasses.fields(device):
-        value = getattr(device, field.name)
-        if field.name in REQUIRED or value not in (None, (), False):
-            tree[field.name] = value
-    for name in ("aliases", "matmul_points", "matmul_throttles", "collective_points"):
-        if name in tree:
-            tree[name] = [list(row) if isinstance(row, tuple) else row for row in tree[name]]
+    for name in FIELDS:
+        value = getattr(device, name)
+        if name in REQUIRED or value not in (None, (), False):
+            tree[name] = to_jsonable_python(value)  # with lists in place of tuples
     return yaml.dump(
         tree,
         Dumper=_DeviceDumper,
