@@ -69,15 +69,8 @@ def _measured(endings: Sequence[Measured]) -> Measured:
 
 
 def _residual(endings: Sequence[Outcome]) -> int:
-    kinds = (Measured, OutOfMemory, NoTraining, Crashed)
-    return max(
-        (
-            ending.costs.residual_bytes
-            for ending in endings
-            if isinstance(ending, kinds) and ending.costs is not None
-        ),
-        default=0,
-    )
+    costs = (getattr(ending, "costs", None) for ending in endings)  # some kinds have none
+    return max((each.residual_bytes for each in costs if each is not None), default=0)
 
 
 def crash_cause(error: BaseException, phase: str) -> CrashKind:
