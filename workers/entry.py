@@ -149,12 +149,8 @@ def _detail(error: BaseException, secrets: Collection[str]) -> str:
 
 
 def _with_costs(ending: trial.Outcome, total_seconds: float, residual_bytes: int) -> trial.Outcome:
-    match ending:
-        case trial.Measured(costs=costs):
-            costs = replace(costs, total_seconds=total_seconds, residual_bytes=residual_bytes)
-            return replace(ending, costs=costs)
-        case trial.OutOfMemory() | trial.Diverged() | trial.DoesNotTrain() | trial.Crashed():
-            costs = trial.Costs(total_seconds=total_seconds, residual_bytes=residual_bytes)
-            return replace(ending, costs=costs)
-        case _:
-            return ending
+    if not isinstance(ending, trial.Agreed | trial.OutOfMemory | trial.Crashed):
+        return ending
+    costs = ending.costs or trial.Costs()
+    costs = replace(costs, total_seconds=total_seconds, residual_bytes=residual_bytes)
+    return replace(ending, costs=costs)
