@@ -234,16 +234,11 @@ def _actions(
 
 
 def _best(action: Callable[[], object], device: torch.device) -> float:
-    best, runtime = math.inf, runtime_for(device)
-    for repeat in range(_REPEATS + 1):
+    seconds = []
+    for _ in range(_REPEATS + 1):
         dist.barrier()
-        runtime.synchronize()
-        started = time.perf_counter()
-        action()
-        runtime.synchronize()
-        if repeat:  # the first opens connections
-            best = min(best, time.perf_counter() - started)
-    return best
+        seconds.append(_seconds_of(action, device, time.perf_counter, calls=1))
+    return min(seconds[1:])  # the first opens connections
 
 
 CHUNK_BYTES = 2**23
