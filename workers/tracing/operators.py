@@ -107,12 +107,10 @@ def work_of(
         return OperatorWork(products=tuple(products_of(args)), launches=1)
     if not (read or written) or _only_views(read, written, operator):
         return NO_WORK
+    sizes = [dense_bytes(tensor) for tensor in (*read, *written)]
     if name in _LOOKUPS and read:
-        written_bytes = sum(map(dense_bytes, written))
-        rest = sum(map(dense_bytes, read[1:]))
-        first = min(dense_bytes(read[0]), written_bytes)
-        return OperatorWork(traffic_bytes=first + rest + written_bytes, launches=1)
-    return OperatorWork(traffic_bytes=sum(map(dense_bytes, (*read, *written))), launches=1)
+        sizes[0] = min(sizes[0], sum(sizes[len(read) :]))
+    return OperatorWork(traffic_bytes=sum(sizes), launches=1)
 
 
 def tensors(*values: object) -> Iterator[torch.Tensor]:
