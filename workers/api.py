@@ -60,7 +60,6 @@ class Applied:
     data_rank: int
     device: torch.device
     training: AbstractTraining
-    ranks: Ranks
 
     @property
     def data(self) -> int:
@@ -114,7 +113,7 @@ class Applied:
 
     @property
     def _group(self) -> dist.ProcessGroup | None:
-        return dist.group.WORLD if self.ranks.world_size > 1 else None
+        return dist.group.WORLD if self.plan.world_size > 1 else None
 
 
 def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
@@ -160,7 +159,6 @@ def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
         data_rank=mesh.place.data if mesh else 0,
         device=device,
         training=training,
-        ranks=ranks,
     )
 
 
