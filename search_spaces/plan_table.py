@@ -127,17 +127,14 @@ class PlanTable(Sequence[Plan]):
 
     def rows_of(self, plan: Plan) -> Rows:
         """Returns the indices of the rows with this plan; empty if it is not in the table."""
-        rows: Rows | None = None
+        rows: Rows = np.arange(len(self))
         for name in KNOB_NAMES:
             value, values = getattr(plan, name), self.values[name]
             if value not in values:
-                return np.zeros(0, dtype=np.intp)
+                return rows[:0]
             if len(values) > 1:
-                code, column = values.index(value), self.codes[name]
-                rows = (
-                    np.flatnonzero(column == code) if rows is None else rows[column[rows] == code]
-                )
-        return np.arange(len(self)) if rows is None else rows
+                rows = rows[self.codes[name][rows] == values.index(value)]
+        return rows
 
     def group(self, names: Iterable[str]) -> tuple[Rows, Rows]:
         """Groups rows by their values of these knobs.
