@@ -82,30 +82,6 @@ def masked_count(length: int) -> int:
     return max(1, round(_MASKED * length))
 
 
-def mask(
-    tokens: Tokens, *, number: int, seed: int, vocab_size: int, mask_token_id: int
-) -> tuple[Tokens, Tokens]:
-    """Hides some tokens for masked language modelling.
-
-    Of the tokens to predict, 80 % become the mask token, 10 % a random one and 10 % stay. The
-    choice depends only on the seed and the sample's number, not on the layout. The count
-    depends only on the length, so that a step's targets are known without drawing.
-
-    Returns:
-        The tokens with some hidden, and the labels, ignored except at the tokens to predict.
-    """
-    generator = np.random.default_rng([seed, number])
-    positions = generator.choice(len(tokens), size=masked_count(len(tokens)), replace=False)
-    draws = generator.random(len(positions))
-    labels = np.full_like(tokens, IGNORED)
-    labels[positions] = tokens[positions]
-    hidden = tokens.copy()
-    hidden[positions[draws < _TO_MASK]] = mask_token_id
-    replaced = positions[(draws >= _TO_MASK) & (draws < _TO_MASK + _TO_RANDOM)]
-    hidden[replaced] = generator.integers(0, vocab_size, size=len(replaced))
-    return hidden, labels
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Settings of a micro-batch, apart from its samples; lengths in tokens.
@@ -121,6 +97,28 @@ class Layout:
     seed: int
     multiple: int = 1
     attention: Attention = "sdpa"
+
+
+def mask(tokens: Tokens, number: int, layout: Layout) -> tuple[Tokens, Tokens]:
+    """Hides some tokens for masked language modelling.
+
+    Of the tokens to predict, 80 % become the mask token, 10 % a random one and 10 % stay. The
+    choice depends only on the seed and the sample's number, not on its rows. The count
+    depends only on the length, so that a step's targets are known without drawing.
+
+    Returns:
+        The tokens with some hidden, and the labels, ignored except at the tokens to predict.
+    """
+    generator = np.random.default_rng([layout.seed, number])
+    positions = generator.choice(len(tokens), size=masked_count(len(tokens)), replace=False)
+    draws = generator.random(len(positions))
+    labels = np.full_like(tokens, IGNORED)
+    labels[positions] = tokens[positions]
+    hidden = tokens.copy()
+    hidden[positions[draws < _TO_MASK]] = layout.mask_token_id
+    replaced = positions[(draws >= _TO_MASK) & (draws < _TO_MASK + _TO_RANDOM)]
+    hidden[replaced] = generator.integers(0, layout.vocab_size, size=len(replaced))
+    return hidden, labels
 
 
 def collate(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -> MicroBatch:
@@ -192,16 +190,8 @@ def _padded(numbers: Sequence[int], samples: Sequence[Tokens], layout: Layout) -
         case "causal-lm":
             return _rows(samples, pad(samples, IGNORED, layout.multiple), layout)
         case "masked-lm":
-            masked = [
-                mask(
-                    tokens,
-                    number=number,
-                    seed=layout.seed,
-                    vocab_size=layout.vocab_size,
-                    mask_token_id=layout.mask_token_id,
-                )
-                for number, tokens in zip(numbers, samples, strict=True)
-            ]
+            pairs = zip(samples, numbers, strict=True)
+            masked = [mask(tokens, number, layout) for tokens, number in pairs]
             hidden, labels = zip(*masked, strict=True)
             return _rows(hidden, pad(labels, IGNORED, layout.multiple), layout)
         case "seq2seq":

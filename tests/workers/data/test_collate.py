@@ -117,7 +117,8 @@ def test_masks_do_not_depend_on_the_layout() -> None:
 def test_masking_follows_bert() -> None:
     tokens = np.full(100_000, 5, dtype=np.int32)
 
-    hidden, labels = mask(tokens, number=0, seed=0, vocab_size=50_000, mask_token_id=3)
+    layout = replace(_layout("masked-lm"), vocab_size=50_000, mask_token_id=3)
+    hidden, labels = mask(tokens, 0, layout)
 
     chosen = labels != IGNORED
     assert chosen.sum() == 15_000
