@@ -14,7 +14,7 @@ from search_spaces.safety.files import file_stamp
 from search_spaces.specification.schema import DataSpec
 from search_spaces.specification.sections import TrainSpec
 from workers.data.text import read_texts
-from workers.data.tokenization import TEMPLATE_FILES, chat_template, load_encoder
+from workers.data.tokenization import TEMPLATE_FILES, chat_template, encode
 
 _MOST_TOKENS = 2**22  # 16 MiB: each rank holds all of them while it measures
 _MOST_SAMPLES = 8192
@@ -145,8 +145,7 @@ def _tokenized(data: DataSpec, sequence_length: int, vocab_size: int) -> Dataset
         mask, encoded = vocab_size - 1, iter(_below(vocab_size, read.tokens, data))
     else:
         special = read.reading.chat != "template"
-        encoder = load_encoder(data.tokenizer, read.texts, vocab_size, special=special)
-        mask, encoded = encoder.mask_token_id, encoder.encode(read.texts)
+        encoded, mask = encode(data.tokenizer, read.texts, vocab_size, special=special)
     samples, cut = [], 0
     for tokens in encoded:
         cut += len(tokens) > sequence_length

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,26 +19,16 @@ _TRAINING_CHARACTERS = 4 * 2**20  # more text hardly changes the merges
 _CHUNK = 1024  # texts per call of the tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Encoder:
-    """An encoder of texts as token ids below the model's `vocab_size`."""
-
-    encode_batch: Callable[[list[str]], list[list[int]]]
-    mask_token_id: int
-
-    def encode(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """Yields the token ids of each text."""
-        for start in range(0, len(texts), _CHUNK):
-            yield from self.encode_batch(list(texts[start : start + _CHUNK]))
-
-
-def load_encoder(
-    name: str | None, texts: Sequence[str], vocab_size: int, *, special: bool = True
-) -> Encoder:
-    """Loads the tokenizer `name`: a tokenizer.json, a folder or a Hub id; None: trains one.
+def encode(
+    name: str | None, texts: Sequence[str], vocab_size: int, *, special: bool
+) -> tuple[Iterator[list[int]], int]:
+    """Encodes texts by a tokenizer: a tokenizer.json, a folder or a Hub id; None: trains one.
 
     A Hub id must be in the local cache. A tokenizer without a mask token gets the last id of
     the model's vocabulary as its mask. Texts get no `special` tokens if a template wrote them.
+
+    Returns:
+        The token ids of each text, below the model's `vocab_size`, and the id of the mask.
 
     Raises:
         DataError: If there is no such tokenizer, or if it has ids that the model lacks.
@@ -50,19 +39,26 @@ def load_encoder(
         path = Path(name)
         file = path / "tokenizer.json" if is_folder(path) else path
         if not is_file(file):
-            return _from_transformers(name, vocab_size, special=special)
+            return _by_transformers(name, texts, vocab_size, special=special)
         tokenizer = _from_file(file)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     _refuse_larger(name, max(vocabulary.values(), default=0) + 1, vocab_size)
     masks = [vocabulary[token] for token in (_MASK, "[MASK]") if token in vocabulary]
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return Encoder(
-        encode_batch=lambda batch: [
-            encoding.ids for encoding in tokenizer.encode_batch(batch, add_special_tokens=special)
-        ],
-        mask_token_id=masks[0] if masks else vocab_size - 1,
-    )
+
+    def ids_of(batch: list[str]) -> list[list[int]]:
+        encoded = tokenizer.encode_batch(batch, add_special_tokens=special)
+        return [encoding.ids for encoding in encoded]
+
+    return _in_chunks(texts, ids_of), masks[0] if masks else vocab_size - 1
+
+
+def _in_chunks(
+    texts: Sequence[str], ids_of: Callable[[list[str]], list[list[int]]]
+) -> Iterator[list[int]]:
+    for start in range(0, len(texts), _CHUNK):
+        yield from ids_of(list(texts[start : start + _CHUNK]))
 
 
 def _train(texts: Sequence[str], vocab_size: int) -> Any:
@@ -138,19 +134,18 @@ def _pretrained(name: str) -> Any:
         ) from error
 
 
-def _from_transformers(name: str, vocab_size: int, *, special: bool) -> Encoder:
+def _by_transformers(
+    name: str, texts: Sequence[str], vocab_size: int, *, special: bool
+) -> tuple[Iterator[list[int]], int]:
     tokenizer = _pretrained(name)
     _refuse_larger(name, max(tokenizer.get_vocab().values(), default=0) + 1, vocab_size)
     mask_token_id = tokenizer.mask_token_id
 
-    def encode_batch(batch: list[str]) -> list[list[int]]:
-        encoded = tokenizer(batch, verbose=False, add_special_tokens=special)
-        return encoded["input_ids"]
+    def ids_of(batch: list[str]) -> list[list[int]]:
+        return tokenizer(batch, verbose=False, add_special_tokens=special)["input_ids"]
 
-    return Encoder(
-        encode_batch=encode_batch,
-        mask_token_id=vocab_size - 1 if mask_token_id is None else mask_token_id,
-    )
+    ids = _in_chunks(texts, ids_of)
+    return ids, vocab_size - 1 if mask_token_id is None else mask_token_id
 
 
 def _refuse_larger(name: str | None, tokens: int, vocab_size: int) -> None:
