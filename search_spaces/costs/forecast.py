@@ -75,10 +75,7 @@ def forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> Fo
 
 
 def _chunks(work: Workload) -> Iterator[Workload]:
-    if len(work) <= _CHUNK:
-        yield work
-        return
-    for start in range(0, len(work), _CHUNK):
+    for start in range(0, max(len(work), 1), _CHUNK):
         yield work.take(slice(start, start + _CHUNK))
 
 
