@@ -139,8 +139,8 @@ class Costs:
 
     build_seconds: float = 0.0
     steps_seconds: float = 0.0  # from the first optimizer step to the last, including barriers
-    total_seconds: float = 0.0
-    residual_bytes: int = 0  # not freed after the trial: maximum over ranks of after minus before
+    total_seconds: float
+    residual_bytes: int  # not freed after the trial: maximum over ranks of after minus before
     compile_seconds: float = 0.0  # part of `steps_seconds` spent in torch.compile, on one rank
 
 

@@ -151,6 +151,6 @@ def _detail(error: BaseException, secrets: Collection[str]) -> str:
 def _with_costs(ending: trial.Outcome, total_seconds: float, residual_bytes: int) -> trial.Outcome:
     if not isinstance(ending, trial.Agreed | trial.OutOfMemory | trial.Crashed):
         return ending
-    costs = ending.costs or trial.Costs()
+    costs = ending.costs or trial.Costs(total_seconds=0.0, residual_bytes=0)
     costs = replace(costs, total_seconds=total_seconds, residual_bytes=residual_bytes)
     return replace(ending, costs=costs)

@@ -232,8 +232,12 @@ def train_and_measure(
         return DoesNotTrain(norm="inf", costs=None)  # fp16 skipped every step
     if isinstance(validation, Diverged):
         return replace(validation, step=len(series.losses) + validation.step)
-    costs = Costs(  # `workers.entry` sets the others when the trial is over
-        build_seconds=build_seconds, steps_seconds=steps_seconds, compile_seconds=compiled
+    costs = Costs(
+        build_seconds=build_seconds,
+        steps_seconds=steps_seconds,
+        total_seconds=0.0,  # `workers.entry` sets this and the next when the trial is over
+        residual_bytes=0,
+        compile_seconds=compiled,
     )
     run = _measured(request, facts, series, worker.device, memory, conditions, costs)
     return replace(run, validation=validation, attention_backends=names, gradient_norm=norms[0])
