@@ -24,7 +24,7 @@ MlpTiles = Literal[1, 2, 4, 8]
 AdamW = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adamw_8bit_paged"]
 Optimizer = Literal[AdamW, "adafactor", "sgd", "lion", "muon", "custom"]
 States = Literal["fp32", "bf16", "bf16_stochastic"]
-Compression = Literal["none", "fp16", "bf16", "powersgd"]
+Compression = Literal["none", "fp16", "bf16"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
 _FROM_ZERO = {  # counts that may be 0
@@ -95,8 +95,6 @@ class Plan:
     prefetch_blocks: int = 0
     reshard_ranks: int = 0
     gathered_between_passes: bool = False
-    zero_quantized_weights: bool = False
-    zero_quantized_gradients: bool = False
     # process
     loader_workers: int = 0
     loader_pin_memory: bool = False

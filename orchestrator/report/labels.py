@@ -31,8 +31,6 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "optimizer": lambda plan: plan.optimizer.replace("_", " "),
     "states": lambda plan: f"{plan.states.replace('_', ' ')} states",
     "compression": lambda plan: f"send {plan.compression}",
-    "zero_quantized_weights": lambda _: "8-bit gathers",
-    "zero_quantized_gradients": lambda _: "4-bit reductions",
 }
 
 

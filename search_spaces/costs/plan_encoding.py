@@ -29,8 +29,7 @@ _MOMENT_BYTES["adamw_8bit_paged"] = 0.0
 # during the update: foreach has temporaries of all weights, Adafactor of one weight at a time
 _UPDATE_BYTES = dict.fromkeys(_MOMENT_BYTES, 0.0) | {"adamw_foreach": 4.0}
 _OWN = ("sgd", "lion", "muon", "custom")  # whose bytes are facts: see `OptimizerFacts`
-# per gradient in an all-reduce; powersgd has rank 1: a row and a column
-_SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "powersgd": 0.1}
+_SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0}  # per gradient in an all-reduce
 _PRECISION_CODES = {name: float(PRECISIONS.index(name)) for name in ("fp32", "bf16", "fp16")}
 
 

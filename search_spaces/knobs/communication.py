@@ -18,12 +18,6 @@ _WITH_ZERO_3: Mapping[str, Any] = {
     "is_active": lambda chosen: knob.is_zero(chosen) and chosen["zero_stage"] == 3,
     "active": "with engine deepspeed and zero_stage 3",
 }
-_QUANTIZED: Mapping[str, Any] = {
-    **_WITH_ZERO_3,
-    "lossy": lambda value, _: bool(value),
-    "lossy_values": "true",
-    "forecast": False,
-}
 COMMUNICATION = (
     knob.Knob(
         name="bucket_mib",
@@ -52,11 +46,11 @@ COMMUNICATION = (
     ),
     knob.Knob(
         name="compression",
-        trades="less gradient traffic against accuracy; powersgd also holds its error feedback",
+        trades="half of the gradient traffic against accuracy",
         does="DDP's communication hook",
         **_WITH_DDP,
         lossy=lambda value, _: value != "none",
-        lossy_values="fp16, bf16, powersgd",
+        lossy_values="fp16, bf16",
         label="send {}",
     ),
     knob.Knob(
@@ -118,19 +112,5 @@ COMMUNICATION = (
         depends_on=knob.ZERO,
         memory=1,
         label="gathered between passes",
-    ),
-    knob.Knob(
-        name="zero_quantized_weights",
-        trades="half the bytes of gathers, against accuracy",
-        does="ZeRO++'s qwZ: 8-bit gathers (CUDA, not shown)",
-        **_QUANTIZED,
-        label="8-bit gathers",
-    ),
-    knob.Knob(
-        name="zero_quantized_gradients",
-        trades="a quarter of the reductions' bytes between nodes, against accuracy",
-        does="ZeRO++'s qgZ: 4-bit reductions (CUDA, not shown)",
-        **_QUANTIZED,
-        label="4-bit reductions",
     ),
 )

@@ -163,34 +163,6 @@ def resharding_splits_the_data_ranks(plan: Plan, _: RuleContext) -> str | None:
     return f"reshard_ranks {ranks} does not divide data {plan.data} into two or more groups"
 
 
-def quantized_zero_needs_cuda(plan: Plan, context: RuleContext) -> str | None:
-    """DeepSpeed quantizes weights on devices with CUDA kernels, and deals gradients to all ranks.
-
-    Source:
-        deepspeed/runtime/zero/partition_parameters.py (0.19.8), `CUDAQuantizer`; utils/groups.py,
-        `_get_local_all_to_all_group`.
-    """
-    if not (plan.zero_quantized_weights or plan.zero_quantized_gradients):
-        return None
-    if context.cluster.device != "cuda":
-        return "zero_quantized_weights and zero_quantized_gradients run on CUDA GPUs alone"
-    if plan.tensor > 1 or plan.offload_parameters != "none":
-        return "quantized ZeRO needs tensor 1 and offload_parameters none"
-    return None
-
-
-def quantized_gradients_cross_nodes(plan: Plan, context: RuleContext) -> str | None:
-    """Within a node DeepSpeed reduces gradients as they are.
-
-    Source:
-        deepspeed/runtime/zero/stage3.py (0.19.8), `num_nodes > 1`.
-    """
-    slots = context.cluster.node_slots
-    if not plan.zero_quantized_gradients or slots is None or plan.world_size > slots:
-        return None
-    return f"zero_quantized_gradients changes nothing on one node: it has room for {slots} ranks"
-
-
 def gathered_weights_have_a_next_pass(plan: Plan, _: RuleContext) -> str | None:
     """Weights that stay gathered until the next micro-batch of a step need one."""
     if not plan.gathered_between_passes or plan.accumulation > 1 or plan.micro_batch_tokens:

@@ -158,8 +158,6 @@ def _stage_3(plan: Plan, model: ModelFacts, element_bytes: int) -> dict[str, Any
         "stage3_max_reuse_distance": live,
         "sub_group_size": max(min(model.trainable_parameters, MOST_LIVE), 1),
         **({"zero_hpz_partition_size": plan.reshard_ranks} if plan.reshard_ranks else {}),
-        **({"zero_quantized_weights": True} if plan.zero_quantized_weights else {}),
-        **({"zero_quantized_gradients": True} if plan.zero_quantized_gradients else {}),
     }
 
 

@@ -466,16 +466,6 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "reshard_ranks 2 does not divide data 2 into two or more groups",
     ),
-    "quantized_zero_needs_cuda": (
-        ddp_plan(engine="deepspeed", zero_stage=3, zero_quantized_weights=True),
-        around(),
-        "zero_quantized_weights and zero_quantized_gradients run on CUDA GPUs alone",
-    ),
-    "quantized_gradients_cross_nodes": (
-        ddp_plan(engine="deepspeed", zero_stage=3, zero_quantized_gradients=True),
-        around(cluster=replace(a_cluster(), device="cuda", node_slots=8)),
-        "zero_quantized_gradients changes nothing on one node: it has room for 8 ranks",
-    ),
     "gathered_weights_have_a_next_pass": (
         ddp_plan(zero_stage=3, micro_batch=16, accumulation=1, gathered_between_passes=True),
         around(),
@@ -613,25 +603,6 @@ def test_weights_are_kept_by_some_of_the_data_ranks(
     reason = RULES["resharding_splits_the_data_ranks"](ddp_plan(zero_stage=3, **knobs), around())
 
     assert reason is None if words is None else reason is not None and words in reason
-
-
-@pytest.mark.parametrize(
-    ("knobs", "allowed"),
-    [
-        ({}, True),
-        ({"tensor": 2, "data": 4}, False),
-        ({"offload_optimizer": "cpu", "offload_parameters": "cpu"}, False),
-    ],
-)
-def test_zero_quantizes_on_the_gpus_of_several_nodes(knobs: dict[str, Any], allowed: bool) -> None:
-    context = around(cluster=replace(a_cluster(), device="cuda", node_slots=4))
-    zero = {"engine": "deepspeed", "zero_stage": 3, "data": 8, "zero_quantized_weights": True}
-    plan = ddp_plan(**zero | knobs, zero_quantized_gradients=True)
-
-    names = ("quantized_zero_needs_cuda", "quantized_gradients_cross_nodes")
-    refused = [RULES[name](plan, context) for name in names]
-
-    assert (refused == [None, None]) == allowed
 
 
 @pytest.mark.parametrize(

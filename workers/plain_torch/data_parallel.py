@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -19,11 +18,7 @@ from torch.distributed.fsdp import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-# DDP rebuilds its buckets after the first step, so the first steps are uncompressed. Torch's
-# default is 1000 steps, longer than a measurement; its minimum is 2.
-POWERSGD_FIRST_STEP = 2
-POWERSGD_RANK = 1  # of the matrices that approximate a gradient; torch's default
-
+_COMPRESSED = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 Forward = TypeVar("Forward", bound=Callable[..., object])
 
 
@@ -113,7 +108,7 @@ def replicate(
     """Wraps a module that is on `device` in DDP over the ranks of `group` (None: all).
 
     The keyword arguments are DDP's, with these:
-        compression: Of gradients in the all-reduce: none, fp16, bf16 or powersgd.
+        compression: Of gradients in the all-reduce: none, fp16 or bf16.
         compiled: The module's blocks are compiled.
     """
     replicas = DistributedDataParallel(
@@ -127,7 +122,8 @@ def replicate(
     )
     if compiled:
         replicas.forward = without_ddp_splits(replicas.forward)  # type: ignore[method-assign]
-    compress_gradients(replicas, compression, group)
+    if compression != "none":
+        replicas.register_comm_hook(group, _COMPRESSED[compression])
     return replicas
 
 
@@ -138,30 +134,6 @@ def without_ddp_splits(forward: Forward) -> Forward:
     are small enough for their gradients to be reduced while other blocks compute.
     """
     return torch._dynamo.config.patch(optimize_ddp=False)(forward)
-
-
-def compress_gradients(
-    replicas: DistributedDataParallel, compression: str, group: dist.ProcessGroup | None
-) -> None:
-    """Registers compression for the gradients that the replicas average over `group`.
-
-    PowerSGD keeps the compression error for the next step, which takes as much memory as the
-    gradients.
-
-    Source: Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for
-    Distributed Optimization".
-    """
-    if compression == "fp16":
-        replicas.register_comm_hook(group, default_hooks.fp16_compress_hook)
-    elif compression == "bf16":
-        replicas.register_comm_hook(group, default_hooks.bf16_compress_hook)
-    elif compression == "powersgd":
-        state = PowerSGDState(
-            process_group=group,
-            matrix_approximation_rank=POWERSGD_RANK,
-            start_powerSGD_iter=POWERSGD_FIRST_STEP,
-        )
-        replicas.register_comm_hook(state, powerSGD_hook)
 
 
 @contextlib.contextmanager

@@ -60,16 +60,6 @@ def test_a_bucket_holds_so_many_bytes(precision: str, elements: int) -> None:
     assert zero["reduce_bucket_size"] == elements
 
 
-def test_quantized_gathers_and_reductions_are_those_of_zero_plus_plus() -> None:
-    def quantized(**knobs: Any) -> list[str]:
-        zero = rendered(zero_stage=3, **knobs).config["zero_optimization"]
-        return [name for name in zero if "quantized" in name]
-
-    assert quantized() == []
-    assert quantized(zero_quantized_weights=True) == ["zero_quantized_weights"]
-    assert quantized(zero_quantized_gradients=True) == ["zero_quantized_gradients"]
-
-
 def test_stage_3_gathers_a_block_and_what_is_fetched_ahead() -> None:
     zero = rendered(zero_stage=3, prefetch_mib=1).config["zero_optimization"]
 
