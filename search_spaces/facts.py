@@ -149,6 +149,25 @@ class TensorFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertFacts:
+    """A mixture of experts.
+
+    Attributes:
+        count: Experts of a layer, which expert ranks must divide.
+        layers: Layers of experts.
+        per_token: Experts that a token uses.
+        parameters: Parameters of all experts.
+        refusal: Reason if ranks cannot divide the experts of a layer; None if they can.
+    """
+
+    count: int
+    layers: int
+    per_token: int
+    parameters: int
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossDependence:
     """A finding of a model's probe: knobs that change its loss.
 
@@ -204,7 +223,7 @@ class ModelFacts:
         vocab_size: Size of the vocabulary; None if the model makes its own batches.
         trainable: Parameters that training changes; None for all.
         base: How frozen weights are held beside adapters; None without adapters.
-        active: Parameters that one token uses, in a mixture of experts; None for all.
+        experts: Facts about its experts; None for a model without, or with other ones.
         block_parameters: Parameters of each block.
         embedding_parameters: Parameters before the first block; includes tied weights.
         head_parameters: Parameters after the last block; includes tied weights.
@@ -240,7 +259,7 @@ class ModelFacts:
     vocab_size: int | None = None
     trainable: int | None = None
     base: Base | None = None
-    active: int | None = None
+    experts: ExpertFacts | None = None
     block_parameters: tuple[int, ...] = ()
     embedding_parameters: int = 0
     head_parameters: int = 0
@@ -298,6 +317,14 @@ class ModelFacts:
         """True if a pass may leave weights without gradient, for which DDP would wait."""
         probed = self.step.unused if self.step else ()
         return bool(self.unused_weights or self.varying_weights or probed)
+
+    @property
+    def active(self) -> int | None:
+        """Parameters that one token uses, in a mixture of experts; None for all."""
+        if self.experts is None:
+            return None
+        idle = 1 - min(self.experts.per_token / self.experts.count, 1)
+        return round(self.parameters - idle * self.experts.parameters)
 
     @property
     def trainable_parameters(self) -> int:

@@ -55,6 +55,7 @@ class Plan:
     data: int
     zero_stage: ZeroStage
     replicas: int = 1
+    experts: int = 1  # neighbouring data ranks that divide the experts of each layer
     # batches
     micro_batch: int
     accumulation: int  # forward passes per optimizer step, or more if tokens limit them

@@ -187,7 +187,8 @@ class Measured:
 
     `gradient_norm` is over all trained weights, before clipping, of the first step: on the longest
     samples, unless its gradient overflowed fp16. `joules_per_token` is of all ranks' devices; None
-    if one does not count it.
+    if one does not count it. `expert_skew` is the number of tokens that the busiest expert rank
+    got, over the mean; None without expert ranks.
     """
 
     kind: Literal["measured"] = "measured"
@@ -213,6 +214,7 @@ class Measured:
     paper_mfu: float | None = None  # of the data sheet, by 6 N + 12 L d T, for comparisons
     gradient_norm: float | None = None
     joules_per_token: float | None = None
+    expert_skew: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

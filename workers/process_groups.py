@@ -174,13 +174,15 @@ class Mesh:
 
     `devices` has the dimensions of `MESH_DIMENSIONS` in `search_spaces.settings.rank_layout`.
     Select a submesh by name, as in `devices["replicate", "shard"]`. `group` holds all ranks.
-    `resharded` has the groups of `plan.reshard_ranks` as its rows, None without them.
+    `resharded` has the groups of `plan.reshard_ranks` as its rows, `experts` those of
+    `plan.experts`, both with dimensions "apart" and "together"; None without them.
     """
 
     place: RankCoordinates
     group: dist.ProcessGroup
     devices: DeviceMesh
     resharded: DeviceMesh | None = None
+    experts: DeviceMesh | None = None
 
     @property
     def data_group(self) -> dist.ProcessGroup:
@@ -226,7 +228,7 @@ class TrialGroup:
         self._alarm = Alarm(ranks.rank, ranks.world_size) if has_alarm else None
         self._group: dist.ProcessGroup | None = None
         self._subgroups: dict[Ranked, dist.ProcessGroup | None] = {}  # None: without this rank
-        self._meshes: dict[tuple[Ranked, int], Mesh] = {}
+        self._meshes: dict[tuple[Ranked, Ranked], Mesh] = {}
 
     @property
     def was_woken(self) -> bool:
@@ -261,22 +263,26 @@ class TrialGroup:
         if self._group is None:
             self._group = self._open(None, timeout)
             _connect(self._group, self._device)
-        shape, kept = mesh_shape(plan), plan.reshard_ranks
-        if (shape, kept) not in self._meshes:
+        shape, rows = mesh_shape(plan), (plan.reshard_ranks, plan.experts)
+        if (shape, rows) not in self._meshes:
             if not self._keeps_shapes:
                 self._close_subgroups()
-            resharded = (plan.world_size // kept, kept) if kept else None
-            self._meshes[shape, kept] = Mesh(
+            resharded, experts = (
+                self._grid((plan.world_size // size, size), ("apart", "together"), timeout)
+                if size > 1
+                else None
+                for size in rows
+            )
+            self._meshes[shape, rows] = Mesh(
                 place=rank_coordinates(plan, self._ranks.rank),
                 group=self._group,
                 devices=self._grid(shape, MESH_DIMENSIONS, timeout),
-                resharded=None
-                if resharded is None
-                else self._grid(resharded, ("apart", "together"), timeout),
+                resharded=resharded,
+                experts=experts,
             )
         for group in self._groups():
             _set_timeout(group, self._device, timeout)
-        return self._meshes[shape, kept]
+        return self._meshes[shape, rows]
 
     def _grid(
         self, shape: Ranked, names: tuple[str, ...], timeout: datetime.timedelta

@@ -40,6 +40,7 @@ from workers.engines.base import AbstractTraining
 from workers.engines.build import build_training, load_engine
 from workers.engines.checkpoint import bytes_in, checkpoint_folder
 from workers.engines.stopwatch import Stopwatch
+from workers.engines.torch import TorchTraining
 from workers.measure.attention import AttentionBackends
 from workers.measure.conditions import ConditionsSampler
 from workers.measure.loop import Series, measure_steps, synchronize_ranks
@@ -223,6 +224,12 @@ def train_and_measure(
             anew = _counted(partial(source.step, plan, data_rank), plan, group, worker.device)
             worker.watch(_activity(request, ActivityKind.EVALUATING))
             validation = validate(training, partial(anew, WORST_STEP), request, group, watch)
+        skew = None
+        if mesh is not None and mesh.experts is not None:
+            from workers.parallel.experts import expert_skew  # needs transformers
+
+            assert isinstance(training, TorchTraining)
+            skew = expert_skew(training.module, mesh, worker.device)
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
         memory = worker.meter.reading(worker.ranks.rank, training.state_bytes())
@@ -240,7 +247,13 @@ def train_and_measure(
         compile_seconds=compiled,
     )
     run = _measured(request, facts, series, worker.device, memory, conditions, costs)
-    return replace(run, validation=validation, attention_backends=names, gradient_norm=norms[0])
+    return replace(
+        run,
+        validation=validation,
+        attention_backends=names,
+        gradient_norm=norms[0],
+        expert_skew=skew,
+    )
 
 
 def _untrained(

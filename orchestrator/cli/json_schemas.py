@@ -35,7 +35,8 @@ _TRIAL = {"trial": int, "plan": Plan, "plan_words": str, "lossy": str, "outcome"
     "detail": str, "reason": str, "started_at": float, "ended_at": float,
     "samples_per_second": Estimate | None, "step_seconds": Estimate | None,
     "tokens_per_second": float | None, "joules_per_token": float | None,
-    "gradient_norm": float | None, "attention_backends": _Strings | None,
+    "gradient_norm": float | None, "expert_skew": float | None,
+    "attention_backends": _Strings | None,
     "peak_bytes": int | None, "wanted_bytes": int | None, "limit_bytes": int | None,
     "forecast": _Forecast | None}  # fmt: skip
 _Trial = _values("Trial", **_TRIAL)

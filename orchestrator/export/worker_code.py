@@ -16,8 +16,8 @@ _PACKAGE = "workers.plain_torch"
 MARK = "# plimsoll: the worker's code\n"  # a line of a template
 _TITLE = "measured"
 _MODULES = (
-    *("slices", "blocks", "head_loss", "selective", "data_parallel", "loss", "optimizers"),
-    *("states", "update"),
+    *("slices", "blocks", "experts", "head_loss", "selective", "data_parallel", "loss"),
+    *("optimizers", "states", "update"),
 )
 _WIDTH = 100
 

@@ -147,6 +147,7 @@ def _trial(record: Record, spec: SweepSpec) -> dict[str, Any]:
         "tokens_per_second": measured and measured.tokens_per_second,
         "joules_per_token": measured and measured.joules_per_token,
         "gradient_norm": measured and measured.gradient_norm,
+        "expert_skew": measured and measured.expert_skew,
         "attention_backends": measured and list(measured.attention_backends),
         "peak_bytes": measured and measured.memory.peak_bytes,
         "wanted_bytes": outcome.wanted_bytes if isinstance(outcome, OutOfMemory) else None,

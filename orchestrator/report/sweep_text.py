@@ -294,6 +294,8 @@ def _recorded(outcome: Measured) -> Iterator[str]:
         yield f"norm of its first gradient: {significant(outcome.gradient_norm)}"
     if outcome.joules_per_token is not None:
         yield f"energy: {significant(outcome.joules_per_token)} joules per token"
+    if outcome.expert_skew is not None:
+        yield f"tokens of the busiest expert rank: {outcome.expert_skew:.2f} x the mean"
 
 
 def evidence_sentences(state: SweepState) -> Iterator[str]:

@@ -46,7 +46,7 @@ _RENAMED = {"data": "data_ranks"}  # next to a loss and a dataset, `data` would 
 _MOST_FILES = 200  # names in a dataset; a store accepts 64 KiB
 _SAME_NAMES = (
     *("tokens_per_second", "joules_per_token", "mfu", "paper_mfu"),
-    *("gradient_norm", "warmup_steps", "measured_steps"),
+    *("gradient_norm", "expert_skew", "warmup_steps", "measured_steps"),
 )
 _SOURCE = {"mlflow.source.name": "plimsoll"}
 

@@ -17,6 +17,7 @@ from search_spaces.trial import Estimate, PlanForecast
 _THREADS = 2  # more would be limited by memory bandwidth
 _CHUNK = 1 << 16  # plans at a time: smaller chunks cost more calls, larger ones more memory
 _TINY = 1e-30
+_SKEW_DEVIATION = 0.1  # with expert ranks, where the one with most tokens decides
 
 
 def estimate(value: float, deviation: float) -> Estimate:
@@ -89,13 +90,14 @@ def _forecast(work: Workload, calibration: Calibration, limit_bytes: float) -> F
     total = categories.sum(axis=1)
     features, rows = work.executions, work.rows
     factor = memory_deviation_factor(work, calibration)
-    deviation = calibration.memory_scales.deviation(categories, factor)
+    skew = np.where(features.experts > 1, _SKEW_DEVIATION, 0.0)
+    deviation = np.hypot(calibration.memory_scales.deviation(categories, factor), skew)
     samples = (features.micro_batch * features.accumulation * features.data).astype(float)
     devices = (features.tensor * features.pipeline * features.data).astype(float)
     rate = samples / seconds
     return Forecasts(
         step_seconds=seconds,
-        step_deviation=scales.deviation(step.slopes),
+        step_deviation=np.hypot(scales.deviation(step.slopes), skew),
         samples_per_second=rate,
         tokens_per_second_per_device=rate * rows.tokens / devices,
         terms=terms,

@@ -159,7 +159,8 @@ def _moments(
     lasting = np.where((features.accumulation > 1) | buckets, gradients, 0.0)
     after_forward, at_start, at_end = _gathered(work, stage)
     # a new gradient exists next to the sum that it is added to
-    adding = np.where(features.accumulation > 1, rows.largest_weight * features.gradient_bytes, 0)
+    adding = rows.largest_weight / features.experts * features.gradient_bytes
+    adding = np.where(features.accumulation > 1, adding, 0.0)
     return (
         (lasting, after_forward, at_head, np.maximum(stage.heads * head, forward)),
         (lasting, at_start, activations + recomputed * has_blocks, backward + adding),
@@ -180,7 +181,8 @@ def _gathered(work: Workload, stage: StageParts) -> tuple[Numbers, Numbers, Numb
     micro-batch that is not the last.
     """
     features, rows = work.executions, work.rows
-    block = features.gathered_bytes * (rows.block_trained + rows.block_frozen)
+    local = 1.0 - features.expert_share * (1.0 - 1.0 / features.experts)  # of a block's weights
+    block = features.gathered_bytes * local * (rows.block_trained + rows.block_frozen)
     ends = features.gathered_bytes * (
         stage.embeddings * (rows.embedding_trained + rows.embedding_frozen)
         + stage.heads * (rows.head_trained + rows.head_frozen)
@@ -193,7 +195,7 @@ def _gathered(work: Workload, stage: StageParts) -> tuple[Numbers, Numbers, Numb
     held = np.where(features.stack == STACKS.index("deepspeed"), kept, 0.0)
     reducing = np.where(
         features.gradients_sharded,
-        rows.block_trained * (features.gathered_bytes + features.reduced_bytes),
+        rows.block_trained * local * (features.gathered_bytes + features.reduced_bytes),
         0.0,
     )
     gathers = 1.0 * (features.weights_sharded & (features.shards > 1))

@@ -79,6 +79,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         regathered=whole_shards & (zero == 3),
         stays_gathered=(zero < 3) | table.column("gathered_between_passes").astype(bool),
         regather_ranks=np.where(kept > 0, kept, shards).astype(np.int64),
+        **_experts(table, model),
         **_blocks(table, model, footprint.depth),
         micro_batch=samples,
         accumulation=passes,
@@ -108,6 +109,19 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         longest_filled=largest_fill(table, footprint, samples),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
+
+
+def _experts(table: PlanTable, model: ModelFacts) -> dict[str, Any]:
+    facts, blocks = model.experts, max(sum(model.block_parameters), 1)
+    share, routed, layers = 0.0, 0.0, 0.0
+    if facts is not None:
+        share, layers = facts.parameters / blocks, facts.layers / max(model.blocks, 1)
+        routed = facts.per_token * layers
+    constants = {"expert_share": share, "routed": routed, "expert_layers": layers}
+    return {
+        "experts": table.column("experts").astype(np.int64),
+        **{name: np.full(len(table), value) for name, value in constants.items()},
+    }
 
 
 def _offloads(table: PlanTable) -> dict[str, Any]:

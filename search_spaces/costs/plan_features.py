@@ -66,6 +66,10 @@ class PlanFeatures(AbstractColumns):
     regathered: Flags  # weights are gathered once more for backward
     stays_gathered: Flags  # weights are gathered for one forward pass of a step, not for each
     regather_ranks: Counts  # ranks that backward gathers them from: all shards, or reshard_ranks
+    experts: Counts  # neighbouring data ranks that divide the experts of each layer
+    expert_share: Numbers  # of a block's parameters
+    expert_layers: Numbers  # of a block
+    routed: Numbers  # copies of a hidden state that a block sends to experts
     first_blocks: Numbers  # blocks on the first rank of the pipeline
     middle_blocks: Numbers  # blocks on the fullest middle rank; 0 if there is none
     last_blocks: Numbers  # blocks on the last rank

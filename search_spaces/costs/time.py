@@ -61,13 +61,18 @@ def data_collectives(
     count = features.accumulation.astype(float)
     tensor, shards = features.tensor.astype(float), features.shards.astype(float)
     replicas = features.data / shards
-    rate, waits = _ring(work, coefficients, shards, tensor)
     across, across_waits = _ring(work, coefficients, replicas, tensor * shards)
-    share = (shards - 1) / shards
     width = np.where(features.gathered_bytes > 0, features.gathered_bytes, features.weight_bytes)
     calls = features.middle_blocks + features.first_blocks
-    gather = split.held * width * share / rate + waits * calls
-    scatter = split.trained * features.reduced_bytes * share / rate + waits * calls
+    trained_experts = split.blocks * features.expert_share * work.rows.block_trained
+    experts = trained_experts + split.blocks * features.expert_share * work.rows.block_frozen
+
+    def gather_from(ranks: Numbers) -> Numbers:
+        return _shared_seconds(work, coefficients, ranks, width * split.held, width * experts)
+
+    gather = gather_from(shards)
+    sent = (features.reduced_bytes * numbers for numbers in (split.trained, trained_experts))
+    scatter = _shared_seconds(work, coefficients, shards, *sent)
     others = (replicas - 1) / replicas
     average = 2 * split.trained * features.reduced_bytes * others / (across * shards)
     average = average + np.where(replicas > 1, across_waits * calls, 0.0)
@@ -76,9 +81,7 @@ def data_collectives(
     # sharded weights are gathered in forward and backward, others once per step after the update
     in_forward, in_backward = _gathers(features)
     forward = np.where(whole, gather * in_forward, 0.0)
-    near = features.regather_ranks.astype(float)
-    near_rate, near_waits = _ring(work, coefficients, near, tensor)
-    again = split.held * width * (near - 1) / near / near_rate + near_waits * calls
+    again = gather_from(features.regather_ranks.astype(float))
     backward = np.where(whole, again * in_backward, 0.0)
     updated = np.where(~whole & features.optimizer_sharded, gather, 0.0)
     reduced = np.where(
@@ -96,7 +99,53 @@ def data_collectives(
     hooks = coefficients.hook_seconds * np.where(hooked, features.first_blocks * passes, 0.0)
     exposed = exposed_forward + exposed_backward + updated + hooks
     total = forward + backward + reduced + average + updated + hooks
-    return exposed, total - exposed
+    return exposed + expert_exchange(work, coefficients, split), total - exposed
+
+
+def _shared_seconds(
+    work: Workload,
+    coefficients: TimeCoefficients,
+    ranks: Numbers,
+    whole_bytes: Numbers,
+    expert_bytes: Numbers,
+) -> Numbers:
+    """Forecasts seconds of a gather or a scatter of a model, block by block, over data ranks.
+
+    Args:
+        work: The plans.
+        coefficients: Shares of peaks that are reached.
+        ranks: Neighbouring data ranks that share it.
+        whole_bytes: Bytes of the model.
+        expert_bytes: Of its experts; a rank has some, and shares them with the ranks that have the
+            same ones.
+    """
+    features = work.executions
+    stride, experts = features.tensor.astype(float), features.experts.astype(float)
+    rate, waits = _ring(work, coefficients, ranks, stride)
+    alike = np.maximum(ranks / experts, 1.0)
+    alike_rate, alike_waits = _ring(work, coefficients, alike, stride * experts)
+    seconds = (whole_bytes - expert_bytes) * (ranks - 1) / ranks / rate
+    seconds = seconds + expert_bytes / experts * (alike - 1) / alike / alike_rate
+    waits = waits + np.where(experts > 1, alike_waits * features.expert_layers, 0.0)
+    return seconds + waits * (features.middle_blocks + features.first_blocks)
+
+
+def expert_exchange(work: Workload, coefficients: TimeCoefficients, split: _SlowestRank) -> Numbers:
+    """Forecasts the seconds per step in which tokens go to their experts and back.
+
+    A layer sends them twice in forward and twice in backward, and a recomputed one in forward
+    again; before that, ranks tell each other how many. Nothing hides it.
+    """
+    features, rows = work.executions, work.rows
+    ranks = features.experts.astype(float)
+    rate, waits = _ring(work, coefficients, ranks, features.tensor.astype(float))
+    hidden = work.parts.block_input[rows.case] * features.filled / features.longest_filled
+    sent = hidden * features.routed * (ranks - 1) / ranks
+    passes = split.blocks * features.accumulation
+    recomputed = features.recomputed  # no way of recomputation keeps what was sent
+    seconds = (4 + 2 * recomputed) * sent / rate
+    seconds = seconds + (5 + 3 * recomputed) * waits * features.expert_layers
+    return np.where(ranks > 1, passes * seconds, 0.0)
 
 
 def _gathers(features: PlanFeatures) -> tuple[Numbers, Numbers]:

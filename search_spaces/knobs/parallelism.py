@@ -77,4 +77,18 @@ PARALLELISM = (
         active="with engine torch and zero_stage 2 or 3",
         depends_on=(*ZERO, "data", "tensor", "pipeline"),
     ),
+    Knob(
+        name="experts",
+        trades="smaller gathers of a mixture of experts and less memory for them, against tokens"
+        " that are sent to their experts and back in each layer, and ranks that wait for the one"
+        " with most of them",
+        does="transformers' expert parallelism (`ep_dispatch_experts`, all-to-all), with FSDP2 over"
+        " the ranks that have the same experts",
+        engines="torch",
+        default=search_defaults.expert_degrees,
+        is_active=lambda chosen: chosen["engine"] == "torch" and is_sharded(chosen),
+        active="with engine torch and zero_stage 2 or 3",
+        depends_on=(*ZERO, "data", "tensor", "pipeline", "replicas"),
+        label="{} expert ranks",
+    ),
 )

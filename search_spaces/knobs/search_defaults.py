@@ -150,6 +150,21 @@ def replica_counts(choice: DomainContext) -> Values:
     return (1, *sorted(counts))
 
 
+def expert_degrees(choice: DomainContext) -> Values:
+    """Adds the degrees within a node that divide the data ranks and the experts of a layer.
+
+    Source:
+        DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.2: tokens go to as few nodes as possible,
+        since links between them are several times slower.
+    """
+    chosen, facts = choice.chosen, choice.model.experts
+    whole = chosen["tensor"] == chosen["pipeline"] == chosen["replicas"] == 1
+    if facts is None or facts.refusal or not whole or choice.spec.train.method == "lora":
+        return (1,)
+    most = powers_of_two(min(chosen["data"], NODE_RANKS, facts.count))
+    return tuple(ranks for ranks in most if chosen["data"] % ranks == facts.count % ranks == 0)
+
+
 def reshard_ranks(choice: DomainContext) -> Values:
     """Adds the ranks of a node on larger clusters: backward then gathers weights within nodes."""
     chosen = choice.chosen

@@ -163,6 +163,32 @@ def resharding_splits_the_data_ranks(plan: Plan, _: RuleContext) -> str | None:
     return f"reshard_ranks {ranks} does not divide data {plan.data} into two or more groups"
 
 
+def experts_can_be_divided(plan: Plan, context: RuleContext) -> str | None:
+    """Each expert rank has equally many experts of each layer, and whole weights otherwise.
+
+    Source:
+        transformers/distributed/configuration_utils.py (5.23): conditions on `ep_size`;
+        expert_parallel.py: `MoEParamShard.shard_param`, and `AllToAllEP`, which reads the number
+        of tokens for each rank on the host, where a compiled block would break.
+    """
+    facts, ranks = context.model.experts, plan.experts
+    if ranks == 1:
+        return None
+    if facts is None:
+        return f"{context.model.architecture} has no layers of experts: experts must be 1"
+    if facts.refusal:
+        return f"experts {ranks}: {facts.refusal}"
+    if context.spec.train.method == "lora":
+        return f"experts {ranks} is for training all weights, not for adapters"
+    if plan.data % ranks or facts.count % ranks:
+        return f"experts {ranks} must divide data {plan.data} and the {facts.count} experts"
+    needed = {"tensor": 1, "pipeline": 1, "replicas": 1, "reshard_ranks": 0, "compile": False}
+    for name, value in needed.items():
+        if (found := getattr(plan, name)) != value:
+            return f"experts {ranks} needs {name} {value}, but it is {found}"
+    return None
+
+
 def gathered_weights_have_a_next_pass(plan: Plan, _: RuleContext) -> str | None:
     """Weights that stay gathered until the next micro-batch of a step need one."""
     if not plan.gathered_between_passes or plan.accumulation > 1 or plan.micro_batch_tokens:

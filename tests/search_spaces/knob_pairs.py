@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Any
 
-from search_spaces.facts import TensorFacts
+from search_spaces.facts import ExpertFacts, TensorFacts
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS
 from search_spaces.plan import CHOICES, COUNTS, DEFAULTS, SHARES, Plan
 from search_spaces.rules.base import RuleContext
@@ -93,6 +93,7 @@ def context_of(base: str) -> RuleContext:
             attentions=CHOICES["attention"],
             vocab_size=50257,
             tensor=TensorFacts(divisors=(("attention heads", 12),)),
+            experts=ExpertFacts(count=8, layers=12, per_token=2, parameters=60_000_000),
         ),
         cluster=a_cluster(device=device, slots=8),
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from search_spaces.facts import Recomputation, StepFindings, TensorFacts
+from search_spaces.facts import ExpertFacts, Recomputation, StepFindings, TensorFacts
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.plan import CHOICES, DEFAULTS, SHARES, Plan
 from search_spaces.rules.base import RuleContext
@@ -466,6 +466,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "reshard_ranks 2 does not divide data 2 into two or more groups",
     ),
+    "experts_can_be_divided": (
+        ddp_plan(zero_stage=3, experts=2),
+        around(),
+        "GPT2LMHeadModel has no layers of experts: experts must be 1",
+    ),
     "gathered_weights_have_a_next_pass": (
         ddp_plan(zero_stage=3, micro_batch=16, accumulation=1, gathered_between_passes=True),
         around(),
@@ -603,6 +608,25 @@ def test_weights_are_kept_by_some_of_the_data_ranks(
     reason = RULES["resharding_splits_the_data_ranks"](ddp_plan(zero_stage=3, **knobs), around())
 
     assert reason is None if words is None else reason is not None and words in reason
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({}, None),
+        ({"experts": 4}, None),
+        ({"experts": 8}, "experts 8 must divide data 8 and the 4 experts"),
+        ({"data": 6, "experts": 4}, "experts 4 must divide data 6 and the 4 experts"),
+        ({"tensor": 2, "data": 4}, "experts 2 needs tensor 1, but it is 2"),
+        ({"replicas": 2}, "experts 2 needs replicas 1, but it is 2"),
+        ({"compile": True}, "experts 2 needs compile False, but it is True"),
+    ],
+)
+def test_experts_are_divided_over_data_ranks(knobs: dict[str, Any], words: str | None) -> None:
+    facts = ExpertFacts(count=4, layers=12, per_token=2, parameters=80_000_000)
+    plan = ddp_plan(**{"data": 8, "zero_stage": 3, "experts": 2} | knobs)
+
+    assert RULES["experts_can_be_divided"](plan, around(model=a_model(experts=facts))) == words
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ MODELS: Mapping[str, dict[str, Any]] = {
         | {"max_position_embeddings": 64}
         | dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
     },
+    "mixtral": {
+        "name": "mixtral-8x7b",
+        "config": _SIZES
+        | _WIDE
+        | {"num_key_value_heads": 4, "head_dim": 8}
+        | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    },
     "t5": {
         "task": "seq2seq",
         "config": {
@@ -83,6 +90,7 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "tensor": (1, 2, 4),
     "pipeline": (1, 2, 4),
     "replicas": (1, 2),
+    "experts": (1, 2, 4),
     "micro_batch": (1, 2, 4),
     "micro_batch_tokens": (0, 24, 40, 72),
     "bucket_mib": (1, 25),

@@ -13,8 +13,9 @@ from search_spaces.settings.render import render_environment, render_torch
 from tests.search_spaces.knob_pairs import KNOB_NAMES, Pair, Planted, context_of, pairs_of, plan_of
 
 WORKERS = Path(__file__).parents[2] / "workers"
-# Where workers take knobs from the plan itself: samples of ranks, loaders, the kind of nodes
-READERS = (*sorted((WORKERS / "data").glob("*.py")), WORKERS / "local.py")
+# Where workers take knobs from the plan itself: samples of ranks, loaders, kinds of nodes, groups
+FILES = ("local.py", "process_groups.py")
+READERS = (*sorted((WORKERS / "data").glob("*.py")), *(WORKERS / file for file in FILES))
 
 
 def rendered(plan: Plan, base: str) -> tuple[Any, ...]:

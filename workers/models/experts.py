@@ -1,14 +1,17 @@
-"""Mixtures of experts: parameters active for a token, and sizes of grouped products.
+"""Mixtures of experts: their facts, and sizes of grouped products.
 
 A layer of experts in transformers stacks the weights of all experts in one parameter, with the
 expert as its first dimension. A router sends each token to `num_experts_per_tok` of them.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
+
+from search_spaces.facts import ExpertFacts
+from workers.plain_torch.experts import DISPATCH, expert_styles
 
 _STACKED = 3  # dimensions of a weight: experts, outputs, inputs
 _MATRIX = 2  # dimensions; three are a stack of matrices, one for each expert
@@ -25,31 +28,36 @@ def expert_layers(module: nn.Module) -> Iterator[nn.Module]:
             yield part
 
 
-def active_parameters(module: nn.Module) -> int | None:
-    """Returns the number of parameters that one token uses.
+def expert_facts(module: nn.Module) -> ExpertFacts | None:
+    """Returns the facts about a model's experts.
 
-    None for a model without experts, where a token uses all, and for a model whose
-    configuration does not state the number of experts for a token.
+    None for a model without experts, and for one whose configuration does not state the number of
+    experts for a token, or whose layers have different numbers of them.
     """
     config: Any = getattr(module, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
     per_token = getattr(config, "num_experts_per_tok", None)
     layers = list(expert_layers(module))
-    if not layers or not isinstance(per_token, int):
+    counts = {cast(int, layer.num_experts) for layer in layers}
+    if len(counts) != 1 or not isinstance(per_token, int):
         return None
-    idle = sum(_parameters(layer) * (1 - min(per_token / _count(layer), 1)) for layer in layers)
-    return round(_parameters(module) - idle)
+    return ExpertFacts(
+        count=counts.pop(),
+        layers=len(layers),
+        per_token=per_token,
+        parameters=sum(weight.numel() for layer in layers for weight in layer.parameters()),
+        refusal=_refusal(module, layers),
+    )
 
 
-def _parameters(module: nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())
-
-
-def _count(layer: nn.Module) -> int:
-    count = layer.num_experts
-    assert isinstance(count, int)
-    return count
+def _refusal(module: nn.Module, layers: Sequence[nn.Module]) -> str | None:
+    name = type(module).__name__
+    styles = expert_styles(module)
+    names = {part: name for name, part in module.named_modules()}
+    if all(styles.get(names[layer]) == DISPATCH for layer in layers):
+        return None
+    return f"transformers has no plan that divides the experts of {name} over ranks"
 
 
 def grouped_sizes(

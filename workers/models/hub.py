@@ -21,7 +21,7 @@ from workers.models.capabilities import bypasses_hooks, learned_positions, separ
 from workers.models.config import BAD_VALUES, make_config, one_sentence
 from workers.models.config_source import check_remote_code, config_class, raw_config, stored_base
 from workers.models.deferred_init import InitialValues, original_name
-from workers.models.experts import active_parameters
+from workers.models.experts import expert_facts
 from workers.models.init_recorder import NotReplayableError, Recipe, recording
 from workers.models.lora import adapters_of, add_adapters, trainable_parameters
 from workers.models.loss_probes import follows_label_count, probe_loss
@@ -103,7 +103,7 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
         parameters=sum(weight.numel() for weight in module.parameters()),
         trainable=trainable_parameters(module) if lora else None,
         base=lora.base if lora else None,
-        active=active_parameters(module),
+        experts=expert_facts(module),
         blocks=len(find_blocks(module)),
         attentions=attentions,
         packing=separating_attentions(module, attentions) if task == "causal-lm" else (),

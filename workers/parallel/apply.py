@@ -31,22 +31,28 @@ def parallelize(
 ) -> nn.Module:
     """Applies the plan to a model or a stage of it, on `device`; returns the wrapped module.
 
-    The type of weights comes first. Tensor parallelism replaces them by slices. Recomputation and
-    compilation follow, which wrap the computation of a block. Sharding comes next, so that a
-    block's weights are gathered around its recomputation. Weights get memory and values after
-    sharding, so that a rank only ever holds its own shards. DDP comes last, since it broadcasts
-    real weights.
+    The type of weights comes first. Tensor parallelism replaces them by slices, expert parallelism
+    by some of the experts. Recomputation and compilation follow, which wrap the computation of a
+    block. Sharding comes next, so that a block's weights are gathered around its recomputation.
+    Weights get memory and values after sharding, so that a rank only ever holds its own shards. DDP
+    comes last, since it broadcasts real weights.
     """
     if settings.states != "fp32":
         hold_in_bf16(model.module)
     if settings.tensor > 1 and mesh is not None:
         split_blocks(model, settings, mesh)
+    experts: tuple[tuple[nn.Module, DeviceMesh], ...] = ()
+    if mesh is not None and mesh.experts is not None:
+        from workers.parallel.experts import split_experts  # needs transformers
+
+        experts = split_experts(model.module, mesh)
     blocks = wrap_blocks(model.module, model.blocks, settings.blocks)
     weights_on = device
     if settings.fsdp2 is not None and mesh is not None:
         with _kept_by(mesh.resharded):
             axes = ("replicate", "shard") if mesh.size("replicate") > 1 else "shard"
-            shard(model.module, blocks, mesh.devices[axes], **asdict(settings.fsdp2))
+            sharding = asdict(settings.fsdp2)
+            shard(model.module, blocks, mesh.devices[axes], experts=experts, **sharding)
         weights_on = torch.device("cpu") if settings.fsdp2.offload else device
     model.initial.materialise(model.module, device, weights_on=weights_on)
     if settings.ddp is not None and mesh is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -33,6 +34,7 @@ def shard(
     pin_memory: bool,
     prefetch_blocks: int = 0,
     reduce: str = "fp32",
+    experts: Sequence[tuple[nn.Module, DeviceMesh]] = (),
 ) -> None:
     """Shards each block, then the remaining weights, over the data ranks, in place.
 
@@ -50,6 +52,8 @@ def shard(
         pin_memory: Page-lock that memory, if the ranks have devices.
         prefetch_blocks: Blocks whose weights are gathered ahead: see `prefetch`; 0: by torch.
         reduce: Precision in which gradients are added up over the ranks.
+        experts: Parts of blocks of which each data rank has some experts, and the ranks that have
+            the same ones.
     """
     halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
     precision = MixedPrecisionPolicy()
@@ -60,16 +64,19 @@ def shard(
     if offload:
         policy = CPUOffloadPolicy(pin_memory=pin_memory and mesh.device_type != "cpu")
     module.register_forward_hook(_with_tensors)
-    *sharded_blocks, root = [
-        fully_shard(
-            part,
-            mesh=mesh,
-            mp_policy=precision,
-            offload_policy=policy,
-            reshard_after_forward=reshard_after_forward,
-        )
-        for part in (*blocks, module)
-    ]
+    shard_part = partial(
+        fully_shard,
+        mp_policy=precision,
+        offload_policy=policy,
+        reshard_after_forward=reshard_after_forward,
+    )
+    for part, copies in experts:
+        sharded = shard_part(part, mesh=copies)
+        # tokens of all data ranks reach an expert, not of the ranks with a copy of it alone
+        sharded.set_gradient_divide_factor(float(mesh.size()))
+        if copies.size() > 1:
+            sharded.set_force_sum_reduction_for_comms(True)
+    *sharded_blocks, root = [shard_part(part, mesh=mesh) for part in (*blocks, module)]
     if prefetch_blocks:
         prefetch(root, sharded_blocks, prefetch_blocks)
 

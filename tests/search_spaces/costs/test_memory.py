@@ -13,6 +13,7 @@ from tests.search_spaces.costs.values import (
     BLOCK_WEIGHTS,
     BLOCKS,
     END_WEIGHTS,
+    EXPERT_WEIGHTS,
     FOOTPRINT,
     MIB,
     WEIGHTS,
@@ -106,6 +107,17 @@ def test_fsdp_gathers_the_ends_and_two_blocks() -> None:
     assert found["optimizer"] == 8 * WEIGHTS / 4
     most = 2 * (2 * BLOCK_WEIGHTS + 2 * END_WEIGHTS) + (2 + 4) * BLOCK_WEIGHTS
     assert 0 < found["gathered"] <= most
+
+
+def test_expert_ranks_gather_a_part_of_the_experts() -> None:
+    plan = a_plan(data=8, zero_stage=3, micro_batch=1, accumulation=1, checkpoint_ratio=1.0)
+    alone, divided = held(plan), held(replace(plan, experts=4))
+
+    # two blocks in bf16, and a block's gradients in both
+    absent = EXPERT_WEIGHTS * 3 / 4
+    assert alone["gathered"] - divided["gathered"] == pytest.approx((2 * 2 + 2 + 4) * absent)
+    states = ("weights", "gradients", "optimizer")
+    assert [alone[name] for name in states] == [divided[name] for name in states]
 
 
 def test_fsdp_holds_the_blocks_that_it_gathers_ahead() -> None:

@@ -12,7 +12,15 @@ from search_spaces.costs.footprint import Extent, FusedAttention, Variant
 from search_spaces.costs.time import SCALES, TERMS, step_terms
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import BlockLaunches
-from tests.search_spaces.costs.values import BLOCKS, DEVICE, FOOTPRINT, a_plan, work
+from tests.search_spaces.costs.values import (
+    BLOCKS,
+    DEVICE,
+    EXPERT_WEIGHTS,
+    FOOTPRINT,
+    WEIGHTS,
+    a_plan,
+    work,
+)
 
 # an ideal world: every rate is the data sheet's and nothing waits
 IDEAL = TimeCoefficients(
@@ -143,6 +151,23 @@ def test_weights_that_a_node_keeps_come_from_the_node() -> None:
     network = min(8 * DEVICE.network_bytes_per_second, DEVICE.link_bytes_per_second)
     saved = 2.0 * weights * (63 / 64 / network - 7 / 8 / DEVICE.link_bytes_per_second)
     assert all_ - node == pytest.approx(saved, rel=1e-6)
+
+
+def test_expert_ranks_gather_few_experts_and_send_tokens() -> None:
+    """Four of eight ranks divide the experts, so that each has two ranks with the same ones."""
+    shape = {"data": 8, "zero_stage": 3, "micro_batch": 2, "accumulation": 1, "experts": 4}
+    kept, recomputed = terms(a_plan(**shape), a_plan(**shape, checkpoint_ratio=1.0))[
+        "data_collectives"
+    ]
+
+    experts = BLOCKS * EXPERT_WEIGHTS
+    shared = (WEIGHTS - experts) * 7 / 8 + experts / 4 * 1 / 2
+    gathers = (2 * 2.0 + 4.0) * shared  # bf16 weights twice, fp32 gradients once
+    hidden = 2 * 2 * 2**20  # of two samples
+    sent = BLOCKS * 2 * hidden * 3 / 4  # to two experts, of which a quarter is here
+    assert kept == pytest.approx((gathers + 4 * sent) / DEVICE.link_bytes_per_second, rel=1e-6)
+    again = 2 * sent / DEVICE.link_bytes_per_second
+    assert recomputed - kept == pytest.approx(again, rel=1e-6)
 
 
 def test_a_step_gathers_weights_as_often_as_fsdp2_does() -> None:

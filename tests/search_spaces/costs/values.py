@@ -16,7 +16,7 @@ from search_spaces.costs.footprint import (
 from search_spaces.costs.plan_encoding import plan_features
 from search_spaces.costs.plan_features import PlanFeatures
 from search_spaces.costs.workload import Workload, workload_of
-from search_spaces.facts import ModelFacts
+from search_spaces.facts import ExpertFacts, ModelFacts
 from search_spaces.hardware.catalogue import known_device
 from search_spaces.hardware.device import Device
 from search_spaces.plan import Plan
@@ -26,6 +26,7 @@ from tests.plans import ddp_plan
 BLOCKS = 8
 BLOCK_WEIGHTS = 1_000_000
 END_WEIGHTS = 500_000
+EXPERT_WEIGHTS = 800_000  # of a block
 MIB = 2**20
 
 
@@ -96,6 +97,7 @@ FACTS = ModelFacts(
     block_parameters=(BLOCK_WEIGHTS,) * BLOCKS,
     embedding_parameters=END_WEIGHTS,
     head_parameters=END_WEIGHTS,
+    experts=ExpertFacts(count=16, layers=BLOCKS, per_token=2, parameters=BLOCKS * EXPERT_WEIGHTS),
 )
 DEVICE: Device = known_device("A100-80GB")
 

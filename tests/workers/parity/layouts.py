@@ -34,6 +34,10 @@ COMMON: Mapping[str, Knobs] = {
     "tensor, zero 3": {"tensor": 2, "data": 2, "zero_stage": 3},
     "chunked loss, zero 3": {"zero_stage": 3, "loss": "chunked"},
     "hybrid shard": {"data": 4, "zero_stage": 3, "replicas": 2, "micro_batch": 1},
+    "expert ranks, zero 3": {"zero_stage": 3, "experts": 2},
+    "expert ranks, four data ranks": {
+        **{"data": 4, "zero_stage": 2, "experts": 2, "micro_batch": 1, "checkpoint_ratio": 1.0}
+    },
 }
 # for one model of each kind: what an engine does with blocks and weights here does not depend on
 # the architecture, and compilation takes a minute a model
@@ -56,6 +60,10 @@ FURTHER: Mapping[str, Knobs] = {
     "compile, loss too": {"compile": True, "loss": "compiled"},
     "compile, zero 3, checkpoints": {"compile": True, "zero_stage": 3, "checkpoint_ratio": 0.5},
     "offload": {**_ON_CPU, "zero_stage": 3},
+    "expert ranks, offload": {**_ON_CPU, "zero_stage": 3, "experts": 2},
+    "expert ranks, selective": {
+        **{"zero_stage": 3, "experts": 2, "checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}
+    },
     "deepspeed zero 2, CPU Adam": {**_DEEPSPEED, "zero_stage": 2, "offload_optimizer": "cpu"},
     "deepspeed zero 3, CPU Adam": {**_DEEPSPEED, **_ON_CPU, "zero_stage": 3},
     "deepspeed zero 3, NVMe": {**_DEEPSPEED, **_ON_NVME, "zero_stage": 3},
@@ -76,6 +84,7 @@ EXPORTS: Mapping[str, tuple[str, Knobs]] = {
     "export torchrun, one rank": ("torchrun", {"data": 1}),
     "export torchrun, ddp": ("torchrun", {}),
     "export torchrun, zero 3": ("torchrun", {"zero_stage": 3, "checkpoint_ratio": 0.5}),
+    "export torchrun, expert ranks": ("torchrun", {"zero_stage": 3, "experts": 2}),
     "export torchrun, chunked loss": ("torchrun", {"loss": "chunked"}),
     "export torchrun, padded words": ("torchrun", {"vocab_multiple": 128}),
     "export torchrun, tiles": ("torchrun", {"mlp_tiles": 4}),
