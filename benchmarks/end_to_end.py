@@ -230,6 +230,14 @@ def summary(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def earlier_pairs(file: Path | None) -> list[dict[str, Any]]:
+    """Returns the pairs of a run that was stopped, which this one goes on with."""
+    if file is None or not file.is_file():
+        return []
+    pairs: list[dict[str, Any]] = json.loads(file.read_text("utf-8")).get("pairs", [])
+    return pairs
+
+
 def main() -> None:
     """Prints what each found, and keeps it where asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -237,8 +245,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    pairs = []
-    for number in range(options.pairs):
+    pairs = earlier_pairs(options.out)
+    for number in range(len(pairs), options.pairs):
         pairs.append(measure(options.minutes, [*WAYS][:: -1 if number % 2 else 1]))
         print(pairs[-1], flush=True)
         write({"summary": summary(pairs), "pairs": pairs}, options.out)

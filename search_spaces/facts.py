@@ -224,6 +224,8 @@ class ModelFacts:
         trainable: Parameters that training changes; None for all.
         base: How frozen weights are held beside adapters; None without adapters.
         experts: Facts about its experts; None for a model without, or with other ones.
+        attention_heads: Heads that context ranks divide.
+        context_refusal: Reason if they cannot; None if they can.
         block_parameters: Parameters of each block.
         embedding_parameters: Parameters before the first block; includes tied weights.
         head_parameters: Parameters after the last block; includes tied weights.
@@ -260,6 +262,8 @@ class ModelFacts:
     trainable: int | None = None
     base: Base | None = None
     experts: ExpertFacts | None = None
+    attention_heads: int = 1
+    context_refusal: str | None = "its attention is not known"
     block_parameters: tuple[int, ...] = ()
     embedding_parameters: int = 0
     head_parameters: int = 0

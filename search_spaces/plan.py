@@ -56,6 +56,7 @@ class Plan:
     zero_stage: ZeroStage
     replicas: int = 1
     experts: int = 1  # neighbouring data ranks that divide the experts of each layer
+    context: int = 1  # neighbouring data ranks that divide the tokens of their samples
     # batches
     micro_batch: int
     accumulation: int  # forward passes per optimizer step, or more if tokens limit them
@@ -116,9 +117,14 @@ class Plan:
         return self.tensor * self.pipeline * self.data
 
     @property
+    def sample_ranks(self) -> int:
+        """Data ranks, or groups of them, with samples of their own: data / context."""
+        return self.data // self.context
+
+    @property
     def global_batch(self) -> int:
-        """Samples per optimizer step: micro_batch x accumulation x data."""
-        return self.micro_batch * self.accumulation * self.data
+        """Samples per optimizer step: micro_batch x accumulation x data / context."""
+        return self.micro_batch * self.accumulation * self.sample_ranks
 
     @property
     def key(self) -> str:

@@ -51,9 +51,11 @@ def combinations(context: RuleContext, workers: int) -> PlanTable:
             for case in cases
         )
         table = _extended(table, knob.name, [knob.values(choice) for choice in choices], group_of)
-    group_of, cases = table.cases(("micro_batch", "data"))
+    group_of, cases = table.cases(("micro_batch", "data", "context"))
     global_batch = context.spec.train.global_batch
-    counts = [global_batch // (case["micro_batch"] * case["data"]) for case in cases]
+    counts = [
+        global_batch * case["context"] // (case["micro_batch"] * case["data"]) for case in cases
+    ]
     return _extended(table, "accumulation", [(max(count, 1),) for count in counts], group_of)
 
 

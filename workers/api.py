@@ -25,7 +25,7 @@ from search_spaces.settings.export_manifest import ExportManifest, code_folder, 
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import TrialRequest
 from workers.data.batches import WORST_STEP, StepBatches
-from workers.data.collate import MicroBatch
+from workers.data.collate import MicroBatch, part_of_tokens
 from workers.engines.base import AbstractTraining
 from workers.engines.build import build_training, load_engine
 from workers.engines.stopwatch import Stopwatch
@@ -51,8 +51,9 @@ Step = list[tuple[dict[str, Any], float]]
 class Applied:
     """A model split, wrapped and sharded by a plan, with the plan's optimizer.
 
-    `rank` is the rank of this process. Ranks with the same `data_rank` (tensor and pipeline
-    peers) take the same samples. `training` belongs to the engine.
+    `rank` is the rank of this process. Ranks with the same `data_rank` (tensor, pipeline and
+    context peers) take the same samples, and context peers each one `part` of their tokens.
+    `training` belongs to the engine.
     """
 
     plan: Plan
@@ -60,11 +61,12 @@ class Applied:
     data_rank: int
     device: torch.device
     training: AbstractTraining
+    part: int = 0
 
     @property
     def data(self) -> int:
-        """Data-parallel ranks: the number of parts of a global batch."""
-        return self.plan.data
+        """Data ranks with samples of their own: the number of parts of a global batch."""
+        return self.plan.sample_ranks
 
     def step(
         self, batches: Sequence[Mapping[str, Any]], targets: Sequence[float] | None = None
@@ -83,15 +85,18 @@ class Applied:
             The mean loss over the global batch, on every rank.
 
         Raises:
-            ValueError: If `targets` and `batches` differ in length.
+            ValueError: If `targets` and `batches` differ in length, or context ranks cannot divide
+                the columns of a batch.
         """
         counts = list(targets) if targets is not None else [1] * len(batches)
-        micro_batches = [
+        whole = (
             MicroBatch(inputs=inputs, samples=self.plan.micro_batch, tokens=0, targets=count)
             for inputs, count in zip(batches, counts, strict=True)
-        ]
+        )
+        micro_batches = [part_of_tokens(one, self.part, self.plan.context) for one in whole]
         repeated = self.plan.tensor * self.plan.pipeline
-        (summed,) = sum_over_ranks([float(sum(counts))], self._group, self.device)
+        own = float(sum(batch.targets for batch in micro_batches))
+        (summed,) = sum_over_ranks([own], self._group, self.device)
         watch = Stopwatch(runtime_for(self.device))
         part = self.training.step(micro_batches, summed / repeated, watch)
         (loss,) = sum_over_ranks([part.item()], self._group, self.device)
@@ -153,10 +158,12 @@ def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
         mesh,
         device,
     )
+    data_rank, part = divmod(mesh.place.data if mesh else 0, plan.context)
     return Applied(
         plan=plan,
         rank=ranks.rank,
-        data_rank=mesh.place.data if mesh else 0,
+        data_rank=data_rank,
+        part=part,
         device=device,
         training=training,
     )

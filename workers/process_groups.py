@@ -174,8 +174,8 @@ class Mesh:
 
     `devices` has the dimensions of `MESH_DIMENSIONS` in `search_spaces.settings.rank_layout`.
     Select a submesh by name, as in `devices["replicate", "shard"]`. `group` holds all ranks.
-    `resharded` has the groups of `plan.reshard_ranks` as its rows, `experts` those of
-    `plan.experts`, both with dimensions "apart" and "together"; None without them.
+    `resharded` has the groups of `plan.reshard_ranks` as its rows, `experts` and `context` those of
+    the knobs of these names, all with dimensions "apart" and "together"; None without them.
     """
 
     place: RankCoordinates
@@ -183,6 +183,7 @@ class Mesh:
     devices: DeviceMesh
     resharded: DeviceMesh | None = None
     experts: DeviceMesh | None = None
+    context: DeviceMesh | None = None
 
     @property
     def data_group(self) -> dist.ProcessGroup:
@@ -263,11 +264,11 @@ class TrialGroup:
         if self._group is None:
             self._group = self._open(None, timeout)
             _connect(self._group, self._device)
-        shape, rows = mesh_shape(plan), (plan.reshard_ranks, plan.experts)
+        shape, rows = mesh_shape(plan), (plan.reshard_ranks, plan.experts, plan.context)
         if (shape, rows) not in self._meshes:
             if not self._keeps_shapes:
                 self._close_subgroups()
-            resharded, experts = (
+            resharded, experts, context = (
                 self._grid((plan.world_size // size, size), ("apart", "together"), timeout)
                 if size > 1
                 else None
@@ -279,6 +280,7 @@ class TrialGroup:
                 devices=self._grid(shape, MESH_DIMENSIONS, timeout),
                 resharded=resharded,
                 experts=experts,
+                context=context,
             )
         for group in self._groups():
             _set_timeout(group, self._device, timeout)

@@ -138,6 +138,7 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
         "regathered": stage >= 3,
         "stays_gathered": stage < 3,
         "regather_ranks": min(layout.shards, layout.data) if stage else 1,
+        "context": 1,
         **{"experts": 1, "expert_share": 0.0, "expert_layers": 0.0, "routed": 0.0},
         "first_blocks": first,
         "middle_blocks": middle,

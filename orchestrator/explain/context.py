@@ -171,12 +171,12 @@ def complete_plan(
             searched = domains.get(name, ())
             default = DEFAULTS[name]
             completed[name] = default if default in searched or not searched else searched[0]
-    micro, data = completed["micro_batch"], completed["data"]
-    accumulation, remainder = divmod(global_batch, micro * data)
+    micro, groups = completed["micro_batch"], completed["data"] // completed["context"]
+    accumulation, remainder = divmod(global_batch, max(micro * groups, 1))
     if remainder:
         detail = (
             f"the global batch of {global_batch} is not a multiple of micro_batch {micro} x data"
-            f" {data} = {micro * data}"
+            f" {groups} = {micro * groups}"
         )
         return Refused(rule="global_batch_is_kept", detail=detail)
     return Plan(**completed, accumulation=values.get("accumulation", accumulation))

@@ -66,7 +66,10 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     ddp, averaged = _replicated(table)
     states, updates = _optimizer_bytes(table, model)
     passes = mean_passes(table, footprint)
-    samples = table.column("micro_batch") * table.column("accumulation") / passes
+    rows = table.column("micro_batch") * table.column("accumulation") / passes
+    samples = rows / table.column(
+        "context"
+    )  # that a rank has the tokens of, and in attention heads
     return PlanFeatures(
         tensor=table.column("tensor").astype(np.int64),
         pipeline=table.column("pipeline").astype(np.int64),
@@ -79,6 +82,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         regathered=whole_shards & (zero == 3),
         stays_gathered=(zero < 3) | table.column("gathered_between_passes").astype(bool),
         regather_ranks=np.where(kept > 0, kept, shards).astype(np.int64),
+        context=table.column("context").astype(np.int64),
         **_experts(table, model),
         **_blocks(table, model, footprint.depth),
         micro_batch=samples,
@@ -106,7 +110,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         **_offloads(table),
         varied=np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
         filled=fill_ratios(table, footprint),
-        longest_filled=largest_fill(table, footprint, samples),
+        longest_filled=largest_fill(table, footprint, rows),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
 

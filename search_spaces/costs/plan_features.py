@@ -66,6 +66,7 @@ class PlanFeatures(AbstractColumns):
     regathered: Flags  # weights are gathered once more for backward
     stays_gathered: Flags  # weights are gathered for one forward pass of a step, not for each
     regather_ranks: Counts  # ranks that backward gathers them from: all shards, or reshard_ranks
+    context: Counts  # neighbouring data ranks that divide the tokens of their samples
     experts: Counts  # neighbouring data ranks that divide the experts of each layer
     expert_share: Numbers  # of a block's parameters
     expert_layers: Numbers  # of a block

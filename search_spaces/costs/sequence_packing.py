@@ -185,10 +185,11 @@ class _Case(NamedTuple):
 
 def _cases(table: PlanTable) -> tuple[list[_Case], Counts]:
     """Returns the cases of a table's plans, and the case of each."""
-    micro, data, tokens = (
+    micro, ranks, context, tokens = (
         table.column(name).astype(np.int64)
-        for name in ("micro_batch", "data", "micro_batch_tokens")
+        for name in ("micro_batch", "data", "context", "micro_batch_tokens")
     )
+    data = ranks // context
     code, samples = table.codes["batching"], micro * table.column("accumulation") * data
     columns = (code, micro, samples, _multiples(table), np.where(tokens > 0, data, 0), tokens)
     keys, case = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
@@ -215,7 +216,9 @@ def _multiples(table: PlanTable) -> Counts:
     A model is traced on rows that its ranks can split.
     """
     multiple = table.column("pad_multiple").astype(np.int64)
-    ranks = np.where(table.column("sequence_parallel"), table.column("tensor"), 1).astype(np.int64)
+    parts = ("sequence_parallel", "tensor", "context")
+    splits, tensor, context = (table.column(name).astype(np.int64) for name in parts)
+    ranks = np.where(splits > 0, tensor, context)
     return np.where(multiple > 1, np.lcm(multiple, ranks), 1)
 
 

@@ -99,7 +99,7 @@ def data_collectives(
     hooks = coefficients.hook_seconds * np.where(hooked, features.first_blocks * passes, 0.0)
     exposed = exposed_forward + exposed_backward + updated + hooks
     total = forward + backward + reduced + average + updated + hooks
-    return exposed + expert_exchange(work, coefficients, split), total - exposed
+    return exposed + token_exchange(work, coefficients, split), total - exposed
 
 
 def _shared_seconds(
@@ -130,22 +130,26 @@ def _shared_seconds(
     return seconds + waits * (features.middle_blocks + features.first_blocks)
 
 
-def expert_exchange(work: Workload, coefficients: TimeCoefficients, split: _SlowestRank) -> Numbers:
-    """Forecasts the seconds per step in which tokens go to their experts and back.
+def token_exchange(work: Workload, coefficients: TimeCoefficients, split: _SlowestRank) -> Numbers:
+    """Forecasts the seconds per step in which tokens go to their experts and to heads of attention.
 
-    A layer sends them twice in forward and twice in backward, and a recomputed one in forward
-    again; before that, ranks tell each other how many. Nothing hides it.
+    A layer of experts sends them twice in forward and twice in backward, and a recomputed one in
+    forward again; before that, ranks tell each other how many. Context ranks exchange queries,
+    keys, values and results, each of the size of a hidden state or less. Nothing hides it.
     """
     features, rows = work.executions, work.rows
-    ranks = features.experts.astype(float)
-    rate, waits = _ring(work, coefficients, ranks, features.tensor.astype(float))
     hidden = work.parts.block_input[rows.case] * features.filled / features.longest_filled
-    sent = hidden * features.routed * (ranks - 1) / ranks
-    passes = split.blocks * features.accumulation
-    recomputed = features.recomputed  # no way of recomputation keeps what was sent
-    seconds = (4 + 2 * recomputed) * sent / rate
-    seconds = seconds + (5 + 3 * recomputed) * waits * features.expert_layers
-    return np.where(ranks > 1, passes * seconds, 0.0)
+    seconds = np.zeros(len(work))
+    for ranks, sends, bytes_sent, counts in (
+        (features.experts, 2 * features.expert_layers, 2 * features.routed * hidden, 1.0),
+        (features.context, np.full(len(work), 4.0), 4 * hidden, 0.0),
+    ):
+        rate, waits = _ring(work, coefficients, ranks.astype(float), features.tensor.astype(float))
+        once = bytes_sent * (ranks - 1) / ranks / rate + sends * waits
+        passes = 2 + features.recomputed  # no way of recomputation keeps what was sent
+        told = counts * waits * features.expert_layers * (1 + features.recomputed)
+        seconds = seconds + np.where(ranks > 1, passes * once + told, 0.0)
+    return split.blocks * features.accumulation * seconds
 
 
 def _gathers(features: PlanFeatures) -> tuple[Numbers, Numbers]:

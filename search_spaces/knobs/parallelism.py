@@ -91,4 +91,17 @@ PARALLELISM = (
         depends_on=(*ZERO, "data", "tensor", "pipeline", "replicas"),
         label="{} expert ranks",
     ),
+    Knob(
+        name="context",
+        trades="longer sequences and fewer samples than ranks, against all-to-alls around each"
+        " attention",
+        does="divides the tokens of each row over neighbouring data ranks, and in attention the"
+        " heads (DeepSpeed-Ulysses), with keys and values repeated where there are fewer",
+        engines="torch",
+        default=search_defaults.context_degrees,
+        is_active=lambda chosen: chosen["engine"] == "torch" and chosen["data"] > 1,
+        active="with engine torch and several data ranks",
+        depends_on=("engine", "data", "tensor", "pipeline"),
+        label="{} context ranks",
+    ),
 )

@@ -22,6 +22,7 @@ NODE_RANKS = 8  # ranks of a node: across nodes, tensor parallelism waits for th
 _PAD_MULTIPLE = 64  # tokens
 _NODES_PER_REPLICA = (1, 2, 4, 8)  # of hybrid sharding, with `NODE_RANKS` ranks each
 _STATE_BYTES = 16  # per trained parameter: fp32 weight, gradient and the two moments of Adam
+_LONG = 2**15  # tokens
 _WORDS = 2**14  # of a vocabulary whose logits may decide
 _SMALL_DEVICE_BYTES = 16 * GIB  # a small training GPU, assumed if the memory limit is unknown
 
@@ -165,6 +166,22 @@ def expert_degrees(choice: DomainContext) -> Values:
     return tuple(ranks for ranks in most if chosen["data"] % ranks == facts.count % ranks == 0)
 
 
+def context_degrees(choice: DomainContext) -> Values:
+    """Adds degrees within a node where data ranks alone would lack samples, or room for one row.
+
+    A row of `_LONG` tokens or more may have activations that no micro-batch of one fits.
+    """
+    chosen, model, train = choice.chosen, choice.model, choice.spec.train
+    scarce = train.global_batch % chosen["data"] > 0 or train.sequence_length >= _LONG
+    whole = chosen["tensor"] == chosen["pipeline"] == 1
+    if not choice.on_cuda or not scarce or not whole or model.context_refusal is not None:
+        return (1,)
+    degrees = powers_of_two(min(chosen["data"], NODE_RANKS))
+    return tuple(
+        ranks for ranks in degrees if chosen["data"] % ranks == model.attention_heads % ranks == 0
+    )
+
+
 def reshard_ranks(choice: DomainContext) -> Values:
     """Adds the ranks of a node on larger clusters: backward then gathers weights within nodes."""
     chosen = choice.chosen
@@ -180,7 +197,8 @@ def micro_batches(choice: DomainContext) -> Values:
     """
     if choice.spec.train.micro_batch is not None:
         return (choice.spec.train.micro_batch,)
-    per_rank = max(choice.spec.train.global_batch // choice.chosen["data"], 1)
+    groups = choice.chosen["data"] // choice.chosen["context"]
+    per_rank = max(choice.spec.train.global_batch // max(groups, 1), 1)
     divisors = {size for size in powers_of_two(per_rank) if per_rank % size == 0}
     return tuple(sorted(divisors | {per_rank}))
 

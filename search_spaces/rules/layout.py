@@ -113,13 +113,39 @@ def _word(value: object) -> str:
 def global_batch_is_kept(plan: Plan, context: RuleContext) -> str | None:
     """Every plan takes the same samples per optimizer step; else speeds would not be comparable."""
     global_batch = context.spec.train.global_batch
-    samples = plan.micro_batch * plan.accumulation * plan.data
-    if samples == global_batch:
+    if plan.data % plan.context:
+        return f"data {plan.data} is not a multiple of context {plan.context}"
+    if plan.global_batch == global_batch:
         return None
+    shared = f" / context {plan.context}" if plan.context > 1 else ""
     return (
         f"micro_batch {plan.micro_batch} x accumulation {plan.accumulation} x data {plan.data}"
-        f" is {samples}, but train.global_batch is {global_batch}"
+        f"{shared} is {plan.global_batch}, but train.global_batch is {global_batch}"
     )
+
+
+def context_divides_heads(plan: Plan, context: RuleContext) -> str | None:
+    """Each context rank has equally many heads of attention, and as many tokens of each row.
+
+    Source:
+        Jacobs et al. 2023, arXiv:2309.14509: the degree of sequence parallelism divides the heads.
+    """
+    model, ranks = context.model, plan.context
+    if ranks == 1:
+        return None
+    if model.context_refusal is not None:
+        return f"context {ranks}: {model.context_refusal}"
+    if model.attention_heads % ranks:
+        return f"{model.attention_heads} attention heads are not a multiple of context {ranks}"
+    if (length := context.spec.train.sequence_length) % ranks:
+        return f"train.sequence_length {length} is not a multiple of context {ranks}"
+    needed = {"engine": "torch", "tensor": 1, "pipeline": 1, "experts": 1, "compile": False}
+    for name, value in needed.items():
+        if (found := getattr(plan, name)) != value:
+            return f"context {ranks} needs {name} {value}, but it is {found}"
+    if plan.attention not in model.packing or plan.attention == "eager":
+        return f"context {ranks} needs an attention that sees whole rows: sdpa or flash attention"
+    return None
 
 
 def packing_is_kept_apart(plan: Plan, context: RuleContext) -> str | None:

@@ -93,6 +93,8 @@ def context_of(base: str) -> RuleContext:
             attentions=CHOICES["attention"],
             vocab_size=50257,
             tensor=TensorFacts(divisors=(("attention heads", 12),)),
+            attention_heads=12,
+            context_refusal=None,
             experts=ExpertFacts(count=8, layers=12, per_token=2, parameters=60_000_000),
         ),
         cluster=a_cluster(device=device, slots=8),
@@ -102,7 +104,7 @@ def context_of(base: str) -> RuleContext:
 def plan_of(**knobs: Any) -> Plan:
     """Returns a plan of the global batch; `accumulation` follows from the other knobs."""
     chosen = {"data": 2, "micro_batch": 4, **knobs}
-    per_pass = chosen["micro_batch"] * chosen["data"]
+    per_pass = chosen["micro_batch"] * chosen["data"] // chosen.get("context", 1)
     return ddp_plan(**chosen | {"accumulation": max(GLOBAL_BATCH // per_pass, 1)})
 
 

@@ -471,6 +471,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "GPT2LMHeadModel has no layers of experts: experts must be 1",
     ),
+    "context_divides_heads": (
+        ddp_plan(context=2, accumulation=8),
+        around(),
+        "context 2: its attention is not known",
+    ),
     "gathered_weights_have_a_next_pass": (
         ddp_plan(zero_stage=3, micro_batch=16, accumulation=1, gathered_between_passes=True),
         around(),
@@ -608,6 +613,41 @@ def test_weights_are_kept_by_some_of_the_data_ranks(
     reason = RULES["resharding_splits_the_data_ranks"](ddp_plan(zero_stage=3, **knobs), around())
 
     assert reason is None if words is None else reason is not None and words in reason
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({}, None),
+        ({"zero_stage": 3, "batching": "packed", "attention": "flash_attention_2"}, None),
+        ({"context": 8}, "12 attention heads are not a multiple of context 8"),
+        ({"tensor": 2}, "context 2 needs tensor 1, but it is 2"),
+        ({"engine": "deepspeed"}, "context 2 needs engine torch, but it is deepspeed"),
+        (
+            {"attention": "eager"},
+            "context 2 needs an attention that sees whole rows: sdpa or flash attention",
+        ),
+    ],
+)
+def test_context_ranks_divide_heads(knobs: dict[str, Any], words: str | None) -> None:
+    model = a_model(attention_heads=12, context_refusal=None)
+    plan = ddp_plan(**{"data": 8, "context": 2} | knobs)
+
+    assert RULES["context_divides_heads"](plan, around(model=model)) == words
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (4, None),
+        (8, "micro_batch 4 x accumulation 4 x data 8 / context 2 is 64, but train.global_batch is"),
+        (3, "data 3 is not a multiple of context 2"),
+    ],
+)
+def test_context_ranks_share_samples(data: int, words: str | None) -> None:
+    reason = RULES["global_batch_is_kept"](ddp_plan(data=data, context=2), around())
+
+    assert reason is None if words is None else str(reason).startswith(words)
 
 
 @pytest.mark.parametrize(

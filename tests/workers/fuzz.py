@@ -91,6 +91,7 @@ _COUNTS: Mapping[str, tuple[int, ...]] = {
     "pipeline": (1, 2, 4),
     "replicas": (1, 2),
     "experts": (1, 2, 4),
+    "context": (1, 2, 4),
     "micro_batch": (1, 2, 4),
     "micro_batch_tokens": (0, 24, 40, 72),
     "bucket_mib": (1, 25),

@@ -1,5 +1,6 @@
 """Plans applied to users' own models: they train as a plain loop does, or raise clear errors."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ def _losses(_: Worker, plan: Plan, folder: Path | None) -> list[float]:
     source = batch_source(build(SPEC.model, SPEC.train, attention="eager"), SPEC)
     applied = apply_plan(build_whole(SPEC.model, SPEC.train, attention="eager").module, plan, SPEC)
     losses = []
+    whole = replace(plan, context=1, data=applied.data, pad_multiple=8)
     for step in range(WORST_STEP, STEPS):
-        batches = source.step(plan, applied.data_rank, step).batches
+        batches = source.step(whole, applied.data_rank, step).batches
         targets = [batch.targets for batch in batches]
         losses.append(applied.step([batch.inputs for batch in batches], targets))
     if folder is not None:
@@ -44,6 +46,7 @@ def thorough(**knobs: Any) -> Any:
         thorough(checkpoint_ratio=0.5, batching="grouped"),
         thorough(tensor=2, data=1),
         thorough(pipeline=2, data=1, micro_batch=1),
+        thorough(context=2, accumulation=4),
         thorough(engine="deepspeed", zero_stage=1),
         thorough(engine="deepspeed", zero_stage=3),
     ],

@@ -16,7 +16,14 @@ from search_spaces.costs.sequence_packing import cut_by_tokens
 from search_spaces.facts import SAMPLES, TargetRule
 from search_spaces.plan import Attention, Batching, Plan
 from search_spaces.specification.schema import SweepSpec, TextTask
-from workers.data.collate import Layout, MicroBatch, collate, round_up, target_count
+from workers.data.collate import (
+    Layout,
+    MicroBatch,
+    collate,
+    part_of_tokens,
+    round_up,
+    target_count,
+)
 from workers.data.dataset import Dataset
 from workers.data.user_batches import (
     ONE,
@@ -57,7 +64,7 @@ def deal_samples(
         evenly: False to fill micro-batches up to the plan's tokens: see `cut_by_tokens`.
 
     Returns:
-        For each rank, for each micro-batch, the numbers of its samples.
+        For each group of context ranks, for each micro-batch, the numbers of its samples.
     """
     order = np.arange(len(numbers))
     if plan.batching == "grouped":
@@ -65,9 +72,9 @@ def deal_samples(
     chunks = order.reshape(-1, plan.micro_batch).tolist()
     if limit := plan.micro_batch_tokens:
         widths = [round_up(lengths[index], multiple) for index in order.tolist()]
-        cuts = cut_by_tokens(widths, plan.micro_batch, limit, plan.data, evenly=evenly)
+        cuts = cut_by_tokens(widths, plan.micro_batch, limit, plan.sample_ranks, evenly=evenly)
         chunks = [order[cut.start : cut.stop].tolist() for cut in cuts]
-    dealt = _turned(np.arange(len(chunks)).reshape(-1, plan.data), plan)
+    dealt = _turned(np.arange(len(chunks)).reshape(-1, plan.sample_ranks), plan)
     return tuple(
         tuple(tuple(numbers[index] for index in chunks[chunk]) for chunk in rank)
         for rank in dealt.T.tolist()
@@ -124,10 +131,10 @@ def _epoch_work(
     lengths = np.frombuffer(length_bytes, dtype=np.int32).astype(np.int64)
     steps = lengths[_epoch(len(lengths), plan.global_batch, seed, epoch)]
     if plan.micro_batch_tokens:
-        return steps.sum(axis=1) // plan.data
+        return steps.sum(axis=1) // plan.sample_ranks
     if plan.batching == "grouped":
         steps = -np.sort(-steps, axis=1)
-    dealt = steps.reshape(len(steps), plan.accumulation, plan.data, plan.micro_batch)
+    dealt = steps.reshape(len(steps), plan.accumulation, plan.sample_ranks, plan.micro_batch)
     if plan.batching == "packed":
         tokens = dealt.sum(axis=-1)
     else:
@@ -209,7 +216,8 @@ class DatasetSource:
         """
         train = self.spec.train
         all_lengths = self.dataset.lengths
-        multiple = math.lcm(plan.pad_multiple, plan.tensor if plan.sequence_parallel else 1)
+        split = plan.tensor if plan.sequence_parallel else plan.context
+        multiple = math.lcm(plan.pad_multiple, split)
         worst = step == WORST_STEP
         if worst:
             numbers, excess = longest_samples(all_lengths, plan.global_batch), 0.0
@@ -219,11 +227,13 @@ class DatasetSource:
         lengths = all_lengths[list(numbers)].tolist()
         layout = self._layout(plan.batching, multiple, plan.attention)
         dealt = deal_samples(numbers, lengths, plan, multiple, evenly=not worst)
+        place, part = divmod(rank, plan.context)
+        batches = (
+            collate(group, [self.dataset.sample(number) for number in group], layout)
+            for group in dealt[place]
+        )
         return StepBatches(
-            batches=tuple(
-                collate(group, [self.dataset.sample(number) for number in group], layout)
-                for group in dealt[rank]
-            ),
+            batches=tuple(part_of_tokens(batch, part, plan.context) for batch in batches),
             targets=sum(target_count(self.task, length) for length in lengths),
             tokens=sum(lengths),
             excess=excess,

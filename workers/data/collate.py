@@ -56,6 +56,7 @@ _MASKED, _TO_MASK, _TO_RANDOM = 0.15, 0.8, 0.1  # Devlin et al. 2018, arXiv:1810
 CLASSES = 2
 Tokens = NDArray[np.int32]
 Inputs = dict[str, torch.Tensor]
+CONTEXT = "context_positions"  # of whole rows; `workers.plain_torch.context` takes it away
 STARTS, LONGEST = ("cu_seq_lens_q", "cu_seq_lens_k"), ("max_length_q", "max_length_k")
 _PADDING = {"input_ids": PAD_TOKEN_ID, "attention_mask": 0, "labels": IGNORED}
 
@@ -170,6 +171,48 @@ def sample_starts(position_ids: torch.Tensor) -> torch.Tensor:
     """
     starts = (position_ids.flatten() == 0).nonzero().flatten()
     return torch.cat([starts, starts.new_tensor([position_ids.numel()])]).int()
+
+
+def part_of_tokens(batch: MicroBatch, part: int, parts: int) -> MicroBatch:
+    """Returns one of equal parts of the columns of a causal language model's micro-batch.
+
+    Its labels are shifted already: the last one is the first token of the next part. The mask hides
+    nothing, as no token sees the padding behind it.
+
+    Args:
+        batch: Padded or packed rows.
+        part: Number of the part.
+        parts: Their number; with 1 the micro-batch is returned as it is.
+
+    Raises:
+        ValueError: If columns are not a multiple of `parts`, or padding is on the left.
+    """
+    if parts == 1:
+        return batch
+    inputs = dict(batch.inputs)
+    tokens, labels, mask = inputs["input_ids"], inputs["labels"], inputs.get("attention_mask")
+    if tokens.shape[1] % parts:
+        raise ValueError(f"rows of {tokens.shape[1]} tokens cannot be divided over {parts} ranks")
+    if mask is not None and (mask.diff(dim=1) > 0).any():
+        raise ValueError("rows are padded on the left; context ranks need padding on the right")
+    rows = inputs.get("position_ids")
+    columns = torch.arange(tokens.shape[1], device=tokens.device)
+    positions = columns.expand_as(tokens) if rows is None else rows
+    shifted = torch.nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+    mine = slice(part * tokens.shape[1] // parts, (part + 1) * tokens.shape[1] // parts)
+    own = shifted[:, mine].contiguous()
+    count, all_counts = ((one != IGNORED).sum().item() for one in (own, shifted))
+    if not count:
+        own[:, 0] = PAD_TOKEN_ID  # a mean over no label would be NaN; this one has no weight
+    inputs |= {
+        "input_ids": tokens[:, mine],
+        "position_ids": positions[:, mine],
+        "attention_mask": torch.ones_like(tokens[:, mine]),
+        "labels": own,
+        "shift_labels": own,
+        CONTEXT: positions if rows is not None else positions[:1],
+    }
+    return replace(batch, inputs=inputs, targets=batch.targets * count / max(all_counts, 1))
 
 
 def target_count(task: TextTask, length: int) -> int:

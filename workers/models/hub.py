@@ -123,7 +123,20 @@ def describe_transformers_model(spec: ModelSpec, train: TrainSpec) -> ModelFacts
             f"train.sequence_length is {length}, but {spec.name} has learned positions for"
             f" {positions} tokens"
         )
-    return replace(_with_text(facts, task, module), **parallel_facts(module, spec.tensor_plan))
+    facts = replace(_with_text(facts, task, module), **parallel_facts(module, spec.tensor_plan))
+    return replace(facts, **_context_facts(facts, config))
+
+
+def _context_facts(facts: ModelFacts, config: Any) -> dict[str, Any]:
+    """Returns the fields of `ModelFacts` on context ranks.
+
+    Models that keep packed samples apart read position ids and masks as transformers makes them.
+    """
+    heads = getattr(config.get_text_config(), "num_attention_heads", None)
+    if isinstance(heads, int) and "sdpa" in facts.packing:
+        return {"attention_heads": heads, "context_refusal": None}
+    reason = f"{facts.architecture} has no attention to whole rows that ranks can divide"
+    return {"context_refusal": reason}
 
 
 def divides_by_label_count(spec: ModelSpec) -> bool:

@@ -46,7 +46,12 @@ def parallelize(
         from workers.parallel.experts import split_experts  # needs transformers
 
         experts = split_experts(model.module, mesh)
-    blocks = wrap_blocks(model.module, model.blocks, settings.blocks)
+    divides_tokens = mesh is not None and mesh.context is not None
+    if mesh is not None and mesh.context is not None:
+        from workers.parallel.context import split_attention
+
+        split_attention(model.module, mesh.context.get_group("together"))
+    blocks = wrap_blocks(model.module, model.blocks, settings.blocks, divides_tokens=divides_tokens)
     weights_on = device
     if settings.fsdp2 is not None and mesh is not None:
         with _kept_by(mesh.resharded):
@@ -62,11 +67,16 @@ def parallelize(
 
 
 def wrap_blocks(
-    module: nn.Module, blocks: Sequence[nn.Module], settings: BlockSettings
+    module: nn.Module,
+    blocks: Sequence[nn.Module],
+    settings: BlockSettings,
+    *,
+    divides_tokens: bool = False,
 ) -> Sequence[nn.Module]:
     """Recomputes and compiles the blocks of a model, under any engine; returns all blocks.
 
-    Its head computes the loss unless that is whole and of the model's own vocabulary.
+    Its head computes the loss unless that is whole and of the model's own vocabulary. With
+    `divides_tokens` ranks have parts of rows, whose labels are shifted already.
     """
     if settings.mlp_tiles > 1:
         tile_mlps(blocks, settings.mlp_tiles)
@@ -80,7 +90,8 @@ def wrap_blocks(
     if settings.compile:
         compile_blocks(blocks, mode=settings.compile_mode, budget=settings.budget)
     if settings.loss != "whole" or settings.vocab_multiple > 1:
-        shifts, multiple = is_causal_lm(module), settings.vocab_multiple
+        shifts = is_causal_lm(module) and not divides_tokens
+        multiple = settings.vocab_multiple
         replace_loss(module, settings.loss, shifts=shifts, vocab_multiple=multiple)
     return blocks
 

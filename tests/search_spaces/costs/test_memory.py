@@ -120,6 +120,16 @@ def test_expert_ranks_gather_a_part_of_the_experts() -> None:
     assert [alone[name] for name in states] == [divided[name] for name in states]
 
 
+def test_context_ranks_hold_the_activations_of_their_tokens() -> None:
+    alone, divided = (
+        held(a_plan(data=4, zero_stage=3, micro_batch=4, accumulation=1, context=ranks))
+        for ranks in (1, 4)
+    )
+
+    assert divided["activations"] == pytest.approx(alone["activations"] / 4)
+    assert divided["weights"] == alone["weights"]
+
+
 def test_fsdp_holds_the_blocks_that_it_gathers_ahead() -> None:
     def buffers(**knobs: Any) -> float:
         return held(a_plan(data=4, micro_batch=1, accumulation=1, **knobs))["buffers"]

@@ -170,6 +170,20 @@ def test_expert_ranks_gather_few_experts_and_send_tokens() -> None:
     assert recomputed - kept == pytest.approx(again, rel=1e-6)
 
 
+def test_context_ranks_compute_their_tokens_and_send_hidden_states() -> None:
+    """Of two samples four ranks have a quarter each, and exchange four hidden states in a pass."""
+    alone, divided = (
+        terms(a_plan(micro_batch=2, accumulation=1, data=data, context=data)) for data in (1, 4)
+    )
+
+    link = DEVICE.link_bytes_per_second
+    hidden = 2 * 2 * 2**20 / 4
+    sent = 2 * BLOCKS * 4 * hidden * 3 / 4  # forward and backward
+    ring = 2 * 3 / 4 * 4.0 * WEIGHTS
+    assert divided["data_collectives"][0] == pytest.approx((ring + sent) / link, rel=1e-6)
+    assert divided["operators"][0] == pytest.approx(alone["operators"][0] / 4)
+
+
 def test_a_step_gathers_weights_as_often_as_fsdp2_does() -> None:
     """Stage 2 once, stage 3 twice in each of four passes, and once more than there are passes."""
     plans = [

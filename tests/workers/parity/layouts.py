@@ -35,6 +35,13 @@ COMMON: Mapping[str, Knobs] = {
     "chunked loss, zero 3": {"zero_stage": 3, "loss": "chunked"},
     "hybrid shard": {"data": 4, "zero_stage": 3, "replicas": 2, "micro_batch": 1},
     "expert ranks, zero 3": {"zero_stage": 3, "experts": 2},
+    "context ranks, ddp": {"context": 2},
+    "context ranks, packed, zero 3": {"context": 2, "zero_stage": 3, "batching": "packed"},
+    "context ranks, four": {"data": 4, "context": 4, "zero_stage": 2, "micro_batch": 4},
+    "context ranks, two of four": {
+        **{"data": 4, "context": 2, "zero_stage": 3, "checkpoint_ratio": 1.0},
+        **{"batching": "grouped", "loss": "chunked"},
+    },
     "expert ranks, four data ranks": {
         **{"data": 4, "zero_stage": 2, "experts": 2, "micro_batch": 1, "checkpoint_ratio": 1.0}
     },
@@ -127,4 +134,5 @@ def plan_of(knobs: Knobs, facts: ModelFacts) -> Plan:
         "optimizer": "adamw_fused" if "offload_optimizer" in knobs else "adamw_foreach",
         "data": 2,
     } | dict(knobs)
-    return Plan(accumulation=GLOBAL_BATCH // full["micro_batch"] // full["data"], **full)
+    samples = full["micro_batch"] * full["data"] // full.get("context", 1)
+    return Plan(accumulation=GLOBAL_BATCH // samples, **full)
