@@ -115,12 +115,13 @@ def global_batch_is_kept(plan: Plan, context: RuleContext) -> str | None:
     global_batch = context.spec.train.global_batch
     if plan.data % plan.context:
         return f"data {plan.data} is not a multiple of context {plan.context}"
-    if plan.global_batch == global_batch:
+    samples = plan.micro_batch * plan.accumulation * plan.data // plan.context
+    if samples == global_batch:
         return None
     shared = f" / context {plan.context}" if plan.context > 1 else ""
     return (
         f"micro_batch {plan.micro_batch} x accumulation {plan.accumulation} x data {plan.data}"
-        f"{shared} is {plan.global_batch}, but train.global_batch is {global_batch}"
+        f"{shared} is {samples}, but train.global_batch is {global_batch}"
     )
 
 
