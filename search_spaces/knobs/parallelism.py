@@ -79,11 +79,10 @@ PARALLELISM = (
     ),
     Knob(
         name="experts",
-        trades="smaller gathers of a mixture of experts and less memory for them, against tokens"
-        " that are sent to their experts and back in each layer, and ranks that wait for the one"
-        " with most of them",
-        does="transformers' expert parallelism (`ep_dispatch_experts`, all-to-all), with FSDP2 over"
-        " the ranks that have the same experts",
+        trades="smaller gathers of a mixture of experts, against tokens that go to their experts"
+        " and back in each layer",
+        does="transformers' all-to-all (`ep_dispatch_experts`), FSDP2 over ranks with the same"
+        " experts",
         engines="torch",
         default=search_defaults.expert_degrees,
         is_active=lambda chosen: chosen["engine"] == "torch" and is_sharded(chosen),
@@ -93,10 +92,9 @@ PARALLELISM = (
     ),
     Knob(
         name="context",
-        trades="longer sequences and fewer samples than ranks, against all-to-alls around each"
-        " attention",
-        does="divides the tokens of each row over neighbouring data ranks, and in attention the"
-        " heads (DeepSpeed-Ulysses), with keys and values repeated where there are fewer",
+        trades="longer rows, or fewer samples than ranks, against all-to-alls around attention",
+        does="divides the tokens of rows, and in attention the heads (Ulysses); keys and values"
+        " repeat where there are fewer",
         engines="torch",
         default=search_defaults.context_degrees,
         is_active=lambda chosen: chosen["engine"] == "torch" and chosen["data"] > 1,
