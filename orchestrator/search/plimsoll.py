@@ -256,8 +256,8 @@ class _CandidateSet:
 
         `free` marks the plans of the space that may be tried.
         """
-        objective, running = sweep.spec.objective, _last_plan(sweep)
-        seconds = trial_seconds(self.table, objective, self.step_seconds, sweep.records, running)
+        objective, last = sweep.spec.objective, _last_plan(sweep)
+        seconds = trial_seconds(self.table, objective, self.step_seconds, sweep.records, last)
         running = [row for trial in sweep.running for row in self.rows_of(trial.plan)]
         choice = self.search.choose(self.observations, free[self.pool], running, seconds)
         return choice, float(seconds[choice.row])

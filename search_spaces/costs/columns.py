@@ -183,11 +183,11 @@ def kernels_of(
     for index, parts in enumerate(weighted_passes(variant, depth)):
         slot = (case * len(PASSES) + index).astype(np.float64)
         fused_flops = BACKWARD_FLOPS if PASSES[index].endswith("backward") else FORWARD_FLOPS
-        columns += [
-            (slot, *_kernel(call, share, fused_flops, micro_batch, tensor))
-            for share, traced in parts
-            for call in (*traced.matmuls, *traced.attentions)
-        ]
+        for share, traced in parts:
+            calls: tuple[Matmul | FusedAttention, ...] = (*traced.matmuls, *traced.attentions)
+            columns += [
+                (slot, *_kernel(call, share, fused_flops, micro_batch, tensor)) for call in calls
+            ]
     names = [field.name for field in fields(Kernels)]
     filled = zip(*columns, strict=True) if columns else [[np.zeros(0)]] * len(names[:-1])
     stacked = dict(zip(names, map(np.concatenate, filled), strict=False))

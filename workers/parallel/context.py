@@ -7,7 +7,7 @@ Source:
     Jacobs et al. 2023, arXiv:2309.14509 (DeepSpeed-Ulysses).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +92,8 @@ def split_attention(module: nn.Module, group: dist.ProcessGroup) -> None:
 
     AttentionInterface.register(_NAME, attention)
     AttentionMaskInterface.register(_NAME, (lambda **_: None) if is_flash else rows.mask)
-    for part in module.modules():
+    parts: Iterable[Any] = module.modules()
+    for part in parts:
         if hasattr(part, "config"):
             part.config._attn_implementation = _NAME
     module.register_forward_pre_hook(rows.take, with_kwargs=True, prepend=True)
