@@ -86,6 +86,7 @@ class Space:
         domains: Values of each knob by name, including the default if it may be inactive.
         table: Legal plans, in the order of the domains.
         ruled_out: Number of combinations that each rule forbids.
+        objections: What each rule says of one of them.
         baseline: The plan a user would start with.
         dependences: What of a plan changes the loss of this model, as its probe found.
         step: All findings of the probe of a step, which workers are passed.
@@ -97,6 +98,7 @@ class Space:
     table: PlanTable
     ruled_out: tuple[tuple[str, int], ...]
     baseline: Plan
+    objections: tuple[tuple[str, str], ...] = ()
     dependences: tuple[LossDependence, ...] = ()
     step: StepFindings | None = None
     lost: tuple[tuple[str, int], ...] = ()
@@ -135,6 +137,7 @@ def build_space(context: RuleContext, workers: int) -> Space:
         table=legal,
         ruled_out=tuple(sorted(ruling.ruled_out.items())),
         baseline=_baseline(legal, context.spec),
+        objections=tuple((name, refused.detail) for name, refused in ruling.examples.items()),
         dependences=context.model.dependences,
         step=context.model.step,
         lost=tuple(

@@ -36,8 +36,8 @@ class ScaleResult:
     `cannot_fit` cannot fit the device; the others exceed the headroom line or come too close to the
     limit. If none can be recommended, `best` is empty and `nearest` is the plan with the smallest
     peak, or the one with the least host memory if that alone is lacking. `refusals` are the
-    reasons why no plan is legal, empty if any is.
-    `price_per_billion_tokens` is that of the best plan, None without a price.
+    reasons why no plan is legal, empty if any is. `ruled_out` and `objections` are those of a
+    `Space`. `price_per_billion_tokens` is that of the best plan, None without a price.
     """
 
     ranks: int
@@ -46,6 +46,7 @@ class ScaleResult:
     cannot_fit: int = 0
     unhosted: int = 0
     ruled_out: tuple[tuple[str, int], ...] = ()
+    objections: tuple[tuple[str, str], ...] = ()
     best: tuple[ForecastRow, ...] = ()
     nearest: ForecastRow | None = None
     refusals: tuple[str, ...] = ()
@@ -221,6 +222,7 @@ def _result_of(table: ForecastTable) -> ScaleResult:
         cannot_fit=int((table.hosted & (table.forecasts.fits < SURELY_NOT)).sum()),
         unhosted=int((~table.hosted).sum()),
         ruled_out=table.ruled_out,
+        objections=table.objections,
         best=best,
         nearest=None if best else _nearest(table),
         price_per_billion_tokens=_token_price(table, best[0]) if best else None,

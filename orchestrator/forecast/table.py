@@ -25,7 +25,7 @@ from search_spaces.knobs.registry import lossy_knobs
 from search_spaces.plan import Plan
 from search_spaces.plan_table import PlanTable
 from search_spaces.rules.registry import refusal
-from search_spaces.space import build_space
+from search_spaces.space import Space, build_space, space_of_plans
 from search_spaces.trial import Ceiling, PlanForecast
 
 _DIGITS = 9  # forecasts that agree in these are equal
@@ -62,7 +62,7 @@ class ForecastRow:
 class ForecastTable:
     """The legal plans of a request on `ranks` devices, with their forecasts.
 
-    `ruled_out` counts the combinations that each rule forbids. `hosted` marks plans whose offload
+    `ruled_out` and `objections` are those of `Space`. `hosted` marks plans whose offload
     fits into host memory. `fits_device` marks those with an expected peak within usable memory, and
     within the limit with a probability of `RECOMMENDED_FIT_PROBABILITY`.
     """
@@ -74,6 +74,7 @@ class ForecastTable:
     work: Workload
     forecasts: Forecasts
     ruled_out: tuple[tuple[str, int], ...]
+    objections: tuple[tuple[str, str], ...]
     hosted: Flags
     fits_device: Flags
 
@@ -120,7 +121,7 @@ def forecast_table(
     context = request.rule_context(ranks)
     space = build_space(context, ranks)
     space = with_mixes(space, context, trace, request.device, calibration, request.limit_bytes)
-    return _table_of(request, ranks, space.table, space.ruled_out, trace, calibration)
+    return _table_of(request, ranks, space, trace, calibration)
 
 
 def single_plan_table(
@@ -133,17 +134,18 @@ def single_plan_table(
     """
     if violation := refusal(plan, request.rule_context(plan.world_size)):
         raise UserError(f"the plan is not legal here: {violation.detail} ({violation.rule})")
-    return _table_of(request, plan.world_size, PlanTable.of([plan]), (), trace, calibration)
+    space = space_of_plans([plan], request.spec)
+    return _table_of(request, plan.world_size, space, trace, calibration)
 
 
 def _table_of(
     request: PlanningRequest,
     ranks: int,
-    table: PlanTable,
-    ruled_out: tuple[tuple[str, int], ...],
+    space: Space,
     trace: TraceVariants,
     calibration: Calibration,
 ) -> ForecastTable:
+    table = space.table
     footprint = trace(variants_of(table))
     work = workload_of(footprint, request.device, plan_features(table, request.model, footprint))
     forecasts = forecast(work, calibration, float(request.limit_bytes))
@@ -154,7 +156,8 @@ def _table_of(
         footprint=footprint,
         work=work,
         forecasts=forecasts,
-        ruled_out=ruled_out,
+        ruled_out=space.ruled_out,
+        objections=space.objections,
         hosted=forecasts.host_share <= 1,
         fits_device=(forecasts.peak_bytes <= request.line_bytes)
         & (forecasts.fits >= RECOMMENDED_FIT_PROBABILITY),

@@ -17,6 +17,7 @@ from search_spaces.space import Space
 from search_spaces.trial import Estimate, PlanForecast
 
 TERM_WORDS: Mapping[str, str] = packaged_table(__package__, "words.yaml")["terms"]
+_MOST_OBJECTIONS = 3
 CATEGORY_WORDS: Mapping[str, str] = packaged_table(__package__, "words.yaml")["categories"]
 
 
@@ -123,6 +124,9 @@ def ruled_out_sentences(result: ScaleResult) -> Iterator[str]:
         most = sorted(result.ruled_out, key=lambda entry: -entry[1])
         ruled = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in most)
         yield f"ruled out: {ruled}"
+        reasons = dict(result.objections)
+        for name in [name for name, _ in most if name in reasons][:_MOST_OBJECTIONS]:
+            yield f"{name.replace('_', ' ')}, for example: {reasons[name]}"
 
 
 def planning_note_words(note: notes.PlanningNote) -> str:
