@@ -26,6 +26,7 @@ SHORT = {
     "search_spaces/knobs/registry.py": "the knobs of five files, in one order",
     "search_spaces/knobs/process.py": "the knobs of one subject a file",
     "search_spaces/rules/base.py": "what rules and their registry both import",
+    "workers/plain_torch/experts.py": "a split that some exported scripts contain",
     "workers/plain_torch/states.py": "a cast that some exported scripts contain",
     "workers/run_recorder/site/sitecustomize.py": "a name that Python looks for",
 }

@@ -224,12 +224,7 @@ def train_and_measure(
             anew = _counted(partial(source.step, plan, data_rank), plan, group, worker.device)
             worker.watch(_activity(request, ActivityKind.EVALUATING))
             validation = validate(training, partial(anew, WORST_STEP), request, group, watch)
-        skew = None
-        if mesh is not None and mesh.experts is not None:
-            from workers.parallel.experts import expert_skew  # needs transformers
-
-            assert isinstance(training, TorchTraining)
-            skew = expert_skew(training.module, mesh, worker.device)
+        skew = _skew(training, mesh)
         compiled = compile_seconds() if plan.compile else 0.0
         worker.meter.check()
         memory = worker.meter.reading(worker.ranks.rank, training.state_bytes())
@@ -239,20 +234,30 @@ def train_and_measure(
         return DoesNotTrain(norm="inf", costs=None)  # fp16 skipped every step
     if isinstance(validation, Diverged):
         return replace(validation, step=len(series.losses) + validation.step)
-    costs = Costs(
+    costs = _costs(build_seconds, steps_seconds, compiled)
+    run = _measured(request, facts, series, worker.device, memory, conditions, costs)
+    run = replace(run, validation=validation, expert_skew=skew)
+    return replace(run, attention_backends=names, gradient_norm=norms[0])
+
+
+def _skew(training: AbstractTraining, mesh: Mesh | None) -> float | None:
+    """Returns `Measured.expert_skew`; all ranks call it together."""
+    if mesh is None or mesh.experts is None:
+        return None
+    from workers.parallel.experts import expert_skew  # needs transformers
+
+    assert isinstance(training, TorchTraining)
+    return expert_skew(training.module, mesh, training.device)
+
+
+def _costs(build_seconds: float, steps_seconds: float, compiled: float) -> Costs:
+    """Returns the costs of a trial, in seconds; `workers.entry` sets the others when it is over."""
+    return Costs(
         build_seconds=build_seconds,
         steps_seconds=steps_seconds,
-        total_seconds=0.0,  # `workers.entry` sets this and the next when the trial is over
+        total_seconds=0.0,
         residual_bytes=0,
         compile_seconds=compiled,
-    )
-    run = _measured(request, facts, series, worker.device, memory, conditions, costs)
-    return replace(
-        run,
-        validation=validation,
-        attention_backends=names,
-        gradient_norm=norms[0],
-        expert_skew=skew,
     )
 
 

@@ -71,8 +71,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         "context"
     )  # that a rank has the tokens of, and in attention heads
     return PlanFeatures(
-        tensor=table.column("tensor").astype(np.int64),
-        pipeline=table.column("pipeline").astype(np.int64),
+        **_counts(table, "tensor", "pipeline", "context", "experts"),
         **_schedules(table),
         data=data.astype(np.int64),
         shards=shards.astype(np.int64),
@@ -82,8 +81,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         regathered=whole_shards & (zero == 3),
         stays_gathered=(zero < 3) | table.column("gathered_between_passes").astype(bool),
         regather_ranks=np.where(kept > 0, kept, shards).astype(np.int64),
-        context=table.column("context").astype(np.int64),
-        **_experts(table, model),
+        **_routing(table, model),
         **_blocks(table, model, footprint.depth),
         micro_batch=samples,
         accumulation=passes,
@@ -108,23 +106,31 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         every_pass=np.where(deepspeed, zero >= 2, fsdp) & (data > 1),
         overlapped=np.where(deepspeed, table.column("overlap").astype(bool), ~averaged),
         **_offloads(table),
-        varied=np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
-        filled=fill_ratios(table, footprint),
-        longest_filled=largest_fill(table, footprint, rows),
+        **_fills(table, footprint, rows),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
 
 
-def _experts(table: PlanTable, model: ModelFacts) -> dict[str, Any]:
+def _counts(table: PlanTable, *names: str) -> dict[str, Any]:
+    return {name: table.column(name).astype(np.int64) for name in names}
+
+
+def _routing(table: PlanTable, model: ModelFacts) -> dict[str, Any]:
     facts, blocks = model.experts, max(sum(model.block_parameters), 1)
     share, routed, layers = 0.0, 0.0, 0.0
     if facts is not None:
         share, layers = facts.parameters / blocks, facts.layers / max(model.blocks, 1)
         routed = facts.per_token * layers
     constants = {"expert_share": share, "routed": routed, "expert_layers": layers}
+    return {name: np.full(len(table), value) for name, value in constants.items()}
+
+
+def _fills(table: PlanTable, footprint: Footprint, rows: Numbers) -> dict[str, Any]:
+    """Returns the features of samples that differ in length; `rows` are those of a micro-batch."""
     return {
-        "experts": table.column("experts").astype(np.int64),
-        **{name: np.full(len(table), value) for name, value in constants.items()},
+        "varied": np.full(len(table), footprint.varied) & ~table.is_value("batching", "packed"),
+        "filled": fill_ratios(table, footprint),
+        "longest_filled": largest_fill(table, footprint, rows),
     }
 
 

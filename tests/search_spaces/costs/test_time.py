@@ -171,7 +171,7 @@ def test_expert_ranks_gather_few_experts_and_send_tokens() -> None:
 
 
 def test_context_ranks_compute_their_tokens_and_send_hidden_states() -> None:
-    """Of two samples four ranks have a quarter each, and exchange four hidden states in a pass."""
+    """Four ranks have a quarter of each sample, and exchange four hidden states in a pass."""
     alone, divided = (
         terms(a_plan(micro_batch=2, accumulation=1, data=data, context=data)) for data in (1, 4)
     )

@@ -97,6 +97,9 @@ FACTS = ModelFacts(
     block_parameters=(BLOCK_WEIGHTS,) * BLOCKS,
     embedding_parameters=END_WEIGHTS,
     head_parameters=END_WEIGHTS,
+)
+MIXTURE = replace(
+    FACTS,
     experts=ExpertFacts(count=16, layers=BLOCKS, per_token=2, parameters=BLOCKS * EXPERT_WEIGHTS),
 )
 DEVICE: Device = known_device("A100-80GB")
@@ -107,8 +110,8 @@ def a_plan(**knobs: Any) -> Plan:
 
 
 def executions(*plans: Plan) -> PlanFeatures:
-    return plan_features(PlanTable.of(plans), FACTS, FOOTPRINT)
+    return plan_features(PlanTable.of(plans), MIXTURE, FOOTPRINT)
 
 
 def work(*plans: Plan, footprint: Footprint = FOOTPRINT, device: Device = DEVICE) -> Workload:
-    return workload_of(footprint, device, plan_features(PlanTable.of(plans), FACTS, footprint))
+    return workload_of(footprint, device, plan_features(PlanTable.of(plans), MIXTURE, footprint))
