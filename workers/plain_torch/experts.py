@@ -2,7 +2,6 @@
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from transformers.distributed.expert_parallel import apply_expert_parallelism
 
 DISPATCH = "ep_dispatch_experts"  # transformers' style of a layer that tokens are sent to
 
@@ -25,6 +24,8 @@ def divide_experts(
         alone: A mesh of this rank alone.
         exchange: Name of the `EPImplementation` that brings tokens to experts.
     """
+    from transformers.distributed.expert_parallel import apply_expert_parallelism
+
     styles = expert_styles(module)
     apply_expert_parallelism(module, ranks, alone, styles, exchange)
     return [part for name, part in module.named_modules() if styles.get(name) == DISPATCH]
