@@ -81,6 +81,11 @@ def is_sharded(chosen: Chosen) -> bool:
     return bool(chosen["zero_stage"] >= (2 if chosen["engine"] == "torch" else 1))
 
 
+def has_whole_layers(chosen: Chosen) -> bool:
+    """Returns True if each data rank of engine `torch` has all layers, unsplit."""
+    return bool(chosen["engine"] == "torch" and chosen["tensor"] == chosen["pipeline"] == 1)
+
+
 def is_replicated(chosen: Chosen) -> bool:
     """Returns True if data ranks of engine `torch` each hold a whole model."""
     return bool(chosen["engine"] == "torch" and chosen["zero_stage"] == 0 and chosen["data"] > 1)

@@ -1,7 +1,7 @@
 """Knobs of a plan. Ranks: engine, degrees of parallelism, sharding."""
 
 from search_spaces.knobs import search_defaults
-from search_spaces.knobs.knob import ZERO, Knob, is_sharded
+from search_spaces.knobs.knob import ZERO, Knob, has_whole_layers, is_sharded
 
 PARALLELISM = (
     Knob(
@@ -85,8 +85,8 @@ PARALLELISM = (
         " experts",
         engines="torch",
         default=search_defaults.expert_degrees,
-        is_active=lambda chosen: chosen["engine"] == "torch" and is_sharded(chosen),
-        active="with engine torch and zero_stage 2 or 3",
+        is_active=lambda chosen: has_whole_layers(chosen) and is_sharded(chosen),
+        active="with engine torch, zero_stage 2 or 3, tensor 1 and pipeline 1",
         depends_on=(*ZERO, "data", "tensor", "pipeline", "replicas"),
         label="{} expert ranks",
     ),
@@ -97,8 +97,8 @@ PARALLELISM = (
         " repeat where there are fewer",
         engines="torch",
         default=search_defaults.context_degrees,
-        is_active=lambda chosen: chosen["engine"] == "torch" and chosen["data"] > 1,
-        active="with engine torch and several data ranks",
+        is_active=lambda chosen: has_whole_layers(chosen) and chosen["data"] > 1,
+        active="with data above 1, tensor 1 and pipeline 1",
         depends_on=("engine", "data", "tensor", "pipeline"),
         label="{} context ranks",
     ),

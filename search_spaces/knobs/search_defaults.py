@@ -159,8 +159,8 @@ def expert_degrees(choice: DomainContext) -> Values:
         since links between them are several times slower.
     """
     chosen, facts = choice.chosen, choice.model.experts
-    whole = chosen["tensor"] == chosen["pipeline"] == chosen["replicas"] == 1
-    if facts is None or facts.refusal or not whole or choice.spec.train.method == "lora":
+    lora = choice.spec.train.method == "lora"
+    if facts is None or facts.refusal or chosen["replicas"] > 1 or lora:
         return (1,)
     most = powers_of_two(min(chosen["data"], NODE_RANKS, facts.count))
     return tuple(ranks for ranks in most if chosen["data"] % ranks == facts.count % ranks == 0)
@@ -173,8 +173,7 @@ def context_degrees(choice: DomainContext) -> Values:
     """
     chosen, model, train = choice.chosen, choice.model, choice.spec.train
     scarce = train.global_batch % chosen["data"] > 0 or train.sequence_length >= _LONG
-    whole = chosen["tensor"] == chosen["pipeline"] == 1
-    if not choice.on_cuda or not scarce or not whole or model.context_refusal is not None:
+    if not choice.on_cuda or not scarce or model.context_refusal is not None:
         return (1,)
     degrees = powers_of_two(min(chosen["data"], NODE_RANKS))
     return tuple(

@@ -185,11 +185,13 @@ def _without(
     """Returns the plan with a knob at its default, to which that rule does not object; or None."""
     values = {name: value for name, value in plan.as_dict().items() if name != "accumulation"}
     off = [name for name in DEFAULTS if name not in fixed and values[name] != DEFAULTS[name]]
-    for name in rng.sample(off, len(off)):
+    # schedules that split the backward pass forbid most else, and would hardly ever come
+    order = sorted(rng.sample(off, len(off)), key=lambda name: name.startswith("pipeline"))
+    for name in order:
         changed = _attempt(context, ranks, rng, {**values, name: DEFAULTS[name]})
         if changed is not None:
             again = refusal(changed, context)
-            if again is None or again.rule != refused.rule:
+            if again is None or again != refused:  # the rule may go on to another knob
                 return changed
     return None
 
@@ -242,8 +244,8 @@ def _attempt(
             chosen[knob.name] = offered[0]
             continue
         chosen[knob.name] = fixed.get(knob.name, _pick(knob.name, offered, rng))
-    per_pass = chosen["micro_batch"] * chosen["data"]
-    if GLOBAL_BATCH % per_pass:
+    per_pass = chosen["micro_batch"] * chosen["data"] // chosen["context"]
+    if chosen["data"] % chosen["context"] or GLOBAL_BATCH % per_pass:
         return None
     return Plan(accumulation=GLOBAL_BATCH // per_pass, **chosen)
 
