@@ -73,6 +73,9 @@ def split_attention(module: nn.Module, group: dist.ProcessGroup) -> None:
     config: Any = module.config
     attend = AttentionInterface()[config._attn_implementation]
     is_flash, ranks, rows = "flash" in config._attn_implementation, group.size(), _Rows()
+    # transformers keeps `attention`, and as long as that held the group, peers would wait for a
+    # rank that failed
+    name = group.group_name
 
     def attention(
         layer: Any,
@@ -86,9 +89,9 @@ def split_attention(module: nn.Module, group: dist.ProcessGroup) -> None:
             groups = query.shape[_HEADS] // key.shape[_HEADS]
             key, value = (one.repeat_interleave(groups, _HEADS) for one in (key, value))
             layer = _Ungrouped(layer)
-        whole = (_exchange(one, _HEADS, _TOKENS, group) for one in (query, key, value))
+        whole = (_exchange(one, _HEADS, _TOKENS, ranks, name) for one in (query, key, value))
         output, _ = attend(layer, *whole, mask, **rest)  # (rows, tokens, heads, size)
-        return _exchange(output, 1, 2, group), None
+        return _exchange(output, 1, 2, ranks, name), None
 
     AttentionInterface.register(_NAME, attention)
     AttentionMaskInterface.register(_NAME, (lambda **_: None) if is_flash else rows.mask)
@@ -100,10 +103,9 @@ def split_attention(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def _exchange(
-    tensor: torch.Tensor, divided: int, joined: int, group: dist.ProcessGroup
+    tensor: torch.Tensor, divided: int, joined: int, ranks: int, group: Any
 ) -> torch.Tensor:
-    """Divides a dimension over the ranks, and joins their parts along another one."""
-    ranks = group.size()
+    """Divides a dimension over the ranks of a group, and joins their parts along another one."""
     parts = torch.stack(tensor.chunk(ranks, divided)).contiguous()
     sent = all_to_all_single_autograd(parts.flatten(0, 1), None, None, group)
     return torch.cat([*sent.unflatten(0, (ranks, -1))], joined)

