@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from transformers import AttentionInterface
 
-from search_spaces.trial import Measured
-from tests.workers.launch import Groups
+from search_spaces.trial import Measured, TrialRequest
+from tests.workers.launch import Group, Groups
+from tests.workers.one_step import built
 from tests.workers.parity.comparison import Parity
 from tests.workers.parity.layouts import COMMON
 from tests.workers.values import LLAMA, a_request, a_spec
 from workers.data.collate import IGNORED, Layout, MicroBatch, collate, part_of_tokens
+from workers.worker import Worker
 
 LAYOUTS = {name: knobs for name, knobs in COMMON.items() if name.startswith("context ranks")}
 MORE = pytest.mark.thorough
@@ -58,6 +62,22 @@ def test_windows_of_attention_reach_over_parts(
     assert isinstance(divided, Measured), divided
     assert divided.losses == pytest.approx(whole.losses, rel=1e-4)
     assert divided.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-4)
+
+
+def _attentions_that_hold_a_group(worker: Worker, request: TrialRequest) -> int:
+    """Counts what transformers' registry of attention keeps of groups, once a trial is over."""
+    ours = built(worker, request)
+    ours.step()
+    ours.training.close()
+    kept = AttentionInterface()["plimsoll_context"].__closure__ or ()
+    return sum(isinstance(cell.cell_contents, dist.ProcessGroup) for cell in kept)
+
+
+def test_the_registry_of_attention_holds_no_group(pair: Group) -> None:
+    """Peers of a rank that fails in a later trial would wait for as long as it did."""
+    request = a_request(context=2, accumulation=4)
+
+    assert pair.call(_attentions_that_hold_a_group, request) == [0, 0]
 
 
 def _batch(batching: str) -> MicroBatch:
