@@ -46,12 +46,14 @@ def parallelize(
         from workers.parallel.experts import split_experts  # needs transformers
 
         experts = split_experts(model.module, mesh)
-    divides_tokens = mesh is not None and mesh.context is not None
-    if mesh is not None and mesh.context is not None:
-        from workers.parallel.context import split_attention
+    context = None if mesh is None else mesh.context
+    if context is not None:
+        from workers.parallel.context import split_attention  # needs transformers
 
-        split_attention(model.module, mesh.context.get_group("together"))
-    blocks = wrap_blocks(model.module, model.blocks, settings.blocks, divides_tokens=divides_tokens)
+        split_attention(model.module, context.get_group("together"))
+    blocks = wrap_blocks(
+        model.module, model.blocks, settings.blocks, divides_tokens=context is not None
+    )
     weights_on = device
     if settings.fsdp2 is not None and mesh is not None:
         with _kept_by(mesh.resharded):
