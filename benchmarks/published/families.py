@@ -50,7 +50,7 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(words=r"\bphi-?3", vocab=32064),
     "granite": Family(words=r"granite|powerlm", vocab=49152),
     "olmo": Family(words=r"olmo", vocab=50304),
-    "deepseek": Family(words=r"deepseek", vocab=102400),
+    "deepseek": Family(words=r"deepseek|kimi", vocab=102400),
     "internlm": Family(words=r"internlm", vocab=103168),
     "llama": Family(words=r"llama|ziya|vicuna|alpaca", vocab=32000),
     "gpt2": Family(
@@ -60,9 +60,24 @@ FAMILIES: dict[str, Family] = {
         modern=False,
         tied=True,
     ),
+    "gpt-oss": Family(words=r"gpt[- ]oss", vocab=201088),
     "gpt": Family(
         words=r"gpt|transformer_lm|megatron", vocab=51200, gated=False, modern=False, tied=True
     ),
+}
+_MIXTURE = (
+    *("n_layers", "hidden", "n_heads", "n_kv_heads", "head_size"),
+    *("ffn_hidden", "vocab", "experts", "per_token"),
+)
+# Mixtures of experts of which tables say no more than the name: what their config.json says, where
+# an expert that all tokens use counts as one more of both. DeepSeek's projections of low rank have
+# about as many weights as queries and results of 128 heads with one key and value.
+_MIXTURES = {
+    r"qwen3[-_]30b[-_]a3b": (48, 2048, 32, 4, 128, 768, 151936, 128, 8),
+    r"qwen3[-_]235b[-_]a22b": (94, 4096, 64, 4, 128, 1536, 151936, 128, 8),
+    r"gpt[- ]oss[- ]120b": (36, 2880, 64, 8, 64, 2880, 201088, 128, 4),
+    r"deepseek-?v3": (61, 7168, 128, 1, 128, 2048, 129280, 257, 9),
+    r"kimi_k2": (61, 7168, 128, 1, 128, 2048, 163840, 385, 9),
 }
 _EXPERTS = (
     r"\bmoe\b|-moe|mixtral|switch|\d+x\d+b|[-_]a\d+(\.\d+)?b\b|-a\d+m|kimi|gpt oss|gpt-oss"
@@ -89,10 +104,11 @@ def experts_of(row: Row) -> tuple[int, int]:
     """Returns the number of experts and of those that a token uses; 1 and 1 for a dense model.
 
     Raises:
-        UnusableRowError: If experts are not counted, or lie on several ranks, which no plan has.
+        UnusableRowError: If experts are not counted.
     """
-    if row.notes_have(r"\b(ep|expert_parallel)\s?=?\s?([2-9]|\d\d)"):
-        raise UnusableRowError("expert ranks")
+    known = row.count("experts"), row.count("per_token")
+    if known[0] and known[1]:
+        return known[0], known[1]
     counted = re.search(r"\bmoe (\d+) experts top-(\d+)", row.text("notes"))
     if counted:
         return int(counted.group(1)), int(counted.group(2))
@@ -111,6 +127,7 @@ def shape_of(row: Row) -> Shape:
     Raises:
         UnusableRowError: If layers, width or sample length are not stated, or as `experts_of`.
     """
+    row = _completed(row)
     experts, per_token = experts_of(row)
     layers, hidden = row.count("n_layers"), row.count("hidden")
     if layers is None or hidden is None:
@@ -130,7 +147,7 @@ def shape_of(row: Row) -> Shape:
         hidden=hidden,
         heads=heads,
         kv_heads=row.count("n_kv_heads") or heads,
-        head_size=facts.head_size or -(-hidden // heads),
+        head_size=row.count("head_size") or facts.head_size or -(-hidden // heads),
         ffn=row.count("ffn_hidden") or (gated_width if facts.gated else 4 * hidden),
         vocab=row.count("vocab") or facts.vocab,
         tied=facts.tied,
@@ -149,6 +166,14 @@ def matmul_weights(shape: Shape, *, of_all_experts: bool = False) -> int:
     inner, outer = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     block = shape.hidden * (2 * inner + 2 * outer + gates * experts * shape.ffn)
     return shape.layers * block + shape.vocab * shape.hidden
+
+
+def _completed(row: Row) -> Row:
+    """The row with the shape of a mixture of experts that is known by its name."""
+    for words, shape in _MIXTURES.items():
+        if re.search(words, row.text("model")):
+            return Row({**row.cells, **dict(zip(_MIXTURE, map(str, shape), strict=True))})
+    return row
 
 
 def _tied_by_count(shape: Shape, parameters: int | None) -> Shape:

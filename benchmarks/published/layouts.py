@@ -13,12 +13,17 @@ Zero = Literal[0, 1, 2, 3]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """Ranks along each dimension; together they are all GPUs, but for rounding."""
+    """Ranks along each dimension; together they are all GPUs, but for rounding.
+
+    `experts` are ranks of the others that divide experts between them.
+    """
 
     gpus: int
     tensor: int
     pipeline: int
     data: int
+    context: int = 1
+    experts: int = 1
     stages: tuple[Stage, ...] = ()
 
 
@@ -84,14 +89,13 @@ def degrees_of(row: Row) -> Degrees:
 
     Raises:
         UnusableRowError: If the number of GPUs is not stated, if the degrees contradict it, or if
-            layers are only laid over several devices, or the sequence split between blocks.
+            layers are only laid over several devices.
     """
     if _has(r"device_map|naive", row.text("sharding")):
         raise UnusableRowError("layers laid over devices without a schedule")
-    if context_of(row) > 1:
-        raise UnusableRowError("context parallel")
     tensor, pipeline, data = row.count("tp"), row.count("pp") or 1, row.count("dp")
-    gpus = row.count("n_gpus") or (data or 1) * (tensor or 1) * pipeline
+    context = context_of(row)
+    gpus = row.count("n_gpus") or (data or 1) * (tensor or 1) * pipeline * context
     if row.count("n_gpus") is None and data is None:
         raise UnusableRowError("no number of GPUs")
     stages = stages_of(row)
@@ -100,10 +104,13 @@ def degrees_of(row: Row) -> Degrees:
         mean = max(1, round(gpus / (pipeline * data)))
         return Degrees(gpus=gpus, tensor=mean, pipeline=pipeline, data=data, stages=stages)
     tensor = tensor or row.noted(r"\(mp=(\d+)\)") or 1
-    data = data or max(1, gpus // (tensor * pipeline))
-    if tensor * pipeline * data != gpus:
+    data = data or max(1, gpus // (tensor * pipeline * context))
+    if tensor * pipeline * context * data != gpus:
         raise UnusableRowError("degrees do not multiply to the number of GPUs")
-    return Degrees(gpus=gpus, tensor=tensor, pipeline=pipeline, data=data)
+    experts = row.noted(r"\b(?:ep|expert_parallel)\s?=?\s?(\d+)") or 1
+    return Degrees(
+        gpus=gpus, tensor=tensor, pipeline=pipeline, data=data, context=context, experts=experts
+    )
 
 
 def stages_of(row: Row) -> tuple[Stage, ...]:
@@ -146,10 +153,9 @@ def splits_sequence(row: Row, engine: Engine, generation: Generation, tensor: in
     if tensor == 1:
         return False
     words = row.text("cp_or_sp")
-    return _has(r"^(sp\d*\b|sequence)", words) or (
-        words in {"", "1", "cp=1"}
-        and (engine == "fsdp" or (engine == "megatron" and generation in NEW))
-    )
+    stated = _has(r"(^|\+)(sp\d*\b|sequence)", words)
+    silent = words in {"", "1", "cp=1"} or context_of(row) > 1
+    return stated or (silent and (engine == "fsdp" or (engine == "megatron" and generation in NEW)))
 
 
 def _has(pattern: str, text: str) -> bool:

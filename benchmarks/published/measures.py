@@ -87,8 +87,10 @@ def is_memory_usable(layout: Layout, offload: Offload, stages: tuple[Stage, ...]
     """Returns whether a row's peak and its running out of memory are judged.
 
     They are not where stages recompute operators of their own choice, placement fills what there
-    is, or recomputation or micro-batch are not stated.
+    is, activations that are not recomputed go to the host, or recomputation or micro-batch are not
+    stated.
     """
+    offloads_kept = layout.offload_activations and layout.checkpoint_mode != "full"
     own_choice = any(0 < stage.checkpoint_ratio < 1 for stage in stages)
     stated = layout.checkpoint_stated and layout.batch_stated
-    return stated and not own_choice and not offload.dynamic
+    return stated and not own_choice and not offload.dynamic and not offloads_kept

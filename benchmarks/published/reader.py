@@ -100,6 +100,8 @@ def run_of(row: Row, *, source: str, line: int) -> Run:
     method = method_of(row, shape)
     if method.name == "lora" and degrees.tensor > 1:
         raise UnusableRowError("adapters over tensor ranks")
+    if shape.experts > 1 and degrees.tensor > 1:
+        raise UnusableRowError("mixture of experts over tensor ranks")
     layout = _layout(row, shape, degrees, generation)
     samples = samples_per_second_of(row, shape, layout, method, degrees.gpus)
     peak, oom = row.number("peak_mem_gib"), oom_of(row)
@@ -139,16 +141,19 @@ def run_of(row: Row, *, source: str, line: int) -> Run:
 def _layout(row: Row, shape: Shape, degrees: Degrees, generation: Generation) -> Layout:
     engine = engine_of(row)
     stage = zero_stage_of(row, engine, generation)
-    shards = shards_of(row, stage, degrees.data)
+    ranks = degrees.data * degrees.context
+    shards = shards_of(row, stage, ranks)
     offload, batch = offload_of(row), batch_of(row, degrees, engine)
     ratio, mode, ratio_stated = checkpoint_of(row)
     attention, attention_stated = attention_of(row, generation, shape.family)
     chunks = row.noted(r"\bvpp?\s?=?\s?(\d+)") or 1
+    if layers := row.noted(r"layers per virtual stage l=(\d+)"):
+        chunks = max(1, shape.layers // (degrees.pipeline * layers))
     return Layout(
         engine=engine,
         zero_stage=stage,
         shards=shards,
-        hybrid=stage > 0 and shards < degrees.data,
+        hybrid=stage > 0 and shards < ranks,
         offload_optimizer=offload.optimizer or row.text("optimizer").startswith("cpu"),
         offload_parameters=offload.parameters,
         offload_activations=offload.activations,
@@ -166,7 +171,8 @@ def _layout(row: Row, shape: Shape, degrees: Degrees, generation: Generation) ->
         pipeline=degrees.pipeline,
         chunks=chunks if degrees.pipeline > 1 else 1,
         data=degrees.data,
-        context=1,
+        context=degrees.context,
+        experts=degrees.experts,
         micro_batch=batch.micro,
         accumulation=batch.accumulation,
         global_batch=batch.whole,

@@ -1,14 +1,21 @@
 """Results as one object of JSON."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.published.evaluate import RECORDS, Results, RunResult, SetResult
 from benchmarks.published.metrics import WITHIN, mean, median, oom_scores
-from benchmarks.published.values import Loss, Tables
+from benchmarks.published.values import Layout, Tables
 
 Figures = dict[str, float | int | None]
+_GROUPS: Mapping[str, Callable[[Layout], bool]] = {
+    "context_ranks": lambda layout: layout.context > 1,
+    "expert_ranks": lambda layout: layout.experts > 1,
+    "plain": lambda layout: layout.loss == "plain",
+    "in_place": lambda layout: layout.loss == "in_place",
+    "linear": lambda layout: layout.loss == "linear",
+}
 _AFTER = f"_k{RECORDS}"  # of what is forecast after records
 
 
@@ -23,9 +30,10 @@ def report(tables: Tables, judged: Results, baseline: Results) -> dict[str, Any]
 
 
 def figures_of(results: Results) -> dict[str, Any]:
-    """Figures overall, by source and by loss, without extrapolated runs.
+    """Figures overall, by source and of groups of runs, without extrapolated runs.
 
-    Losses are plain, in_place (fused kernels over whole logits) or linear (never whole logits).
+    Groups are runs with context ranks, with expert ranks, and by loss: plain, in_place (fused
+    kernels over whole logits) or linear (never whole logits).
     """
     measured = [result for result in results.runs if not result.run.extrapolated]
     sources = {
@@ -35,10 +43,10 @@ def figures_of(results: Results) -> dict[str, Any]:
         )
         for name in dict.fromkeys(result.run.source for result in measured)
     }
-    losses = {
-        loss: {"sources": sorted({result.run.source for result in of}), **summary(of, ())}
-        for loss in get_args(Loss)
-        if (of := [result for result in measured if result.run.layout.loss == loss])
+    groups = {
+        name: _group(of)
+        for name, belongs in _GROUPS.items()
+        if (of := [result for result in measured if belongs(result.run.layout)])
     }
     overall = summary(measured, results.sets)
     medians: Figures = {
@@ -48,9 +56,20 @@ def figures_of(results: Results) -> dict[str, Any]:
         "overall": overall,
         "median_over_sources": {"n": len(sources), **medians},
         "sources": sources,
-        "losses": losses,
+        "groups": groups,
         "scale_out": _scale_out(results),
     }
+
+
+def _group(results: Sequence[RunResult]) -> dict[str, Any]:
+    """Figures of runs of several sources, pooled, and medians over sources."""
+    names = sorted({result.run.source for result in results})
+    each = [summary([one for one in results if one.run.source == name], ()) for name in names]
+    medians = {
+        f"{what}_median_over_sources": median(of[f"{what}_median_ape"] for of in each)
+        for what in ("throughput", "memory")
+    }
+    return {"sources": names, **medians, **summary(results, ())}
 
 
 def _scale_out(results: Results) -> dict[str, Any]:

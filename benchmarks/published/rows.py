@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from benchmarks.published.families import matmul_weights
 from benchmarks.published.footprints import wanted_of
 from benchmarks.published.values import Loss, Run
 from search_spaces.costs.footprint import BlockKind, Extent, Footprint, Part, Pass, Peak, Variant
@@ -122,6 +123,8 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
     sixteen = states.kind not in ("fp32", "tf32")
     stage = layout.zero_stage
     first, middle, last = _blocks(run)
+    ranks = layout.data * layout.context
+    shards = min(layout.shards, ranks) if stage else 1
     return {
         "tensor": max(layout.tensor, 1),
         "pipeline": layout.pipeline,
@@ -130,20 +133,20 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
         "v_shaped": False,
         "bubble": 1 / max(layout.chunks, 1),
         "even_in_flight": 0.0,
-        "data": layout.data,
-        "shards": min(layout.shards, layout.data) if stage else 1,
+        "data": ranks,
+        "shards": shards,
         "optimizer_sharded": stage >= 1,
         "gradients_sharded": stage >= 2,
         "weights_sharded": stage >= 3,
         "regathered": stage >= 3,
         "stays_gathered": stage < 3,
-        "regather_ranks": min(layout.shards, layout.data) if stage else 1,
-        "context": 1,
-        **{"experts": 1, "expert_share": 0.0, "expert_layers": 0.0, "routed": 0.0},
+        "regather_ranks": shards,
+        "context": layout.context,
+        **_routing(run),
         "first_blocks": first,
         "middle_blocks": middle,
         "last_blocks": last,
-        "micro_batch": layout.micro_batch,
+        "micro_batch": layout.micro_batch / layout.context,
         "accumulation": layout.accumulation,
         "recomputed": layout.checkpoint_ratio if layout.checkpoint_mode != "none" else 0.0,
         "selective": layout.checkpoint_mode == "selective",
@@ -171,6 +174,21 @@ def _row(run: Run, footprint: Footprint) -> dict[str, float | int | bool]:
         "on_nvme": layout.offload_nvme,
         "pinned": True,
         "stack": STACKS.index(_stack(run)),
+    }
+
+
+def _routing(run: Run) -> dict[str, float | int]:
+    """Experts of a block, and the ranks that divide them."""
+    shape, layout = run.shape, run.layout
+    if shape.experts == 1:
+        return {"experts": 1, "expert_share": 0.0, "expert_layers": 0.0, "routed": 0.0}
+    held = matmul_weights(shape, of_all_experts=True) - shape.vocab * shape.hidden
+    dense = matmul_weights(replace(shape, per_token=0)) - shape.vocab * shape.hidden
+    return {
+        "experts": layout.experts,
+        "expert_share": 1 - dense / held,
+        "expert_layers": 1.0,
+        "routed": float(shape.per_token),
     }
 
 

@@ -85,8 +85,9 @@ class Layout:
     sequence_parallel: bool
     pipeline: int
     chunks: int  # model chunks a stage holds in an interleaved schedule
-    data: int
-    context: int
+    data: int  # ranks that have samples of their own
+    context: int  # ranks that share each sample
+    experts: int  # ranks of the others that divide experts
     micro_batch: int
     accumulation: int
     global_batch: int

@@ -83,8 +83,10 @@ def test_figures_of_a_forecaster_that_is_a_fifth_too_high(tables: Tables) -> Non
     assert figures["sources"]["second"]["oom_recall"] is None
     assert figures["median_over_sources"]["n"] == 2
     assert figures["baseline"].keys() == figures.keys() - {"baseline", "skipped"}
-    assert figures["losses"]["plain"]["sources"] == ["first", "second"]
-    assert figures["losses"]["plain"]["n"] == 8
+    plain = figures["groups"]["plain"]
+    assert (plain["sources"], plain["n"]) == (["first", "second"], 8)
+    assert plain["throughput_median_over_sources"] == pytest.approx(0.2)
+    assert "expert_ranks" not in figures["groups"]
 
 
 def test_records_and_their_repeats_are_not_judged(tables: Tables) -> None:

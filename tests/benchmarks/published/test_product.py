@@ -199,3 +199,19 @@ def test_a_mixture_of_experts_is_traced_as_one(tmp_path: Path) -> None:
     assert matmul_weights(run.shape) == pytest.approx(12.9e9 - embedding, rel=0.002)
     held = matmul_weights(run.shape, of_all_experts=True)
     assert held + embedding == pytest.approx(46.7e9, rel=0.001)
+
+
+def test_ranks_that_share_samples_and_experts(tmp_path: Path, ours: Ours) -> None:
+    """By hand: of a block's 4 experts of 3 x 256 x 1024 and attention of 4 x 256 x 256."""
+    cells = {"model": "mixtral-small", "ffn_hidden": "1024", "n_gpus": "8", "sharding": "zero3"}
+    notes = "moe 4 experts top-2; EP=2"
+    run = read_one(tmp_path, **SMALL, **cells, dp="4", cp_or_sp="2", micro_batch="2", notes=notes)
+    laid = lay([run], ours.footprints)
+    assert laid is not None
+    features = laid.work.executions
+
+    assert (features.data[0], features.context[0], features.shards[0]) == (8, 2, 8)
+    assert features.micro_batch[0] == 1.0  # the tokens of two samples, divided by two ranks
+    assert (features.experts[0], features.routed[0]) == (2, 2.0)
+    experts = 4 * 3 * 256 * 1024
+    assert features.expert_share[0] == pytest.approx(experts / (experts + 4 * 256 * 256))

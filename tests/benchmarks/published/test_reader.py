@@ -269,6 +269,27 @@ def test_samples_of_varying_length_count_for_memory_alone(tmp_path: Path) -> Non
     assert run.memory_usable
 
 
+def test_context_ranks_divide_samples_of_a_data_rank(tmp_path: Path) -> None:
+    run = read_one(tmp_path, n_gpus="16", tp="2", dp="4", cp_or_sp="cp=2+sp")
+
+    assert (run.layout.data, run.layout.context, run.layout.tensor) == (4, 2, 2)
+    assert run.layout.sequence_parallel
+
+
+def test_a_mixture_of_experts_that_is_known_by_its_name(tmp_path: Path) -> None:
+    """Qwen3-30B-A3B has 30.5e9 parameters, of which a token uses 3.3e9, by its model card."""
+    cells = {"n_layers": "", "hidden": "", "n_heads": "", "vocab": ""}
+    run = read_one(
+        tmp_path, **cells, model="Qwen3_30B_a3B", n_gpus="8", dp="8", notes="VP=1; EP=8; MoE"
+    )
+    assert (run.layout.experts, run.layout.data, run.shape.per_token) == (8, 8, 8)
+
+    embedding = 151936 * 2048
+    held = matmul_weights(run.shape, of_all_experts=True)
+    assert held + embedding == pytest.approx(30.5e9, rel=0.002)
+    assert matmul_weights(run.shape) + embedding == pytest.approx(3.3e9, rel=0.02)
+
+
 def test_stages_that_differ(tmp_path: Path) -> None:
     notes = (
         "tp per stage [1, 2]; dp per stage [1, 1]; ops per stage [30, 10];"
@@ -290,8 +311,9 @@ def test_stages_that_differ(tmp_path: Path) -> None:
         ({"gpu": ""}, "no GPU"),
         ({"micro_batch": "", "global_batch": ""}, "no batch size"),
         ({"model": "mixtral-8x7b"}, "mixture of experts"),
-        ({"notes": "VP=1; EP=8"}, "expert ranks"),
-        ({"cp_or_sp": "2"}, "context parallel"),
+        ({"model": "DeepSeekV4 Flash", "notes": "VP=1; EP=8; MoE"}, "that are not counted"),
+        ({"model": "GPT OSS 120B", "tp": "2", "n_gpus": "2"}, "experts over tensor ranks"),
+        ({"cp_or_sp": "2"}, "degrees do not multiply"),
         ({"notes": "IMPLAUSIBLE throughput"}, "marked as contradicting itself"),
         ({"notes": "peft_type PROMPT_TUNING"}, "adapters other than LoRA"),
         ({"n_gpus": "8", "tp": "3", "dp": "2"}, "degrees do not multiply"),
