@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.space import space_of
+from benchmarks.space import FOLLOWS, space_of
 from benchmarks.trial_overhead import run_cold
 from search_spaces.plan import Plan
 from search_spaces.space import Space
@@ -28,13 +28,12 @@ from search_spaces.trial import outcome_to_json
 
 WORTHLESS = 0.0  # samples per second of what did not run
 _WAITING = 1  # slots of a trial's driver, which only waits for its workers: beyond those there are
-_FOLLOWS = "accumulation"  # from the other knobs
 LEAN = {"env_vars": {"MALLOC_ARENA_MAX": "1", "RAY_worker_niceness": "0"}}
 
 
 def choices(space: Space) -> dict[str, tuple[Any, ...]]:
     """The knobs that vary, with their values."""
-    return {name: values for name, values in space.domains if len(values) > 1 and name != _FOLLOWS}
+    return {name: values for name, values in space.domains if len(values) > 1 and name != FOLLOWS}
 
 
 def plan_of(space: Space, config: Mapping[str, Any]) -> Plan | None:

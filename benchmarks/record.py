@@ -17,18 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.space import space_of, varying
 from search_spaces.errors import UserError
-from search_spaces.facts import ClusterFacts
 from search_spaces.plan import Plan
-from search_spaces.plan_table import KNOB_NAMES
-from search_spaces.rules.base import RuleContext
-from search_spaces.space import build_space
 from search_spaces.specification.load import load_spec
 from search_spaces.specification.schema import GIB, SweepSpec
 from search_spaces.trial import Crashed, Measured, Outcome, OutOfMemory, TrialRequest
 from tests.workers.launch import Groups
-from workers.models.load import describe
-from workers.probe.doctor import lacks
 
 Cells = dict[str, Any]
 _COLUMNS = (
@@ -36,28 +31,6 @@ _COLUMNS = (
     *("peak_mem_gib", "oom", "notes", "ranking_sets", "repeat", "began", "trial_seconds"),
     *("samples_per_s_low", "samples_per_s_high", "wanted_gib", "outcome"),
 )
-_FOLLOWS = ("accumulation",)  # from the other knobs
-
-
-def plans_of(spec: SweepSpec) -> tuple[Plan, ...]:
-    """Returns the legal plans on all of the specification's CPU ranks."""
-    ranks = spec.cluster.workers
-    assert isinstance(ranks, int), "a recording needs a number of workers"
-    cluster = ClusterFacts(
-        device="cpu", slots=ranks, memory_limit_bytes=spec.memory_limit_bytes, lacks=lacks("cpu")
-    )
-    model = describe(spec.model, spec.train)
-    context = RuleContext(spec=spec, model=model, cluster=cluster)
-    return tuple(build_space(context, ranks).table)
-
-
-def varying(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Returns the knobs that tell the plans apart."""
-    return tuple(
-        name
-        for name in KNOB_NAMES
-        if name not in _FOLLOWS and len({getattr(plan, name) for plan in plans}) > 1
-    )
 
 
 def turns(
@@ -104,7 +77,7 @@ def cells_of(outcome: Outcome) -> Cells:
 
 def record(spec: SweepSpec, file: Path, minutes: float, top: int, rounds: int) -> int:
     """Measures until the time is over; returns the number of turns that are left."""
-    plans = plans_of(spec)
+    plans = space_of(spec).table
     knobs, until = varying(plans), time.monotonic() + 60 * minutes
     rows: list[Cells] = []
     if file.exists():

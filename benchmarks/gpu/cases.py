@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.space import space_of
+from benchmarks.space import space_of, varying
 from orchestrator.host import system_facts
 from search_spaces.plan import Plan
-from search_spaces.plan_table import KNOB_NAMES, PlanTable
+from search_spaces.plan_table import PlanTable
 from search_spaces.specification.schema import SweepSpec
 
 TINY_GIB = 0.075  # of a rank: room for the tiny models, and not for their largest micro-batch
@@ -142,7 +142,6 @@ def reference(*, tiny: bool) -> dict[str, Any]:
 
 
 _JITTER = 1e-3  # decides between plans that are as good
-_FOLLOWS = "accumulation"  # from the other knobs
 
 
 def balanced(table: PlanTable, count: int, seed: int) -> tuple[Plan, ...]:
@@ -152,7 +151,7 @@ def balanced(table: PlanTable, count: int, seed: int) -> tuple[Plan, ...]:
     """
     rng = np.random.default_rng(seed)
     free = np.ones(len(table), dtype=bool)
-    names = [name for name in KNOB_NAMES if len(table.values[name]) > 1 and name != _FOLLOWS]
+    names = varying(table)
     seen = {name: np.zeros(len(table.values[name])) for name in names}
     jitter = _JITTER * rng.random(len(table))
     chosen: list[int] = []

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.record import record, turns, varying
+from benchmarks.record import record, turns
 from benchmarks.search.tables import grids_in
+from benchmarks.space import varying
+from search_spaces.plan_table import PlanTable
 from tests.plans import ddp_plan
 from tests.workers.values import LLAMA, a_spec
 
-PLANS = tuple(ddp_plan(micro_batch=micro, accumulation=16 // micro) for micro in (1, 2, 4, 8))
+PLANS = PlanTable.of(
+    ddp_plan(micro_batch=micro, accumulation=16 // micro) for micro in (1, 2, 4, 8)
+)
 KNOBS = ("micro_batch",)
 
 
