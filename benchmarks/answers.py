@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from benchmarks.outcomes import measured
 from benchmarks.output import write
 from benchmarks.published.product import forecaster_without
+from benchmarks.search.competitors.ours import observation_of, pool_of
 from benchmarks.search.surfaces import Surface, Trial, surfaces_in
 from orchestrator.core.best import leaders
 from orchestrator.core.objective import Objective
@@ -44,14 +45,13 @@ from orchestrator.core.records import Record
 from orchestrator.core.repeats import FINALISTS, next_repeat
 from orchestrator.core.speeds import Speeds
 from orchestrator.search.observations import Observation, with_noise
-from orchestrator.search.search import CandidatePool, Search
+from orchestrator.search.search import Search
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import GIB, SweepSpec
 from tests.plans import ddp_plan
 
 TRIALS, FAR, QUIET = 40, 0.05, 0.05
 _RECORDED = Path(__file__).parent / "surfaces" / "rounds"
-_INTERVAL = 1.96
 _SECONDS = 10.0  # of a trial in a sweep
 Numbers = NDArray[np.float64]
 Measure = Callable[[int], Trial]
@@ -77,7 +77,7 @@ class Sweep:
             measure: Measures a candidate once more.
             seed: Of the search.
         """
-        self._search, self._measure = Search(_pool(surface), seed), measure
+        self._search, self._measure = Search(pool_of(surface), seed), measure
         self.trials, free = list[tuple[int, Trial]](), np.ones(len(surface), dtype=bool)
         for _ in range(TRIALS):
             row = self._search.choose(self._observed(), free).row
@@ -105,7 +105,7 @@ class Sweep:
         return float(1 - np.exp(self.truth[row] - best))
 
     def _observed(self) -> list[Observation]:
-        return [_observation(*one, _SECONDS * at) for at, one in enumerate(self.trials)]
+        return [observation_of(*one, _SECONDS * at) for at, one in enumerate(self.trials)]
 
 
 class Answer(NamedTuple):
@@ -179,29 +179,6 @@ def _records(sweep: Sweep, plans: Mapping[int, Plan]) -> Iterator[Record]:
             ended_at=_SECONDS * number,
             fingerprint=None,
         )
-
-
-def _pool(surface: Surface) -> CandidatePool:
-    return CandidatePool(
-        features=surface.features(),
-        log_rate=surface.log_rate,
-        log_share=surface.log_share,
-        rate_parts=surface.rate_parts,
-        share_parts=surface.share_parts,
-    )
-
-
-def _observation(row: int, trial: Trial, at: float) -> Observation:
-    if trial.rate is None:
-        return Observation(row=row, log_share=max(trial.log_share or 0.0, 0.0), ran_out=True)
-    return Observation(
-        row=row,
-        log_rate=float(np.log(trial.rate)),
-        rate_noise=max(float(np.log1p(trial.half_width)) / _INTERVAL, 0.005),
-        log_share=trial.log_share,
-        fitted=True,
-        at=at,
-    )
 
 
 def _half(trials: Sequence[Trial], parity: int) -> list[Trial]:

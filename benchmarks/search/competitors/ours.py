@@ -17,32 +17,40 @@ class Plimsoll(AbstractCompetitor):
 
     def __init__(self, surface: Surface, seed: int) -> None:
         """Takes the surface's forecasts as they are."""
-        options = CandidatePool(
-            features=surface.features(),
-            log_rate=surface.log_rate,
-            log_share=surface.log_share,
-            rate_parts=surface.rate_parts,
-            share_parts=surface.share_parts,
-        )
-        self._search = Search(options, seed)
+        self._search = Search(pool_of(surface), seed)
         self._observations: list[Observation] = []
 
     def next(self, free: Flags) -> int:
         return self._search.choose(self._observations, free).row
 
     def tell(self, row: int, trial: Trial) -> None:
-        if trial.rate is None:
-            share = max(trial.log_share or 0.0, 0.0)  # it wanted the limit, at least
-            self._observations.append(Observation(row=row, log_share=share, ran_out=True))
-            return
-        observation = Observation(
-            row=row,
-            log_rate=float(np.log(trial.rate)),
-            rate_noise=interval_noise(trial.rate, trial.rate * (1 + trial.half_width)),
-            log_share=trial.log_share,
-            fitted=True,
-        )
-        self._observations.append(observation)
+        self._observations.append(observation_of(row, trial))
+
+
+def pool_of(surface: Surface) -> CandidatePool:
+    """The candidates and their forecasts, as the product's search takes them."""
+    return CandidatePool(
+        features=surface.features(),
+        log_rate=surface.log_rate,
+        log_share=surface.log_share,
+        rate_parts=surface.rate_parts,
+        share_parts=surface.share_parts,
+    )
+
+
+def observation_of(row: int, trial: Trial, at: float = 0.0) -> Observation:
+    """What the product's search is told of a trial, which ran at so many seconds."""
+    if trial.rate is None:
+        share = max(trial.log_share or 0.0, 0.0)  # it wanted the limit, at least
+        return Observation(row=row, log_share=share, ran_out=True)
+    return Observation(
+        row=row,
+        log_rate=float(np.log(trial.rate)),
+        rate_noise=interval_noise(trial.rate, trial.rate * (1 + trial.half_width)),
+        log_share=trial.log_share,
+        fitted=True,
+        at=at,
+    )
 
 
 def without_forecasts(surface: Surface) -> Surface:
