@@ -28,9 +28,9 @@ class Forecasts:
     nothing.
     """
 
-    log_rate: Numbers | None
-    log_share: Numbers | None
-    told_by: str
+    log_rate: Numbers | None = None
+    log_share: Numbers | None = None
+    told_by: str = "nothing"
     rate_parts: Parts = None
     share_parts: Parts = None
 
@@ -60,26 +60,26 @@ def forecasts_of(grid: Grid, entries: Sequence[Entry], without: ForecasterWithou
         return _by_rows(grid, entries, without)
     except (UserError, UnusableRowError) as error:
         print(f"{grid.name} has no forecast: {error}", file=sys.stderr)
-        return Forecasts(log_rate=None, log_share=None, told_by="nothing")
+        return Forecasts()
 
 
 def _by_rows(grid: Grid, entries: Sequence[Entry], without: ForecasterWithout) -> Forecasts:
     runs = [_run(entry, grid.file.stem) for entry in entries]
     known = [run for run in runs if run is not None]
     if not known:
-        return Forecasts(log_rate=None, log_share=None, told_by="nothing")
-    rate, share = (np.full(len(runs), np.nan) for _ in range(2))
+        return Forecasts()
     told = without(grid.file.stem).forecast(known)
     at = [place for place, run in enumerate(runs) if run is not None]
-    rate[at], share[at] = np.log(told.samples_per_second), np.log(told.peak_share)
+    rate = spread(np.log(told.samples_per_second), at, len(runs))
+    share = spread(np.log(told.peak_share), at, len(runs))
     if not np.isfinite(rate).any():
-        return Forecasts(log_rate=None, log_share=_filled(share), told_by="nothing")
+        return Forecasts(log_share=_filled(share))
     return Forecasts(
         log_rate=_filled(rate),
         log_share=_filled(share),
         told_by="rows",
-        rate_parts=_placed(at, told.rate_parts, len(runs)),
-        share_parts=_placed(at, told.share_parts, len(runs)),
+        rate_parts=_parts(told.rate_parts, at, len(runs)),
+        share_parts=_parts(told.share_parts, at, len(runs)),
     )
 
 
@@ -90,12 +90,15 @@ def _run(entry: Entry, source: str) -> Run | None:
         return None
 
 
-def _placed(at: Sequence[int], parts: Parts, count: int) -> Parts:
-    if parts is None:
-        return None
-    placed = np.zeros((count, parts.shape[1]))
-    placed[at] = parts
-    return placed
+def _parts(parts: Parts, at: Sequence[int], count: int) -> Parts:
+    return None if parts is None else spread(parts, at, count, empty=0.0)
+
+
+def spread(values: Numbers, at: Sequence[int], count: int, *, empty: float = np.nan) -> Numbers:
+    """Values where they belong among all candidates, nan or another number elsewhere."""
+    all_values = np.full((count, *values.shape[1:]), empty)
+    all_values[at] = values
+    return all_values
 
 
 def _filled(values: Numbers) -> Numbers | None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.published.cells import Row
 from benchmarks.search.columns import value_of
+from benchmarks.search.forecasts import spread
 from benchmarks.search.tables import SurfacesError, number
 from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.request import PlanningRequest, device_of, planning_request
@@ -24,7 +24,6 @@ from search_spaces.specification.load import load_spec
 from search_spaces.specification.schema import GIB
 from workers.models.load import describe
 
-Numbers = NDArray[np.float64]
 _CPU = "cpu"
 
 
@@ -51,15 +50,8 @@ def expected_plans(spec_file: Path, rows: Sequence[Row]) -> SearchPrior:
     work = workload_of(footprint, question.device, executions)
     told = search_prior(work, shipped_calibration(), limit)
     return SearchPrior(
-        **{f.name: _spread(getattr(told, f.name), at, len(rows)) for f in fields(SearchPrior)}
+        **{f.name: spread(getattr(told, f.name), at, len(rows)) for f in fields(SearchPrior)}
     )
-
-
-def _spread(values: Numbers, at: Sequence[int], count: int) -> Numbers:
-    """Values where they belong among all candidates, nan elsewhere."""
-    spread = np.full((count, *values.shape[1:]), np.nan)
-    spread[at] = values
-    return spread
 
 
 def _question(spec_file: Path, row: Row) -> PlanningRequest:
