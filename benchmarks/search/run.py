@@ -4,7 +4,6 @@ import multiprocessing
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,6 @@ class Part:
     seeds: range
 
 
-Done = tuple[Part, list[Race]]
-
-
 def run(
     surfaces: Sequence[Surface], competitors: Sequence[str], seeds: int, processes: int = 1
 ) -> dict[str, Any]:
@@ -48,17 +44,11 @@ def run(
         for place in sorted(range(len(surfaces)), key=lambda place: -len(surfaces[place]))
         for first in range(0, seeds, _AT_A_TIME)
     ]
-    races: dict[tuple[str, str], list[tuple[int, Race]]] = defaultdict(list)
-    for part, found in _done(parts, surfaces, processes):
-        key = surfaces[part.surface].name, part.competitor
-        races[key] += zip(part.seeds, found, strict=True)
+    races = defaultdict[tuple[str, str], list[Race]](list)
+    for part, found in zip(parts, _raced_apart(parts, surfaces, processes), strict=True):
+        races[surfaces[part.surface].name, part.competitor] += found
     by_surface = {
-        surface.name: {
-            competitor: figures(
-                [one for _, one in sorted(races[surface.name, competitor], key=itemgetter(0))]
-            )
-            for competitor in competitors
-        }
+        surface.name: {name: figures(races[surface.name, name]) for name in competitors}
         for surface in surfaces
     }
     return {
@@ -72,8 +62,10 @@ def run(
     }
 
 
-def _done(parts: Sequence[Part], surfaces: Sequence[Surface], processes: int) -> Iterator[Done]:
-    """Parts with their races, in any order."""
+def _raced_apart(
+    parts: Sequence[Part], surfaces: Sequence[Surface], processes: int
+) -> Iterator[list[Race]]:
+    """The races of each part."""
     if processes < 2:
         _hold(surfaces)
         yield from map(_raced, parts)
@@ -81,16 +73,16 @@ def _done(parts: Sequence[Part], surfaces: Sequence[Surface], processes: int) ->
     # a process that was forked from one that traced a model could not run torch's autograd
     fresh = multiprocessing.get_context("spawn")
     with fresh.Pool(processes, _hold, (surfaces,)) as pool:
-        yield from pool.imap_unordered(_raced, parts)
+        yield from pool.imap(_raced, parts)
 
 
 def _hold(surfaces: Iterable[Surface]) -> None:
     _held[:] = surfaces
 
 
-def _raced(part: Part) -> Done:
+def _raced(part: Part) -> list[Race]:
     surface, make = _held[part.surface], {**COMPETITORS, **WRONG}[part.competitor]
-    return part, [race(surface, make(surface, seed), seed) for seed in part.seeds]
+    return [race(surface, make(surface, seed), seed) for seed in part.seeds]
 
 
 def _forecast_facts(surface: Surface) -> dict[str, float | None]:
