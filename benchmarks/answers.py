@@ -21,7 +21,6 @@ reports show after its repeats the true speed lies, and how often `noisy` is sai
 Figures are means over surfaces, with 95 % intervals by bootstrap over surfaces.
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -34,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.outcomes import measured
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from benchmarks.published.product import forecaster_without
 from benchmarks.search.competitors.ours import observation_of, pool_of
 from benchmarks.search.surfaces import Surface, Trial, surfaces_in
@@ -281,10 +280,9 @@ def over_surfaces(each: Sequence[Mapping[str, float]]) -> dict[str, list[float]]
 
 def main() -> None:
     """Compares the rules and writes the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="sweeps of each surface (100)")
     parser.add_argument("--surfaces", type=Path, default=_RECORDED, metavar="FOLDER")
-    parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
     surfaces = surfaces_in(given.surfaces, forecaster_without, least=0)
     found: dict[str, Any] = {"seeds": given.seeds, "trials": TRIALS, "noise": {}}

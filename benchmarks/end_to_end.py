@@ -9,7 +9,6 @@ knew after each minute, when each had a plan as good as the best that the other 
 time, within 2 %, and how fast both answers are: measured afresh in turn, after both.
 """
 
-import argparse
 import json
 import math
 import statistics
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 import optuna
 
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from benchmarks.record import measure as run_trial
 from orchestrator.study.reader import load_state
 from search_spaces.plan import Plan
@@ -240,10 +239,9 @@ def earlier_pairs(file: Path | None) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Prints what each found, and keeps it where asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     pairs = earlier_pairs(options.out)
     for number in range(len(pairs), options.pairs):

@@ -1,5 +1,6 @@
-"""Output of every benchmark: its figures, and where they come from."""
+"""Command line and output of every benchmark: its figures, and where they come from."""
 
+import argparse
 import functools
 import json
 import shlex
@@ -14,6 +15,13 @@ from orchestrator.host import package_versions, system_facts
 from search_spaces.safety.files import write_durably
 
 _ROOT = Path(__file__).parents[1]
+
+
+def command_line(text: str | None) -> argparse.ArgumentParser:
+    """Returns a program's parser, with the option `--out`; the text's first line describes it."""
+    parser = argparse.ArgumentParser(description=(text or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file to keep the figures in")
+    return parser
 
 
 def circumstances() -> dict[str, Any]:

@@ -6,7 +6,6 @@ Forecasts all these plans of Llama-3 8B at once. Then the command itself answers
 ask them, first of a model that it has not seen, then again: seconds depend on the machine.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.request import device_of, planning_request
 from search_spaces.costs.calibration import shipped_calibration
@@ -100,9 +99,8 @@ def ask(model: str, devices: int, global_batch: int) -> dict[str, Any]:
 
 def main() -> None:
     """Prints the figures, and writes them as JSON where asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--plans", type=int, default=1_000_000)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     questions = [ask(*one) for one in QUESTIONS]
     for one in questions:

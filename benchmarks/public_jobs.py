@@ -8,7 +8,6 @@ forecast is right if it recommends a plan that fit, and refuses another for the 
 and if a reported speed lies in its interval.
 """
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from orchestrator.forecast.calibration import Footprints
 from orchestrator.forecast.request import device_of, planning_request
 from orchestrator.forecast.table import ForecastRow, single_plan_table
@@ -105,9 +104,7 @@ def _spec(job: Mapping[str, Any], plan: Plan) -> SweepSpec:
 
 def main() -> None:
     """Prints the answer for each job, and writes them as JSON where asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = command_line(__doc__).parse_args()
     answers = list[str]()
     for job in JOBS:
         judged = judge(job)

@@ -3,7 +3,6 @@
 python -m benchmarks.start_up [--before CHECKOUT] [--out FILE]
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 
 START = [sys.executable, "-m", "plimsoll"]
 DEMO = ["tune", "demo.yaml", "--events", "--trials", "1", "--no-validation"]
@@ -53,9 +52,8 @@ def run_demo(checkout: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measures this checkout, after another one if there is one."""
-    parser = argparse.ArgumentParser()
+    parser = command_line(__doc__)
     parser.add_argument("--before", type=Path)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     both = ("before", options.before), ("now", Path(__file__).parents[1])
     print(figures := {name: run_demo(checkout) for name, checkout in both if checkout})

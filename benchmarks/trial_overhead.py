@@ -9,7 +9,6 @@ Tune with Ray Train does; their overhead is the time of the call, less the same.
 the machine, so the ratio is what counts.
 """
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -18,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from orchestrator.core.events import Event, SweepStarted, TrialEnded
 from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.sweep import run_sweep
@@ -169,10 +168,9 @@ def measure(trials: int, cold: int, spec: SweepSpec | None = None) -> dict[str, 
 
 def main() -> None:
     """Prints the comparison as a table, and as JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--cold", type=int, default=3)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     result = measure(options.trials, options.cold)
     for way in result["ways"]:

@@ -21,12 +21,12 @@ from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.plants import PLANTS
 from benchmarks.chaos.settings import SETTINGS
 from benchmarks.chaos.sweep import SWEEP_SECONDS, Report, planned, run
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 
 
 def main() -> int:
     """Runs the campaign; 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--sweeps", type=int, default=60)
     parser.add_argument("--faults", type=int, default=7, help="of each sweep")
     parser.add_argument("--seed", type=int, default=1)
@@ -37,7 +37,6 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=SWEEP_SECONDS, help="after which a sweep hangs"
     )
-    parser.add_argument("--out", type=Path, help="goes on with what it holds of other seeds")
     asked = parser.parse_args()
     reports = _kept(asked.out)
     wanted = range(asked.seed, asked.seed + asked.sweeps)

@@ -6,10 +6,8 @@ Simulated: 0.3 s steps, objective as by default, without and with ten earlier tr
 trial competes with an incumbent. Goals that are missed are printed as missed.
 """
 
-import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.coverage.apart import by_seconds
 from benchmarks.coverage.noise import MODELS, STEP_SECONDS, NoiseModel, Numbers
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from search_spaces.hardware.noise import Noise, noise_prior
 from workers.measure.interval import is_precise, mean_bounds, stall_seconds
 from workers.measure.steady import warmup_length, warmup_lengths
@@ -132,9 +130,8 @@ def _percent(share: Any) -> float:
 
 def main() -> None:
     """Parses the command line, simulates, and prints table and goals."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--trials", type=int, default=2000, help="trials of each model")
-    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     figures = measure(arguments.trials)
     for goal in figures["goals"]:

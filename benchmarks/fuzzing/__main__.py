@@ -6,7 +6,6 @@ Each input is a command line or a specification with odd values. None may end wi
 exit code that is not documented, no word, or not at all. The same seed draws the same inputs.
 """
 
-import argparse
 import sys
 import tempfile
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from tests.fuzzing.grammar import command_lines, specifications
 from tests.fuzzing.run import odd_folder, run_line
 
@@ -62,11 +61,10 @@ def fuzz(inputs: int, number: int) -> dict[str, Any]:
 
 def main() -> None:
     """Fuzzes, and writes the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first 500 inputs")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
     shares = [PART] * (asked.inputs // PART) + [asked.inputs % PART] * bool(asked.inputs % PART)
     seeds = range(asked.seed, asked.seed + len(shares))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from benchmarks.published.forecaster import ForecasterWithout
 from benchmarks.published.product import forecaster_without
 from benchmarks.search.competitors.known import COMPETITORS, WRONG
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str], without: ForecasterWithout) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command_line(__doc__)
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help="folder of tables (.csv), or one table")
     add("--seeds", type=int, default=50, help="races of each sampler (50)")
@@ -65,7 +65,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=_cores(), help="processes (one for each core)")
     stated = "stated peaks, as quantiles of a surface's measured ones, in place of its limit"
     add("--peaks", type=float, nargs="+", default=[], metavar="SHARE", help=stated)
-    add("--out", type=Path, metavar="FILE", help="where to keep the figures (.json)")
     return parser
 
 

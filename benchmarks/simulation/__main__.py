@@ -3,16 +3,14 @@
 Usage: python -m benchmarks.simulation --sweeps 100000 --out benchmarks/results/simulation.json
 """
 
-import argparse
 import multiprocessing
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from benchmarks.output import write
+from benchmarks.output import command_line, write
 from benchmarks.simulation.plants import PLANTS, Plant, plant
 from benchmarks.simulation.simulate import simulate, simulate_range
 
@@ -76,12 +74,11 @@ def _first_seed(fault: Plant) -> dict[str, Any]:
 
 def main() -> None:
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--sweeps", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--no-plants", action="store_true", help="leave out the planted faults")
-    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     figures = run(arguments.first, arguments.sweeps, arguments.processes)
     if not arguments.no_plants:
