@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.plants import PLANTS
 from benchmarks.chaos.settings import SETTINGS
-from benchmarks.chaos.sweep import SWEEP_SECONDS, Report, planned, run
+from benchmarks.chaos.sweep import Report, planned, run
 from benchmarks.output import command_line, write
 
 
@@ -33,9 +33,6 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", default=sorted(FAULTS), choices=sorted(FAULTS))
     parser.add_argument(
         "--plant", nargs="*", default=[], choices=sorted(PLANTS), help="bugs of ours"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=SWEEP_SECONDS, help="after which a sweep hangs"
     )
     asked = parser.parse_args()
     reports = _kept(asked.out)
@@ -61,14 +58,7 @@ def _one(seed: int, asked: argparse.Namespace) -> Report:
     able = [kind for kind in asked.kinds if kept_in in FAULTS[kind].needs]
     # not a context: what a sweep leaves behind is looked at, also by a person
     folder = Path(tempfile.mkdtemp(prefix=f"{seed}-"))
-    report = run(
-        folder,
-        seed,
-        planned(seed, able, asked.faults),
-        kept_in,
-        plants=asked.plant,
-        seconds=asked.seconds,
-    )
+    report = run(folder, seed, planned(seed, able, asked.faults), kept_in, asked.plant)
     if not report.clean:
         print(f"kept: {folder}", file=sys.stderr)
     return report

@@ -51,7 +51,7 @@ budget: {{trials: {trials}, minutes: 60, trial_seconds: 25}}
 study: {{storage: "{storage}", folder: "{runs}", wait_minutes: 2}}
 tracking: {tracking}
 """
-SWEEP_SECONDS = 1200.0  # a sweep and its faults take a few minutes; none takes so long
+_SWEEP_SECONDS = 1200.0  # a sweep and its faults take a few minutes; none takes so long
 _GONE_SECONDS = 150.0  # in which Ray ends by itself when its driver was killed
 _LOOK_SECONDS = 1.0  # between two looks at the shared memory in use
 _AGAIN_SECONDS = 2.0  # after which a fault that finds nothing to be done to is tried again
@@ -110,13 +110,7 @@ def _moment(fault: Planned) -> tuple[int, float]:
 
 
 def run(
-    folder: Path,
-    seed: int,
-    faults: Sequence[Planned],
-    kept_in: str = "sqlite",
-    *,
-    plants: Sequence[str] = (),
-    seconds: float = SWEEP_SECONDS,
+    folder: Path, seed: int, faults: Sequence[Planned], kept_in: str, plants: Sequence[str]
 ) -> Report:
     """Runs a sweep to its end, through all its faults.
 
@@ -126,10 +120,9 @@ def run(
         faults: In their order.
         kept_in: One of `SETTINGS`; `disk` needs the right to mount.
         plants: Bugs that it is to have, of `PLANTS`.
-        seconds: After which it hangs.
     """
     with setting(kept_in, folder) as where:
-        return _Sweep(folder, seed, list(faults), where, plants).run(seconds)
+        return _Sweep(folder, seed, list(faults), where, plants).run()
 
 
 class _Sweep:
@@ -149,7 +142,7 @@ class _Sweep:
         self._report = Report(seed=seed, setting=where.name)
         self._shared: set[str] = set()  # names of shared memory that its processes were seen to use
 
-    def run(self, seconds: float) -> Report:
+    def run(self) -> Report:
         began = time.monotonic()
         self._prepare()
         environ = planted_in(self._environment, self._plants)
@@ -157,7 +150,7 @@ class _Sweep:
         rig = Rig(self._folder, self._setting, command, environ)
         self._start(rig)
         try:
-            self._through(rig, began + seconds)
+            self._through(rig, began + _SWEEP_SECONDS)
         except BaseException:  # of the campaign: nobody else would end them
             send(rig.processes(), signal.SIGKILL)
             raise
