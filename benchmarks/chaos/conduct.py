@@ -21,18 +21,17 @@ STARTING = "driver_starting"  # no fault: that the driver's sweep had not begun 
 ATTEMPT_SECONDS = 400.0
 _ANSWER_SHARE = 0.75  # of the fastest plan's speed that the answer's has: trials are short
 _KILLS = frozenset({"driver_killed", "few_descriptors", "power_lost", "postgres_restored"})
+# A sweep goes on without MLflow, but none begins: these end a driver that meets them as it starts
+_MLFLOW_AWAY = frozenset({"mlflow_restarted", "mlflow_hangs", "mlflow_fails", "mlflow_is_late"})
 # what is no reason for a driver to give up: others meet one rank, or nobody
 _BORNE = frozenset(
     (
         *("loss_is_nan", "past_the_budget", "memory_hog", "endless_loop", "model_raises"),
         *("driver_killed", "driver_ended", "driver_stopped", "second_driver", "rank_slowed"),
-        *("clock_jumps", "records_damaged", "disk_slow", STARTING),
-        *("mlflow_restarted", "mlflow_hangs", "mlflow_fails", "mlflow_is_late"),
-        "mlflow_asks_to_log_in",
+        *("clock_jumps", "records_damaged", "disk_slow", "mlflow_asks_to_log_in", STARTING),
+        *_MLFLOW_AWAY,
     )
 )
-# A sweep goes on without MLflow, but none begins: these end a driver that meets them as it starts
-_MLFLOW_AWAY = frozenset({"mlflow_restarted", "mlflow_hangs", "mlflow_fails", "mlflow_is_late"})
 
 
 def wrong_exits(codes: Sequence[int], faults: Sequence[tuple[int, str]]) -> Iterator[str]:
