@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -26,13 +27,6 @@ class Fault:
 
     inject: Inject
     needs: tuple[str, ...] = SETTINGS  # one of which the sweep has to have
-
-
-def _send(signum: signal.Signals, *titles: str) -> Inject:
-    def inject(rig: Rig, draw: random.Random) -> bool:
-        return signal_one(rig, draw, signum, *titles)
-
-    return inject
 
 
 def _slow_rank(rig: Rig, draw: random.Random) -> bool:
@@ -117,11 +111,11 @@ def _order(name: str) -> Inject:
 
 
 FAULTS: Mapping[str, Fault] = {
-    "rank_killed": Fault(inject=_send(signal.SIGKILL, RANKS)),
-    "rank_stopped": Fault(inject=_send(signal.SIGSTOP, RANKS)),
+    "rank_killed": Fault(inject=partial(signal_one, signum=signal.SIGKILL, titles=RANKS)),
+    "rank_stopped": Fault(inject=partial(signal_one, signum=signal.SIGSTOP, titles=RANKS)),
     "rank_slowed": Fault(inject=_slow_rank),
-    "actor_killed": Fault(inject=_send(signal.SIGKILL, *ACTORS)),
-    "actor_stopped": Fault(inject=_send(signal.SIGSTOP, *ACTORS)),
+    "actor_killed": Fault(inject=partial(signal_one, signum=signal.SIGKILL, titles=ACTORS)),
+    "actor_stopped": Fault(inject=partial(signal_one, signum=signal.SIGSTOP, titles=ACTORS)),
     "driver_killed": Fault(inject=_kill_driver),
     "driver_ended": Fault(inject=_end_driver),
     "driver_stopped": Fault(inject=_stop_driver),

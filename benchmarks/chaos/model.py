@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.chaos.plants import named, plant
+from benchmarks.chaos.plants import plant
 from search_spaces.trial import Measured, Outcome, TrialRequest
 from workers import entry
 
@@ -115,4 +115,4 @@ def _journaled(endings: Sequence[Outcome]) -> Outcome:
 
 entry.train_and_measure = _noted  # type: ignore[attr-defined, assignment]
 entry.merge_outcomes = _journaled  # type: ignore[attr-defined]
-plant(named())
+plant()

@@ -5,20 +5,20 @@ Every process of a sweep that imports the model is told which by its environment
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from itertools import count
 
 from orchestrator.core.records import Record
 from search_spaces.trial import Estimate, Measured
 
-VARIABLE = "CHAOS_PLANT"
+VARIABLE = "CHAOS_PLANT"  # names of bugs
 DROPPED, INVENTED = 2, 3  # which of a sweep's measurements a record's bug is about
 
 
-def plant(names: Sequence[str]) -> None:
-    """Plants some of `PLANTS` in this process."""
-    for name in names:
+def plant() -> None:
+    """Plants the bugs that this process is to have."""
+    for name in os.environ.get(VARIABLE, "").split():
         PLANTS[name]()
 
 
@@ -71,13 +71,3 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "invent": _invent,
     "leave_process": _leave_process,
 }
-
-
-def planted_in(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The environment of a sweep with these bugs."""
-    return {**environment, VARIABLE: " ".join(names)}
-
-
-def named() -> list[str]:
-    """The bugs that this process is to have."""
-    return os.environ.get(VARIABLE, "").split()

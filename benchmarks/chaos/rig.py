@@ -50,9 +50,8 @@ class Rig:
     said: list[str] = field(default_factory=list)  # lines that are no events
     troubles: list[str] = field(default_factory=list)  # that a fault noticed
     descriptors: int | None = None  # that the next driver may open
-    forgotten: list[tuple[Mark, Mark]] = field(
-        default_factory=list
-    )  # of which the study knows no more
+    # of which the study knows no more
+    forgotten: list[tuple[Mark, Mark]] = field(default_factory=list)
     _drivers: list[subprocess.Popen[str]] = field(default_factory=list)
     _begun_before: int = 0  # sweeps, when the driver of the moment was started
 
@@ -83,7 +82,7 @@ class Rig:
         """Starts a driver, and keeps what it says, from a thread of its own."""
         limit = [] if self.descriptors is None else ["prlimit", f"--nofile={self.descriptors}"]
         self.descriptors = None
-        self._begun_before = self._count("sweep_started")
+        self._begun_before = self.count("sweep_started")
         self._drivers.append(self._started([*limit, *self.command], subprocess.PIPE))
         threading.Thread(target=self._read, args=(self.driver,), daemon=True).start()
 
@@ -132,8 +131,8 @@ class Rig:
                     found.append(process)
         return found
 
-    def processes(self, *titles: str) -> list[psutil.Process]:
-        """Those of the sweep that run and whose titles begin so; all, if none is given.
+    def processes(self, titles: str | tuple[str, ...] = "") -> list[psutil.Process]:
+        """Those of the sweep that run and whose titles begin so, or in one of several ways.
 
         They are known by where they are and where they write: parents are no help, since Ray's
         processes and what they fork outlive theirs, and a process that were made the parent of
@@ -145,7 +144,7 @@ class Rig:
                 if process.status() == psutil.STATUS_ZOMBIE or not self._is_inside(process.pid):
                     continue
                 title = " ".join(process.cmdline())
-                if not self.setting.is_server(process) and title.startswith(titles or ("",)):
+                if not self.setting.is_server(process) and title.startswith(titles):
                     found.append(process)
         return found
 
@@ -156,13 +155,9 @@ class Rig:
                     return True
         return False
 
-    def trials_started(self) -> int:
-        """Trials that were handed out so far, by all drivers."""
-        return self._count("trial_started")
-
     def has_begun(self) -> bool:
         """Returns whether the driver of the moment has the study, and its sweep has begun."""
-        return self._count("sweep_started") > self._begun_before
+        return self.count("sweep_started") > self._begun_before
 
     def listens(self) -> bool:
         """Returns whether the driver of the moment handles SIGTERM: its Python is up."""
@@ -170,7 +165,8 @@ class Rig:
         caught = int(status.partition("SigCgt:")[2].split()[0], 16)
         return bool(caught >> (signal.SIGTERM - 1) & 1)
 
-    def _count(self, kind: str) -> int:
+    def count(self, kind: str) -> int:
+        """Returns how many events of a kind drivers have told."""
         return sum(event["event"] == kind for event in self.events)
 
     def _read(self, driver: subprocess.Popen[str]) -> None:
@@ -194,9 +190,11 @@ class Rig:
         return []
 
 
-def signal_one(rig: Rig, draw: random.Random, signum: signal.Signals, *titles: str) -> bool:
+def signal_one(
+    rig: Rig, draw: random.Random, signum: signal.Signals, titles: str | tuple[str, ...]
+) -> bool:
     """Signals one of the processes with such titles; False if there is none."""
-    found = rig.processes(*titles)
+    found = rig.processes(titles)
     return bool(found) and send([draw.choice(found)], signum) > 0
 
 

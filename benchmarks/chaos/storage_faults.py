@@ -13,7 +13,7 @@ from pathlib import Path
 
 import optuna
 
-from benchmarks.chaos.rig import RANKS, Rig, signal_one
+from benchmarks.chaos.rig import RANKS, Rig, send, signal_one
 from tests.rigs.web_answers import Answer
 
 SPARE_BYTES = 32 << 10  # left on a disk that is "full"
@@ -58,12 +58,12 @@ def fill_study_disk(rig: Rig, draw: random.Random) -> bool:
 
 def fill_temporary_disk(rig: Rig, draw: random.Random) -> bool:
     """A rank ends, and the group that is to replace it has no room for its files."""
-    return _without_room(rig, draw, rig.folder / "tmp")
+    return _replace_a_rank(rig, draw, _filled(rig.folder / "tmp").unlink)
 
 
 def fill_shared_memory(rig: Rig, draw: random.Random) -> bool:
     """A rank ends, and the group that is to replace it has no shared memory."""
-    return _without_room(rig, draw, SHARED)
+    return _replace_a_rank(rig, draw, _filled(SHARED).unlink)
 
 
 def use_up_inodes(rig: Rig, draw: random.Random) -> bool:
@@ -76,21 +76,16 @@ def use_up_inodes(rig: Rig, draw: random.Random) -> bool:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
+    return _replace_a_rank(rig, draw, lambda: shutil.rmtree(folder))
+
+
+def _replace_a_rank(rig: Rig, draw: random.Random, then: Callable[[], None]) -> bool:
+    """Ends a rank, and waits a while for its group to be replaced."""
     try:
         signal_one(rig, draw, signal.SIGKILL, RANKS)
         time.sleep(draw.uniform(5, 30))
     finally:
-        shutil.rmtree(folder)
-    return True
-
-
-def _without_room(rig: Rig, draw: random.Random, disk: Path) -> bool:
-    filler = _filled(disk)
-    try:
-        signal_one(rig, draw, signal.SIGKILL, RANKS)
-        time.sleep(draw.uniform(5, 30))
-    finally:
-        filler.unlink()
+        then()
     return True
 
 
@@ -106,18 +101,14 @@ def _filled(disk: Path) -> Path:
 
 def slow_disk(rig: Rig, draw: random.Random) -> bool:
     """Each sync takes long for a while."""
-    return _for_a_while(
-        draw,
-        lambda: rig.machine.want(sync_ms=draw.randint(100, 1500)),
-        rig.machine.want,
-        most=15,
-    )
+    want = rig.machine.want
+    return _for_a_while(draw, lambda: want(sync_ms=draw.randint(100, 1500)), want, most=15)
 
 
 def failing_disk(rig: Rig, draw: random.Random) -> bool:
     """Writes and syncs fail for a while."""
-    machine = rig.machine
-    return _for_a_while(draw, lambda: machine.want(error=errno.EIO), machine.want, most=12)
+    want = rig.machine.want
+    return _for_a_while(draw, lambda: want(error=errno.EIO), want, most=12)
 
 
 def _for_a_while(
@@ -139,8 +130,7 @@ def lose_power(rig: Rig, _: random.Random) -> bool:
     """All processes end, and of the disk that remains which was synced."""
     in_memory = rig.shared_memory()
     while left := rig.processes():
-        for process in left:
-            process.kill()
+        send(left, signal.SIGKILL)
         time.sleep(0.1)
     for name in in_memory:
         (SHARED / name).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 
 from benchmarks.chaos import conduct, model
 from benchmarks.chaos.faults import FAULTS
-from benchmarks.chaos.plants import planted_in
+from benchmarks.chaos.plants import VARIABLE
 from benchmarks.chaos.rig import JOURNAL, MESSAGES, Mark, Rig, send
 from benchmarks.chaos.settings import Setting, setting
 from benchmarks.chaos.storage_faults import SHARED
@@ -33,10 +33,10 @@ from tests.rigs.judge import History, Line, Verdict, judge, obeyed, struck
 PLIMSOLL = str(Path(sys.executable).with_name("plimsoll"))
 # `plimsoll` with the bugs that it is to have: a driver does not import the model, as ranks do
 _DRIVER = """
-from benchmarks.chaos.plants import named, plant
+from benchmarks.chaos.plants import plant
 from orchestrator.cli import main
 
-plant(named())
+plant()
 main()
 """
 PLANS = (1, 2, 4, 8, 16, 32)
@@ -58,13 +58,13 @@ _AGAIN_SECONDS = 2.0  # after which a fault that finds nothing to be done to is 
 _DRIVERS = 12  # that are started, one after the other, before it is given up
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Planned:
     """A fault, and when: so many seconds into the trial of that number, counted from 1."""
 
-    kind: str
     trial: int
     after_seconds: float
+    kind: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,11 +102,7 @@ def planned(seed: int, kinds: Sequence[str], count: int) -> list[Planned]:
         )
         for _ in range(count)
     ]
-    return sorted(faults, key=_moment)
-
-
-def _moment(fault: Planned) -> tuple[int, float]:
-    return fault.trial, fault.after_seconds
+    return sorted(faults)
 
 
 def run(
@@ -145,7 +141,7 @@ class _Sweep:
     def run(self) -> Report:
         began = time.monotonic()
         self._prepare()
-        environ = planted_in(self._environment, self._plants)
+        environ = {**self._environment, VARIABLE: " ".join(self._plants)}
         command = [sys.executable, "-c", _DRIVER, "tune", "sweep.yaml", "--events"]
         rig = Rig(self._folder, self._setting, command, environ)
         self._start(rig)
@@ -189,21 +185,19 @@ class _Sweep:
 
     def _through(self, rig: Rig, until: float) -> None:
         """Injects what is due, and starts the same command again where the driver was ended."""
-        since: dict[int, float] = {}  # when the trial of a number was first seen to be under way
+        since: list[float] = []  # when each trial was first seen to be under way
         looked = -math.inf
         while True:
             if time.monotonic() > until:
                 self._report.hung = True
-                for process in rig.processes():
-                    process.kill()
+                send(rig.processes(), signal.SIGKILL)
                 return
             code = rig.driver.poll()
             if code is not None and self._is_over(rig, code):
                 return
-            started = rig.trials_started()
-            for number in range(1, started + 1):
-                since.setdefault(number, time.monotonic())
-            due = self._faults and self._is_due(self._faults[0], since)
+            started = rig.count("trial_started")
+            since += [time.monotonic()] * (started - len(since))
+            due = self._faults and _is_due(self._faults[0], since)
             if due or time.monotonic() > looked + _LOOK_SECONDS:
                 self._shared |= rig.shared_memory()
                 looked = time.monotonic()
@@ -224,11 +218,6 @@ class _Sweep:
         self._start(rig)
         return False
 
-    @staticmethod
-    def _is_due(fault: Planned, since: dict[int, float]) -> bool:
-        began = since.get(fault.trial)
-        return began is not None and time.monotonic() >= began + fault.after_seconds
-
     def _inject(self, fault: Planned, rig: Rig) -> None:
         kind = FAULTS[fault.kind]
         before, driver = len(rig.events), self._report.drivers - 1
@@ -241,7 +230,7 @@ class _Sweep:
             self._report.faults.append(fault.kind)
         else:  # there is none yet, or none any more
             later = replace(fault, after_seconds=fault.after_seconds + _AGAIN_SECONDS)
-            self._faults = sorted([*self._faults, later], key=_moment)
+            self._faults = sorted([*self._faults, later])
 
     def _judge(self, rig: Rig) -> None:
         report = self._report
@@ -318,6 +307,11 @@ class _Sweep:
         held = Counter(int(tag["plimsoll.trial"]) for tag in tags if tag["outcome"] != "cancelled")
         wanted = Counter(record.number for record in records)
         return [] if held == wanted else [f"MLflow holds {dict(held)} of {dict(wanted)}"]
+
+
+def _is_due(fault: Planned, since: Sequence[float]) -> bool:
+    began = since[fault.trial - 1] if fault.trial <= len(since) else math.inf
+    return time.monotonic() >= began + fault.after_seconds
 
 
 def _remembered(
