@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 Numbers = NDArray[np.float64]
 Kind = Literal["independent", "dependent", "heavy", "stall", "drift", "start"]
@@ -46,36 +47,25 @@ def autoregressive(
     random: np.random.Generator, rows: int, correlation: float, deviation: float
 ) -> Numbers:
     """Steps of mean 1 that resemble the step before: AR(1), from its stationary distribution."""
-    normal = random.standard_normal((rows, STEPS))
-    series = np.empty((rows, STEPS))
-    series[:, 0] = normal[:, 0]
-    for step in range(1, STEPS):
-        fresh = np.sqrt(1 - correlation**2) * normal[:, step]
-        series[:, step] = correlation * series[:, step - 1] + fresh
-    return 1 + deviation * series
+    fresh = random.standard_normal((rows, STEPS))
+    fresh[:, 1:] *= np.sqrt(1 - correlation**2)
+    return 1 + deviation * lfilter([1.0], [1.0, -correlation], fresh)
 
 
 def _independent(deviation: float) -> NoiseModel:
-    return NoiseModel(
-        kind="independent", mean=1.0, draw=lambda random, rows: lognormal(random, rows, deviation)
-    )
+    return _shaped("independent", 1.0, np.ones(STEPS), deviation)
 
 
-def _autoregressive(correlation: float, deviation: float) -> NoiseModel:
+def _autoregressive(correlation: float, deviation: float, kind: Kind = "dependent") -> NoiseModel:
     def draw(random: np.random.Generator, rows: int) -> Numbers:
         return autoregressive(random, rows, correlation, deviation)
 
-    return NoiseModel(kind="dependent", mean=1.0, draw=draw)
+    return NoiseModel(kind=kind, mean=1.0, draw=draw)
 
 
 def _drift(deviation: float, seconds: float) -> NoiseModel:
     """An Ornstein-Uhlenbeck process with this correlation time."""
-    correlation = float(np.exp(-STEP_SECONDS / seconds))
-    return NoiseModel(
-        kind="drift",
-        mean=1.0,
-        draw=lambda random, rows: autoregressive(random, rows, correlation, deviation),
-    )
+    return _autoregressive(float(np.exp(-STEP_SECONDS / seconds)), deviation, "drift")
 
 
 def _heavy_tail() -> NoiseModel:
@@ -106,22 +96,21 @@ def _two_clocks(slower: float) -> NoiseModel:
     return NoiseModel(kind="drift", mean=(1 + slower) / 2, draw=draw)
 
 
+def _shaped(kind: Kind, mean: float, shape: Numbers, deviation: float = 0.01) -> NoiseModel:
+    """Independent steps around a shape, which each trial has."""
+    return NoiseModel(
+        kind=kind, mean=mean, draw=lambda random, rows: lognormal(random, rows, deviation) * shape
+    )
+
+
 def _throttling(slower: float) -> NoiseModel:
     shape = 1 + slower * np.minimum(STEP_SECONDS * _STEP / _HOLD_SECONDS, 1.0)
-    return NoiseModel(
-        kind="drift",
-        mean=1 + slower,
-        draw=lambda random, rows: lognormal(random, rows, 0.01) * shape,
-    )
+    return _shaped("drift", 1 + slower, shape)
 
 
 def _start(shape: Numbers, deviation: float = 0.01) -> NoiseModel:
     """Steady at 1 in the long run, after a start of this shape."""
-    return NoiseModel(
-        kind="start",
-        mean=1.0,
-        draw=lambda random, rows: lognormal(random, rows, deviation) * shape,
-    )
+    return _shaped("start", 1.0, shape, deviation)
 
 
 def _first(steps: int, factor: float) -> Numbers:
