@@ -96,15 +96,22 @@ class VirtualCluster(AbstractCluster):
     """The groups of one driver. Whatever they report goes to `deliver`."""
 
     def __init__(
-        self, world: World, seed: int, nodes: Nodes, deliver: Callable[[Input], None]
+        self,
+        world: World,
+        seed: int,
+        nodes: Nodes,
+        checks: DriverChecks,
+        *,
+        deliver: Callable[[Input], None],
+        on_kill: Callable[[str], None],
     ) -> None:
         self._world = world
         self._seed = seed
         self._nodes = nodes
+        self._checks = checks
         self._deliver = deliver
+        self._on_kill = on_kill
         self._groups: dict[str, _Group] = {}
-        self.checks: DriverChecks | None = None
-        self.on_kill: Callable[[str], None] = lambda _: None
         nodes.lost.append(self._lose_node)
 
     def nodes(self) -> tuple[Node, ...]:
@@ -122,17 +129,15 @@ class VirtualCluster(AbstractCluster):
             self._world.after(seconds, lambda: self._start(made))
 
     def send(self, group: str, message: Run | Release | Dismiss) -> None:
-        assert self.checks is not None
-        self.checks.sent(message, self.nodes())
+        self._checks.sent(message, self.nodes())
         known = self._groups[group]
         known.inbox.append(message)
         if known.started and known.running is None:
             self._world.after(0.01, lambda: self._take(known))
 
     def kill(self, group: str) -> None:
-        assert self.checks is not None
-        self.on_kill(group)
-        self.checks.killed(group)
+        self._on_kill(group)
+        self._checks.killed(group)
         known = self._groups[group]
         self._world.after(self._world.random.uniform(0, 10), lambda: self._end(known))
 

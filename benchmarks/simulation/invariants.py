@@ -32,8 +32,9 @@ from orchestrator.core.records import Record
 from search_spaces.plan import Plan
 from search_spaces.trial import Cancelled, Crashed, Measured, NodesLost, NoRoom, Outcome, Stopped
 
-_MACHINE = ("start_failed", "disk_full")
-_LOST = (*_MACHINE, "worker_died", "collective", "device_error")
+MACHINE = ("start_failed", "disk_full")  # causes of crashes
+DEATHS = ("worker_died", "collective", "device_error")
+_LOST = (*MACHINE, *DEATHS)
 _MOST_LOSSES = 2  # of nodes during trials of a plan, which run again
 _AVOID_SECONDS = 110.0  # for which a node that was lost is not used, whatever the cluster lists
 _BACK_SECONDS = 130.0  # after which it is used again if the cluster lists it
@@ -47,6 +48,11 @@ _REPORT_SECONDS = 900.0  # by which the end of a trial may be known later than i
 @final
 class Violation(Exception):
     """An invariant does not hold."""
+
+
+def crashed(outcome: Outcome, *causes: str) -> bool:
+    """Returns whether a trial crashed by one of these causes."""
+    return isinstance(outcome, Crashed) and outcome.cause in causes
 
 
 def _require(condition: bool, what: str) -> None:
@@ -66,7 +72,7 @@ class _Busy:
 class DriverChecks:
     """Checks of one driver's life.
 
-    `trials_before` are the plans that had a result when it started.
+    `done_before` are the plans that had a result when it started.
     """
 
     job: Job
@@ -86,7 +92,6 @@ class DriverChecks:
     stuck_since: dict[int, float] = field(default_factory=dict)  # without a trial to wait for
     numbers: set[int] = field(default_factory=set)
     results: dict[str, Record] = field(default_factory=dict)  # by plan
-    validations: Counter[int] = field(default_factory=Counter)
     repeats: int = 0
     lost_nodes: dict[str, float] = field(default_factory=dict)
     losses: Counter[str] = field(default_factory=Counter)  # of nodes, by plan
@@ -198,15 +203,13 @@ class DriverChecks:
 
     def reported(self, report: TrialFinished) -> None:
         """Takes note that a group is free, before its report is handled."""
-        busy = self.busy.get(report.group)
-        if busy is None or busy.number != report.number:
-            return
-        self._free(report.group)
+        busy = self._free(report.group)
+        assert busy is not None
         self.lost_nodes |= dict.fromkeys(report.lost_nodes, self.now)
         if report.lost_nodes:
             self.losses[busy.plan] += 1
             self.on_lost_nodes.add(busy.number)
-        elif isinstance(report.outcome, Crashed) and report.outcome.cause in _LOST:
+        elif crashed(report.outcome, *_LOST):
             self.died_on[busy.plan] = frozenset(busy.nodes)
         if report.workers_ended:
             self.workers.pop(report.group, None)
@@ -245,7 +248,6 @@ class DriverChecks:
         self.under_way[number] = event
         self.pending[number] = self.now
         if event.validation:
-            self.validations[number] += 1
             _require(len(self.under_way) == 1, "a validation starts beside trials")
             return
         _require(number not in self.numbers, f"number {number} is given twice")
@@ -279,9 +281,7 @@ class DriverChecks:
 
     def _ends(self, record: Record) -> None:
         number = record.number
-        if isinstance(record.outcome, Crashed) and record.outcome.cause == "driver_lost":
-            pass  # of an earlier driver's trial
-        else:
+        if not crashed(record.outcome, "driver_lost"):  # that is of an earlier driver's trial
             _require(number in self.under_way, f"trial {number} ended without having started")
         started = self.under_way.pop(number, None)
         self._is_interrupted(record, self.pending.pop(number, None))
@@ -289,9 +289,8 @@ class DriverChecks:
         _require(
             started is None or started.plan == record.plan, f"trial {number} ended as another plan"
         )
-        if record.validation or isinstance(record.outcome, Cancelled):
-            return
-        if _is_repeat(record):
+        is_again = record.validation or measures_again(record.reason)
+        if is_again or isinstance(record.outcome, Cancelled):
             return
         _require(record.plan.key not in self.results, f"plan of trial {number} has two results")
         self.results[record.plan.key] = record
@@ -315,7 +314,7 @@ class DriverChecks:
                 waited > 60 * self.job.spec.cluster.wait_minutes - 1,
                 f"trial {number} ends after {waited:.0f} seconds without room",
             )
-        if cause is not None and not record.validation and not _is_repeat(record):
+        if cause is not None and not record.validation and not measures_again(record.reason):
             self.interrupted[plan] = number
 
     def _agrees_with(self, end: SweepEnded) -> None:
@@ -371,7 +370,7 @@ class SweepChecks:
 
     def trial_ended(self, started: TrialStarted, now: float, outcome: Outcome | None) -> None:
         """Takes note of how a trial ended, before it is handled; None: with its group."""
-        if outcome is None or (isinstance(outcome, Crashed) and outcome.cause in _LOST):
+        if outcome is None or crashed(outcome, *_LOST):
             self._failed_at[started.plan.key] = now
             return
         self._went_well_at = now
@@ -382,25 +381,22 @@ class SweepChecks:
         If another plan was measured before, it must have run once more since then.
         """
         outcome, key = record.outcome, record.plan.key
-        if isinstance(outcome, Crashed) and outcome.cause == "driver_lost":
+        if crashed(outcome, "driver_lost"):
             _require(self.alone[key] >= 2, "a plan is blamed that was not alone when drivers died")
-        if isinstance(outcome, Crashed) and outcome.cause in _LOST and not record.validation:
+        if record.validation:
+            return
+        if crashed(outcome, *_LOST):
             failed_at = self._failed_at.get(key, -1.0)
-            could_check = self._measured_at < failed_at
-            needed = outcome.cause in _MACHINE or (could_check and not _is_repeat(record))
+            could_check = self._measured_at < failed_at and not measures_again(record.reason)
+            needed = crashed(outcome, *MACHINE) or could_check
             _require(
                 not needed or self._went_well_at >= failed_at,
                 f"plan of trial {record.number} is blamed, and the machine was not checked",
             )
-        is_death = isinstance(outcome, Crashed) and outcome.cause in (
-            "worker_died",
-            "driver_lost",
-            "device_error",
-        )
-        if is_death and not record.validation:
-            deaths = self.deaths[record.plan.key]
+        if crashed(outcome, "worker_died", "driver_lost", "device_error"):
+            deaths = self.deaths[key]
             _require(deaths >= 2, f"plan of trial {record.number} is blamed after {deaths} deaths")
-        if isinstance(outcome, Measured) and not record.validation:
+        if isinstance(outcome, Measured):
             self._measured_at = min(self._measured_at, now)
 
     def study(self, records: Iterable[Record]) -> None:
@@ -408,16 +404,13 @@ class SweepChecks:
         plans: set[str] = set()
         stored: dict[int, Record] = {}
         for record in records:
-            if not _is_repeat(record):
+            if not measures_again(record.reason):
                 number = record.number
                 _require(record.plan.key not in plans, f"plan of trial {number} is stored twice")
                 plans.add(record.plan.key)
             stored[record.number] = record
             outcome = record.outcome
-            made_up = isinstance(outcome, Crashed) and outcome.cause in (
-                "driver_lost",
-                "worker_died",
-            )
+            made_up = crashed(outcome, "driver_lost", "worker_died")
             _require(
                 made_up or outcome in self.reported[record.number],
                 f"the study invented {outcome.kind} of trial {record.number}",
@@ -450,7 +443,7 @@ def check_winner(
     rates: defaultdict[str, list[float]] = defaultdict(list)
     repeated, out, doubted = set[str](), set[str](), set(failed)
     for record in (*records, *validations):
-        plan, outcome, again = record.plan.key, record.outcome, _is_repeat(record)
+        plan, outcome, again = record.plan.key, record.outcome, measures_again(record.reason)
         if isinstance(outcome, Measured):
             rates[plan].append(math.log(outcome.samples_per_second.value))
             if record.validation:
@@ -493,7 +486,3 @@ def check_winner(
 def _free(record: Record) -> float:
     assert isinstance(record.outcome, Measured)
     return 1 - record.outcome.memory.peak_bytes / LIMIT_BYTES
-
-
-def _is_repeat(record: Record) -> bool:
-    return measures_again(record.reason)

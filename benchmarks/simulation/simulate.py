@@ -19,10 +19,13 @@ import optuna
 
 from benchmarks.simulation.cluster import Nodes, VirtualCluster
 from benchmarks.simulation.invariants import (
+    DEATHS,
+    MACHINE,
     DriverChecks,
     SweepChecks,
     Violation,
     check_winner,
+    crashed,
 )
 from benchmarks.simulation.jobs import CLUSTER, RANKS, Job, draw_job
 from benchmarks.simulation.storage import (
@@ -56,14 +59,12 @@ from orchestrator.study.serialization import kept_end, records_of
 from orchestrator.study.study import Study
 from orchestrator.sweep import SweepStopped
 from search_spaces.errors import StudyError
-from search_spaces.trial import Cancelled, Crashed, NoRoom, Stopped
+from search_spaces.trial import Cancelled, NoRoom, Stopped
 
 _TICK_SECONDS = 10.0
 _MAX_DRIVERS = 3  # after the faults have ended
 _MAX_INSTRUCTIONS = 500  # that one input may cause
 _END_SECONDS = 30_000.0  # after the faults have ended
-_DEATHS = ("worker_died", "collective", "device_error")
-_MACHINE = ("start_failed", "disk_full")
 SQLITE_EVERY = 500  # seeds: real databases take a hundred times as long
 SAMPLER_EVERY = 250  # seeds with Plimsoll's own sampler
 
@@ -159,12 +160,23 @@ class _Driver:
         self._world = world = simulation.world
         self.job = simulation.job
         self.alive = True
-        self.cluster = VirtualCluster(world, simulation.seed, simulation.nodes, self.deliver)
         self.lock = VirtualLock(simulation.locks)
         self.checks = DriverChecks(job=self.job, started_at=world.now, now=world.now)
-        self.cluster.checks = self.checks
-        self.cluster.on_kill = self._count_death
+        self.cluster = VirtualCluster(
+            world,
+            simulation.seed,
+            simulation.nodes,
+            self.checks,
+            deliver=self.deliver,
+            on_kill=self._count_death,
+        )
         self.controller: _MortalController | None = None
+
+    @property
+    def sweep(self) -> SweepState:
+        """The state of the sweep that it has begun."""
+        assert self.controller is not None
+        return self.controller.state.sweep
 
     def start(self) -> None:
         """Opens the study and starts the sweep, unless it is refused or dies before."""
@@ -279,7 +291,7 @@ class _Driver:
     def _check_exit_code(self, how: str, error: BaseException | None) -> None:
         """Checks that the exit code tells what a caller has to know of this end."""
         simulation = self._simulation
-        code = exit_code_after(error) if error else self._end_code()
+        code = exit_code_after(error) if error else sweep_exit_code(self.sweep)
         away = simulation.faults.failed_at >= self.checks.started_at
         if code is ExitCode.TRY_AGAIN:  # the same command resumes
             expected = (how == "study_error" and away) or how == "machine"
@@ -297,23 +309,14 @@ class _Driver:
             raise Violation(f"a driver that {how} exits with {code.name}")
 
     def _has_crashed_alone(self) -> bool:
-        assert self.controller is not None
-        outcomes = [record.outcome for record in self.controller.state.sweep.records]
-        return {outcome.kind for outcome in outcomes} <= {"crashed", "cancelled"}
-
-    def _end_code(self) -> ExitCode:
-        assert self.controller is not None
-        sweep = self.controller.state.sweep
-        assert sweep.ended is not None
-        return sweep_exit_code(sweep)
+        return {one.outcome.kind for one in self.sweep.records} <= {"crashed", "cancelled"}
 
     def _ended_by_machine(self) -> bool:
-        ended = self.controller.state.sweep.ended if self.controller else None
+        ended = self.sweep.ended
         return ended is not None and isinstance(ended.reason, MachineFailed | NoRoom)
 
     def _agree_on_untried(self) -> None:
-        assert self.controller is not None
-        counted = self.controller.state.sweep.untried_count
+        counted = self.sweep.untried_count
         untried = len(self.job.space.table) - len(self.checks.tried)
         if counted != untried:
             raise Violation(f"{counted} plans count as untried, of {untried}")
@@ -336,12 +339,10 @@ class _Driver:
             return None
         sweep.reported[given.number].append(given.outcome)
         checks.reported(given)
-        is_death = isinstance(given.outcome, Crashed) and given.outcome.cause in _DEATHS
-        is_machine = isinstance(given.outcome, Crashed) and given.outcome.cause in _MACHINE
-        if is_death:
+        if crashed(given.outcome, *DEATHS):
             sweep.deaths[busy.plan] += 1
         sweep.trial_ended(started, self._world.now, given.outcome)
-        if is_death or is_machine or given.lost_nodes or started.validation:
+        if crashed(given.outcome, *DEATHS, *MACHINE) or given.lost_nodes or started.validation:
             return None
         return given
 
@@ -420,10 +421,7 @@ class _Simulation:
             self._finished = driver
         else:
             longest = 1000 if how in ("study_error", "machine") else 100
-            self.world.after(self.world.random.uniform(1, longest), self._start_next)
-
-    def _start_next(self) -> None:
-        self._start()
+            self.world.after(self.world.random.uniform(1, longest), self._start)
 
     def _start(self) -> _Driver | None:
         """Starts a driver, and returns it; None if one is there."""
@@ -482,13 +480,12 @@ class _Simulation:
             self.world.after(self.world.random.uniform(1, 60), lambda: other.end("killed"))
 
     def _check_end(self, driver: _Driver) -> None:
-        assert driver.controller is not None
         storage = self.open_storage()
         storage.faults = None
         study = optuna.load_study(study_name=self.name, storage=storage)
         records = records_of(study)
         self.checks.study(records)
-        sweep = driver.controller.state.sweep
+        sweep = driver.sweep
         known = [one for one in sweep.records if not isinstance(one.outcome, Cancelled)]
         _require_same(known, records)
         end = kept_end(study)

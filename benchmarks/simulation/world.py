@@ -71,7 +71,7 @@ class World:
             for kind, most in RATES.items()
             if self.random.random() < 0.6
         }
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
 
     @property
@@ -100,7 +100,7 @@ class World:
         """Returns True while the machine is broken in this way."""
         return not self.healed and self.now < self.broken_until.get(cause, 0.0)
 
-    def after(self, seconds: float, act: Callable[[], None]) -> None:
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
         """Schedules an act."""
         heapq.heappush(self._queue, (self.now + seconds, next(self._numbers), act))
 
