@@ -10,7 +10,7 @@ from search_spaces.trial import (
     Phases,
 )
 
-_COSTS = Costs(build_seconds=0.4, steps_seconds=4.8, total_seconds=5.6, residual_bytes=0)
+COSTS = Costs(build_seconds=0.4, steps_seconds=4.8, total_seconds=5.6, residual_bytes=0)
 
 
 def measured(
@@ -22,7 +22,7 @@ def measured(
     peak_bytes: int,
     limit_bytes: int,
     losses: tuple[float, ...] = (),
-    costs: Costs = _COSTS,
+    costs: Costs = COSTS,
 ) -> Measured:
     """Returns the outcome of a trial at a rate.
 

@@ -1,11 +1,11 @@
 """Nodes that come and go, and worker groups that run trials in virtual time."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import final
 
-from benchmarks.simulation.invariants import DriverChecks
+from benchmarks.simulation.invariants import DriverChecks, crashed
 from benchmarks.simulation.jobs import FINGERPRINT, Job, ending_of
 from benchmarks.simulation.world import World
 from orchestrator.core.cluster import AbstractCluster
@@ -185,10 +185,9 @@ class VirtualCluster(AbstractCluster):
             seconds = run.deadline_seconds
             outcome = TimedOut(deadline_seconds=seconds, detail="running did not finish")
         assert run.placement is not None
-        if not run.placement.nodes <= self._nodes.up.keys():
-            missing = run.placement.nodes - self._nodes.up.keys()
+        if missing := run.placement.nodes - self._nodes.up.keys():
             delay = world.random.uniform(5, 20)
-            self._later(group, delay, lambda: self._fail(group, run, started_at, missing))
+            self._later(group, delay, lambda: self._finish(group, run, _DIED, started_at, missing))
             return
         if world.occurs("group_silent"):
             group.silent = True
@@ -210,35 +209,26 @@ class VirtualCluster(AbstractCluster):
 
         self._world.after(seconds, unless_void)
 
-    def _finish(self, group: _Group, run: Run, outcome: Outcome, started_at: float) -> None:
-        if outcome.kind == "measured" and self._world.is_broken("disk_full"):
-            outcome = _FULL
-        ended = isinstance(outcome, Crashed) and outcome.cause in ("worker_died", "start_failed")
-        ended = ended or outcome.kind == "timed_out"
-        self._report(group, run, outcome, started_at, ended, frozenset())
-
-    def _fail(
-        self, group: _Group, run: Run, started_at: float, lost: frozenset[str] | set[str]
-    ) -> None:
-        self._report(group, run, _DIED, started_at, True, frozenset(lost))
-
-    def _report(
+    def _finish(
         self,
         group: _Group,
         run: Run,
         outcome: Outcome,
         started_at: float,
-        ended: bool,
-        lost: frozenset[str],
+        lost: Collection[str] = (),
     ) -> None:
-        world, number = self._world, run.request.number
+        """Reports the end of a trial, with the nodes that were lost."""
+        world = self._world
         group.running = None
         group.turn += 1
+        if outcome.kind == "measured" and world.is_broken("disk_full"):
+            outcome = _FULL
+        ended = crashed(outcome, "worker_died", "start_failed") or outcome.kind == "timed_out"
         if ended:
             group.workers = None
         report = TrialFinished(
             group=group.name,
-            number=number,
+            number=run.request.number,
             validation=run.request.validation,
             outcome=outcome,
             fingerprint=FINGERPRINT,
@@ -270,4 +260,4 @@ class VirtualCluster(AbstractCluster):
         began = self._world.clock
         group.turn += 1
         delay = self._world.random.uniform(5, 30)
-        self._later(group, delay, lambda: self._fail(group, run, began, frozenset({node})))
+        self._later(group, delay, lambda: self._finish(group, run, _DIED, began, [node]))

@@ -6,7 +6,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from benchmarks.outcomes import measured
+from benchmarks.outcomes import COSTS, measured
 from orchestrator.core.placement import Node
 from search_spaces.facts import ClusterFacts, ModelFacts
 from search_spaces.plan import Plan
@@ -37,7 +37,6 @@ _MODEL = ModelFacts(
     attentions=("eager", "sdpa"),
     packing=("eager", "sdpa"),
 )
-_COSTS = Costs(build_seconds=0.4, steps_seconds=4.8, total_seconds=5.6, residual_bytes=0)
 _LOSSES = tuple(6.9 - 0.05 * step for step in range(14))
 
 
@@ -159,7 +158,7 @@ def ending_of(seed: int, request: TrialRequest, deadline_seconds: float) -> Endi
     if draw < 0.94:
         return Ending(_crashed("device_error", "Xid 79"), seconds)
     if draw < 0.97:
-        return Ending(Diverged(step=3, loss="nan", costs=_COSTS), seconds)
+        return Ending(Diverged(step=3, loss="nan", costs=COSTS), seconds)
     late = TimedOut(deadline_seconds=deadline_seconds, detail="running did not finish")
     return Ending(late, deadline_seconds)
 
@@ -186,7 +185,7 @@ def _out_of_memory(random: Random) -> OutOfMemory:
 
 
 def _residual(random: Random) -> Costs:
-    return replace(_COSTS, residual_bytes=LIMIT_BYTES // 2 if random.random() < 0.1 else 0)
+    return replace(COSTS, residual_bytes=LIMIT_BYTES // 2 if random.random() < 0.1 else 0)
 
 
 def _measured(seed: int, request: TrialRequest, random: Random) -> Measured:

@@ -326,8 +326,7 @@ class _Driver:
         checks, sweep = self.checks, self._simulation.checks
         if isinstance(given, GroupsEnded):
             for group in given.groups:
-                if group in checks.busy:
-                    self._count_death(group)
+                self._count_death(group)
                 checks.group_ended(group)
         if not isinstance(given, TrialFinished):
             return None
@@ -378,8 +377,8 @@ class _Simulation:
         self.locks = LockTable()
         self.checks = SweepChecks()
         self.faults = Faults(self.world)
-        self.sqlite = seed % SQLITE_EVERY == 3
-        self._storage: Any = None if self.sqlite else FailingInMemoryStorage()
+        self._file = Path(_folder(), f"{self.name}.db")
+        self._storage: Any = None if seed % SQLITE_EVERY == 3 else FailingInMemoryStorage()
         self.drivers = self._drivers_after = 0
         self.seconds = 0  # drivers that were started beside the first
         self.trials = 0
@@ -389,11 +388,7 @@ class _Simulation:
 
     def open_storage(self) -> Any:
         """Returns the storage for a driver that starts."""
-        if self.sqlite:
-            file = Path(_folder(), f"{self.name}.db")
-            storage = FailingStudyStorage(f"sqlite:///{file}")
-        else:
-            storage = self._storage
+        storage = self._storage or FailingStudyStorage(f"sqlite:///{self._file}")
         storage.faults = self.faults
         return storage
 
@@ -492,8 +487,7 @@ class _Simulation:
         if end is None or sweep.ended is None or end.reason != sweep.ended.reason:
             raise Violation("the study does not hold how the sweep ended")
         check_winner(sweep.best, known, sweep.validations, self.job, sweep.failed_validations)
-        if self.sqlite:
-            Path(_folder(), f"{self.name}.db").unlink()
+        self._file.unlink(missing_ok=True)
 
 
 def _require_same(known: list[Record], stored: tuple[Record, ...]) -> None:

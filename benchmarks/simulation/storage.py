@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 from optuna.storages import BaseStorage, InMemoryStorage
@@ -119,13 +120,12 @@ class FailingStudyStorage(_failing(StudyStorage)):  # type: ignore[misc]  # made
             self.faults.call(lambda: None, writes=True)
 
 
-@final
+@dataclass
 class LockTable:
     """The holder of the study's lock, and who took it last."""
 
-    def __init__(self) -> None:
-        self.holder: VirtualLock | None = None
-        self.last: VirtualLock | None = None
+    holder: "VirtualLock | None" = None
+    last: "VirtualLock | None" = None
 
 
 @final
