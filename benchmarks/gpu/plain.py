@@ -23,7 +23,6 @@ from search_spaces.plan import Plan
 from search_spaces.presets.catalogue import preset_config
 from search_spaces.settings.export_manifest import ExportManifest
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Fingerprint
 from workers.measure.interval import mean_estimate
 from workers.measure.steady import warmup_length
 from workers.prepare import prepare
@@ -101,10 +100,6 @@ def source_of(spec: SweepSpec, plan: Plan) -> ExportSource:
     """The plan as a trial that nobody ran."""
     batch, tokens = spec.train.global_batch, spec.train.sequence_length
     outcome = measured(1.0, batch=batch, tokens=tokens, half_width=0.0, peak_bytes=0, limit_bytes=1)
-    device = spec.cluster.device
-    fingerprint = Fingerprint(
-        device=device, device_name=device, device_memory_bytes=1, hosts=1, python="", versions=()
-    )
     record = Record(
         number=0,
         plan=plan,
@@ -112,7 +107,7 @@ def source_of(spec: SweepSpec, plan: Plan) -> ExportSource:
         reason=IsBaseline(),
         started_at=0.0,
         ended_at=0.0,
-        fingerprint=fingerprint,
+        fingerprint=None,
     )
     return ExportSource(
         study="plain",
@@ -121,7 +116,7 @@ def source_of(spec: SweepSpec, plan: Plan) -> ExportSource:
         record=record,
         outcome=outcome,
         validation=None,
-        device=device,
+        device=spec.cluster.device,
         hosts=1,
         loss_tolerance=0.0,
     )
