@@ -63,7 +63,6 @@ class Case:
         *,
         tiny: bool,
         space: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
         memory_gib: float = TINY_GIB,
         **sections: Mapping[str, Any],
     ) -> SweepSpec:
@@ -72,12 +71,11 @@ class Case:
         Args:
             tiny: Whether the model is cut down, and trained on a CPU.
             space: What is searched; every knob of one GPU if None.
-            config: Fields of the model's config that differ.
             memory_gib: The memory of a tiny run's rank; of a GPU, there is no limit.
             sections: Others of the specification, such as objective or budget.
         """
         length = TINY_TOKENS if tiny else self.sequence_length
-        changed: dict[str, Any] = (dict(self.tiny) if tiny else {}) | dict(config or {})
+        changed: dict[str, Any] = dict(self.tiny) if tiny else {}
         if self.positions is not None:
             changed[self.positions] = length
         cluster = {"device": "cpu", "memory_gib": memory_gib} if tiny else {"device": "cuda"}
