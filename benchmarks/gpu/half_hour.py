@@ -25,7 +25,7 @@ import psutil
 
 from benchmarks.gpu.results import DONE, Results, troubles
 from benchmarks.gpu.run import Run
-from orchestrator.host import system_facts
+from orchestrator.host import kill_all, system_facts
 from search_spaces.errors import UserError
 
 FOLDER, TINY = Path("plimsoll-runs/gpu"), Path("plimsoll-runs/gpu-tiny")
@@ -122,9 +122,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_END_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    for child in children:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+    kill_all(children)
     process.wait()
 
 
