@@ -107,13 +107,10 @@ def traced(knobs: dict[str, Any], tiny: bool) -> dict[str, Any]:
     numbers = itertools.count()
     with contextlib.closing(training):
 
-        def step(number: int) -> None:
-            given = source.step(plan, 0, number)
-            training.step(given.batches, given.targets, watch)
-
         def steps(count: int) -> None:
-            for _ in range(count):
-                step(next(numbers))
+            for number in itertools.islice(numbers, count):
+                given = source.step(plan, 0, number)
+                training.step(given.batches, given.targets, watch)
             watch.synchronize()
 
         steps(WARMUP)

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from unittest.mock import patch
 
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.worker import LoneWorker, Trial
@@ -79,16 +80,11 @@ def apart(
     call: Callable[..., T], *arguments: Any, environment: Mapping[str, str | None] | None = None
 ) -> T:
     """Calls a function in a process of its own, where variables are set, or unset by None."""
-    before = {name: os.environ.get(name) for name in environment or {}}
-    _set(environment or {})
-    try:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-            return process.submit(call, *arguments).result()
-    finally:
-        _set(before)
-
-
-def _set(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        os.environ.pop(name, None)
-        os.environ.update({} if value is None else {name: value})
+    changed = environment or {}
+    others = {name: value for name, value in os.environ.items() if name not in changed}
+    theirs = others | {name: value for name, value in changed.items() if value is not None}
+    with (
+        patch.dict(os.environ, theirs, clear=True),
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process,
+    ):
+        return process.submit(call, *arguments).result()
