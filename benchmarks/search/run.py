@@ -37,9 +37,7 @@ def run(
         depend on the processes.
     """
     parts = [
-        Part(
-            surface=place, competitor=competitor, seeds=range(first, min(first + _AT_A_TIME, seeds))
-        )
+        Part(surface=place, competitor=competitor, seeds=range(seeds)[first : first + _AT_A_TIME])
         for competitor in sorted(competitors, key=lambda name: not name.startswith(_SLOW))
         for place in sorted(range(len(surfaces)), key=lambda place: -len(surfaces[place]))
         for first in range(0, seeds, _AT_A_TIME)
