@@ -64,11 +64,7 @@ class Layout:
 
         Two shardings of one stage (full and hybrid, say) share their micro-batches.
         """
-        found: dict[float, int] = {}
-        for row, place in enumerate(self.places):
-            if place.setting == setting and place.stage == stage:
-                found.setdefault(place.micro, row)
-        return dict(sorted(found.items()))
+        return self.groups().get((stage, setting), {})
 
     def stages(self, setting: Setting) -> list[int]:
         """The stages of a setting, from the lowest."""
