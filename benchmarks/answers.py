@@ -294,12 +294,9 @@ def main() -> None:
         }
     # a process that was forked from one that traced a model could not run torch's autograd
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        cases = [(way, one) for way in WAYS for one in surfaces]
-        told = list(pool.map(judge, *zip(*cases, strict=True), repeat(given.seeds)))
-    for way in WAYS:
-        each = {
-            one.name: of for (of_way, one), of in zip(cases, told, strict=True) if of_way == way
-        }
+        told = {way: pool.map(judge, repeat(way), surfaces, repeat(given.seeds)) for way in WAYS}
+    for way, figures_of in told.items():
+        each = {one.name: of for one, of in zip(surfaces, figures_of, strict=True)}
         found[way] = {
             rule: over_surfaces([of[rule] for of in each.values()])
             | {"by_surface": {name: of[rule]["far_share"] for name, of in each.items()}}

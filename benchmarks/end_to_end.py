@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,10 +180,9 @@ def compared(ways: Mapping[str, Sequence[Ending]], minutes: float) -> dict[str, 
     told = {}
     for way, endings in within.items():
         others = max(rate for other, rate in best.items() if other != way)
-        kinds = [ending.kind for ending in endings]
         told[way] = {
             "trials": len(endings),
-            "endings": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)},
+            "endings": dict(Counter(ending.kind for ending in endings)),
             "best_after_minutes": {str(mark): best_by(endings, 60 * mark) for mark in marks},
             "best": best[way],
             "seconds_to_own_best": seconds_to(endings, best[way]),

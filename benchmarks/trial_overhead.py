@@ -23,7 +23,7 @@ from orchestrator.core.state import AbstractCallback, SweepState
 from orchestrator.sweep import run_sweep
 from search_spaces.plan import Plan
 from search_spaces.specification.schema import SweepSpec
-from search_spaces.trial import Costs, Measured, Outcome, outcome_from_json, outcome_to_json
+from search_spaces.trial import Measured, Outcome, TrialRequest, outcome_from_json, outcome_to_json
 
 RANKS = 2
 
@@ -78,15 +78,13 @@ def overhead(seconds: float, outcome: Outcome) -> float | None:
     """Seconds beyond build and steps; None for a trial that measured nothing."""
     if not isinstance(outcome, Measured):
         return None
-    costs: Costs = outcome.costs
-    return seconds - costs.build_seconds - costs.steps_seconds
+    return seconds - outcome.costs.build_seconds - outcome.costs.steps_seconds
 
 
 def cold_trial(config: dict[str, Any]) -> str:
     """One trial in workers that were started for it."""
     from ray.train import get_context
 
-    from search_spaces.trial import TrialRequest
     from workers.entry import run_trial
     from workers.worker import Worker
 

@@ -62,14 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--samplers", nargs="+", choices=known, default=[*COMPETITORS], help="which; else all")
     add("--wrong", action="store_true", help="Plimsoll with spoilt forecasts too")
     add("--least", type=int, default=9, help="candidates that a surface must have (9)")
-    add("--jobs", type=int, default=_cores(), help="processes (one for each core)")
+    cores = len(os.sched_getaffinity(0))
+    add("--jobs", type=int, default=cores, help="processes (one for each core)")
     stated = "stated peaks, as quantiles of a surface's measured ones, in place of its limit"
     add("--peaks", type=float, nargs="+", default=[], metavar="SHARE", help=stated)
     return parser
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -103,10 +103,9 @@ def replay_lines(steps: Sequence[ReplayedStep]) -> Iterator[str]:
         if step.differs:
             today = ", ".join(map(_instruction, step.today)) or "nothing"
             yield f"          today: {today}"
-    if differing := sum(step.differs for step in steps):
-        yield f"{len(steps)} inputs; today's code decides otherwise on {differing}"
-    else:
-        yield f"{len(steps)} inputs; today's code decides the same on all of them"
+    differing = sum(step.differs for step in steps)
+    how = f"otherwise on {differing}" if differing else "the same on all of them"
+    yield f"{len(steps)} inputs; today's code decides {how}"
 
 
 def _instruction(instruction: Json) -> str:
