@@ -100,24 +100,31 @@ def tuned(file: Path, spec: SweepSpec, minutes: float) -> Found:
     best = load_state(spec, NAME).best if trials else None
     endings = tuple(
         Ending(
-            seconds=trial.datetime_complete.timestamp() - started,
-            rate=trial.value or 0.0 if trial.values else 0.0,
-            kind=trial.user_attrs["record"]["outcome"]["kind"],
+            seconds=told["at"] - started,
+            rate=told["rate"] or 0.0,
+            kind=told["record"]["outcome"]["kind"],
         )
-        for trial in trials
-        if trial.datetime_complete is not None
+        for told in trials
     )
     return Found(endings=endings, answer=best.plan if best else None)
 
 
-def trials_of(spec: SweepSpec) -> list[optuna.trial.FrozenTrial]:
-    """The trials in a sweep's study that have a record; none without a study."""
+def trials_of(spec: SweepSpec) -> list[dict[str, Any]]:
+    """The trials that ended in a sweep's study: when, rate and record; none without a study."""
     name = str(spec.study.name)
     file = Path(spec.study.folder, name, "study.db")
     if not file.is_file():
         return []
     trials = optuna.load_study(study_name=name, storage=f"sqlite:///{file}").get_trials()
-    return [trial for trial in trials if "record" in trial.user_attrs]
+    return [
+        {
+            "at": trial.datetime_complete.timestamp(),
+            "rate": trial.value,
+            "record": trial.user_attrs["record"],
+        }
+        for trial in trials
+        if trial.datetime_complete is not None and "record" in trial.user_attrs
+    ]
 
 
 def plain(file: Path, spec: SweepSpec, minutes: float) -> Found:
@@ -126,15 +133,20 @@ def plain(file: Path, spec: SweepSpec, minutes: float) -> Found:
     started = time.time()
     typed = [str(file), "--minutes", f"{minutes:g}", "--out", str(out)]
     run_sweep([sys.executable, "-m", "benchmarks.plain_ray_tune", *typed], minutes)
-    lines = out.read_text("utf-8").splitlines() if out.is_file() else []
-    trials = [json.loads(line) for line in lines]
+    trials = lines_of(out)
     ran = [trial for trial in trials if trial["rate"] and trial["at"] <= started + 60 * minutes]
     best = max(ran, key=lambda trial: trial["rate"], default=None)
     endings = tuple(
         Ending(seconds=told["at"] - started, rate=told["rate"], kind=told["kind"])
         for told in trials
     )
-    return Found(endings=endings, answer=best and Plan.from_dict(best["plan"]))
+    return Found(endings=endings, answer=Plan.from_dict(best["plan"]) if best else None)
+
+
+def lines_of(out: Path) -> list[dict[str, Any]]:
+    """The trials that plain Ray Tune wrote down; none without a file."""
+    lines = out.read_text("utf-8").splitlines() if out.is_file() else []
+    return [json.loads(line) for line in lines]
 
 
 def afresh(spec: SweepSpec, answers: Mapping[str, Plan]) -> dict[str, float]:

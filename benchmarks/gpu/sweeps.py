@@ -1,14 +1,12 @@
 """Sweeps over the same space for the same time, and what a trial costs beside its work."""
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks import trial_overhead
-from benchmarks.end_to_end import run_sweep, trials_of
+from benchmarks.end_to_end import lines_of, run_sweep, trials_of
 from benchmarks.gpu.cases import LLAMA_1B, searched
 from benchmarks.gpu.run import Run
 from search_spaces.specification.load import spec_to_yaml
@@ -21,19 +19,19 @@ _FEW = {  # plans that fit any GPU
     **{"attention": ["sdpa"], "optimizer": ["adamw_fused"], "compile": [False]},
 }
 _SWEPT = ("micro_batch", "checkpoint_ratio", "checkpoint_mode", "attention", "compile")
-Trials = Iterator[dict[str, Any]]
+Trials = list[dict[str, Any]]
 
 
 def tune(run: Run) -> None:
     """Runs `plimsoll tune`."""
-    _sweep(run, ["plimsoll", "tune", "--plain"], _records)
+    _sweep(run, ["plimsoll", "tune", "--plain"], trials_of)
 
 
 def plain(run: Run) -> None:
     """Runs Ray Tune with OptunaSearch, each trial of which is a `TorchTrainer` of its own."""
     out = (run.out / "plain_ray_tune.jsonl").absolute()
     out.unlink(missing_ok=True)
-    _sweep(run, ["benchmarks.plain_ray_tune", "--out", str(out)], lambda _: _lines(out))
+    _sweep(run, ["benchmarks.plain_ray_tune", "--out", str(out)], lambda _: lines_of(out))
 
 
 def overhead(run: Run) -> None:
@@ -64,18 +62,3 @@ def _sweep(run: Run, module: list[str], trials: Callable[[SweepSpec], Trials]) -
         for number, told in enumerate(trials(spec)):
             run.write(f"trial {number}", way | told | {"seconds": told["at"] - started})
         run.write("sweep", way | {"rate": None, "started": started})
-
-
-def _records(spec: SweepSpec) -> Trials:
-    for trial in trials_of(spec):
-        at = trial.datetime_complete
-        yield {
-            "at": at.timestamp() if at else time.time(),
-            "rate": trial.value if trial.values else None,
-            "record": trial.user_attrs["record"],
-        }
-
-
-def _lines(file: Path) -> Trials:
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    yield from map(json.loads, lines)
