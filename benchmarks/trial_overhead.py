@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +74,6 @@ class Stopwatch(AbstractCallback):
         """Nothing is left to do."""
 
 
-def overhead(seconds: float, outcome: Outcome) -> float | None:
-    """Seconds beyond build and steps; None for a trial that measured nothing."""
-    if not isinstance(outcome, Measured):
-        return None
-    return seconds - outcome.costs.build_seconds - outcome.costs.steps_seconds
-
-
 def cold_trial(config: dict[str, Any]) -> str:
     """One trial in workers that were started for it."""
     from ray.train import get_context
@@ -119,8 +112,13 @@ def run_cold(
     return seconds, outcome_from_json(json.loads(out.read_text()))
 
 
-def summary(label: str, seconds: Sequence[float]) -> dict[str, Any]:
-    """Figures of one way of running trials."""
+def summary(label: str, trials: Iterable[tuple[float, Outcome]]) -> dict[str, Any]:
+    """Figures of one way of running trials, by the seconds and outcomes of those that measured."""
+    seconds = [
+        whole - outcome.costs.build_seconds - outcome.costs.steps_seconds
+        for whole, outcome in trials
+        if isinstance(outcome, Measured)
+    ]
     return {
         "way": label,
         "trials": len(seconds),
@@ -147,17 +145,11 @@ def measure(trials: int, cold: int, spec: SweepSpec | None = None) -> dict[str, 
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         watch = Stopwatch()
         run_sweep(spec, "overhead", (watch,))
-        warm = [overhead(seconds, outcome) for _, seconds, outcome in watch.trials[1:]]
+        warm = [(seconds, outcome) for _, seconds, outcome in watch.trials[1:]]
         plans = [plan for plan, _, outcome in watch.trials if isinstance(outcome, Measured)]
-        cold_runs = [run_cold(spec, plan, folder) for plan in plans[:cold]]
+        apart = [run_cold(spec, plan, folder) for plan in plans[:cold]]
         ray.shutdown()
-    results = [
-        summary("warm group", [seconds for seconds in warm if seconds is not None]),
-        summary(
-            "cold TorchTrainer.fit()",
-            [found for run in cold_runs if (found := overhead(*run)) is not None],
-        ),
-    ]
+    results = [summary("warm group", warm), summary("cold TorchTrainer.fit()", apart)]
     return {
         "ways": results,
         "cold_over_warm": round(results[1]["median_seconds"] / results[0]["median_seconds"], 1),
