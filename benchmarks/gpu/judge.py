@@ -47,6 +47,7 @@ from workers.tracing.trace import trace
 Numbers = NDArray[np.float64]
 TARGETS = {"speed": 0.10, "speed_after": 0.04, "tau": 0.9, "memory": 0.03, "memory_worst": 0.10}
 RECORDS, NOISE = 5, 0.03
+_ENDED = ("measured", "out_of_memory")  # outcomes that are judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,7 +72,7 @@ def forecasts(
 ) -> Iterator[Forecast]:
     """All models that have rows, each with the forecasts that nothing had taught."""
     for case in CASES:
-        own = [row for row in rows if row["model"] == case.name and _has_ended(row)]
+        own = [row for row in rows if row["model"] == case.name and row["outcome"] in _ENDED]
         if not own:
             continue
         device = device_of(out, "cpu" if tiny else own[0]["device"])
@@ -99,10 +100,6 @@ def workload(
     facts = describe(spec.model, spec.train)
     footprint = trace(spec, variants_of(table), device=spec.cluster.device)
     return facts, footprint, workload_of(footprint, device, plan_features(table, facts, footprint))
-
-
-def _has_ended(row: Mapping[str, str]) -> bool:
-    return row["outcome"] in ("measured", "out_of_memory")
 
 
 def judged(models: Sequence[Forecast], *, cuda: bool) -> dict[str, Any]:

@@ -260,8 +260,8 @@ def _modelled_seconds(entry: Entry, unit: str, usual: float) -> float:
 def _distribution(values: list[str]) -> BaseDistribution:
     try:
         numbers = [float(value) for value in values]
-    except ValueError:
-        return CategoricalDistribution(sorted(set(values)))
+    except ValueError:  # words
+        numbers = [np.nan]
     if not np.isfinite(numbers).all():
         return CategoricalDistribution(sorted(set(values)))
     low, high = min(numbers), max(numbers)
