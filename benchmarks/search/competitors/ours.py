@@ -39,7 +39,7 @@ def pool_of(surface: Surface) -> CandidatePool:
 
 
 def observation_of(row: int, trial: Trial, at: float = 0.0) -> Observation:
-    """What the product's search is told of a trial, which ran at so many seconds."""
+    """Returns what the product's search learns of a trial that ran at so many seconds."""
     if trial.rate is None:
         share = max(trial.log_share or 0.0, 0.0)  # it wanted the limit, at least
         return Observation(row=row, log_share=share, ran_out=True)
