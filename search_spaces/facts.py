@@ -139,13 +139,11 @@ class TensorFacts:
         refusal: Reason if tensor parallelism is impossible; None if it works.
         divisors: Counts that a tensor degree must divide, with their names ("attention heads", 32).
         sequence_refusal: Reason if sequence parallelism is impossible; None if it works.
-        autotp_refusal: Reason if DeepSpeed's AutoTP is impossible; None if it works.
     """
 
     refusal: str | None = None
     divisors: tuple[tuple[str, int], ...] = ()
     sequence_refusal: str | None = None
-    autotp_refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,7 @@ def _cast_bytes(table: PlanTable, sharded: Numbers) -> Numbers:
     """
     casts = ~table.is_value("precision", "fp32") & table.is_value("offload_optimizer", "none")
     zero = table.column("zero_stage") * table.is_value("engine", "deepspeed") * casts
-    updated = np.maximum(sharded / table.column("tensor") / table.column("pipeline"), 1.0)
+    updated = np.maximum(sharded, 1.0)
     pure = ~table.is_value("states", "fp32")  # flattened, but not cast
     flat = np.where(zero == 3, np.where(pure, 2.0, 6.0) * np.minimum(MOST_LIVE / updated, 1.0), 4.0)
     return np.where(pure, np.minimum(flat, 2.0), flat) * (zero > 0)

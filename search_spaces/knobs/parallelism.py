@@ -14,10 +14,11 @@ PARALLELISM = (
     Knob(
         name="tensor",
         trades="less memory, and more ranks than samples, against all-reduces in each block",
-        does="splits each block's projections over neighbouring ranks: `torch` by"
-        " `model.tensor_plan`, transformers' plan or Plimsoll's, with embedding and head if they"
-        " divide; `deepspeed` by AutoTP, where it trains",
+        does="splits each block's projections over neighbouring ranks by `model.tensor_plan`,"
+        " transformers' plan or Plimsoll's, with embedding and head if they divide",
+        engines="torch",
         default=search_defaults.tensor_degrees,
+        depends_on=("engine",),
     ),
     Knob(
         name="sequence_parallel",
@@ -27,7 +28,7 @@ PARALLELISM = (
         default=search_defaults.sequence_splits,
         is_active=lambda chosen: chosen["tensor"] > 1,
         active="with tensor above 1",
-        depends_on=("engine", "tensor"),
+        depends_on=("tensor",),
     ),
     Knob(
         name="pipeline",

@@ -70,8 +70,9 @@ def tensor_degrees(choice: DomainContext) -> Values:
         it needs to fit, with tensor parallelism within a node and pipelines across nodes.
     """
     facts, train = choice.model.tensor, choice.spec.train
-    needed = _is_tight(choice, 1) or train.global_batch % choice.workers
-    if not choice.on_cuda or not needed or facts.refusal or train.method == "lora":
+    scarce = _is_tight(choice, 1) or train.global_batch % choice.workers
+    needed = choice.on_cuda and choice.chosen["engine"] == "torch" and scarce
+    if not needed or facts.refusal or train.method == "lora":
         return (1,)
     return tuple(
         degree
@@ -82,9 +83,8 @@ def tensor_degrees(choice: DomainContext) -> Values:
 
 
 def sequence_splits(choice: DomainContext) -> Values:
-    """Returns both values if the model and the engine support it."""
-    supported = choice.chosen["engine"] == "torch" and not choice.model.tensor.sequence_refusal
-    return (False, True) if supported else (False,)
+    """Returns both values if the model supports it."""
+    return (False,) if choice.model.tensor.sequence_refusal else (False, True)
 
 
 def pipeline_degrees(choice: DomainContext) -> Values:

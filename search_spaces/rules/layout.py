@@ -13,18 +13,16 @@ def cluster_has_room(plan: Plan, context: RuleContext) -> str | None:
     return None if ranks <= slots else f"needs {ranks} ranks, but the cluster has room for {slots}"
 
 
-def pipeline_needs_torch(plan: Plan, _: RuleContext) -> str | None:
-    """DeepSpeed cannot pipeline an ordinary module.
+def tensor_and_pipeline_need_torch(plan: Plan, _: RuleContext) -> str | None:
+    """DeepSpeed cannot pipeline an ordinary module, and its AutoTP is not used.
 
     Source:
         deepspeed/runtime/pipe/module.py: models must be written as a list of layers.
     """
-    if plan.pipeline == 1 or plan.engine == "torch":
-        return None
-    return (
-        f"engine {plan.engine} pipelines only models written as a PipelineModule;"
-        f" pipeline {plan.pipeline} needs engine torch"
-    )
+    for name, degree in (("tensor", plan.tensor), ("pipeline", plan.pipeline)):
+        if degree > 1 and plan.engine != "torch":
+            return f"{name} {degree} needs engine torch, but engine is {plan.engine}"
+    return None
 
 
 def pipeline_can_cut(plan: Plan, context: RuleContext) -> str | None:

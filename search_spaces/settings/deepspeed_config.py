@@ -35,7 +35,6 @@ class DeepSpeedSettings:
 
     config_json: str  # with sorted keys
     zero_stage: int
-    tensor: int
     compute: Precision
     blocks: BlockSettings
     optimizer_kind: Kind
@@ -71,8 +70,6 @@ def render_deepspeed(
         "steps_per_print": None,
         "timers": {"throughput": {"enabled": False}},
     }
-    if plan.tensor > 1:
-        config["tensor_parallel"] = {"autotp_size": plan.tensor}
     config |= _precision(plan)
     if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
         config["aio"] = {
@@ -85,7 +82,6 @@ def render_deepspeed(
     return DeepSpeedSettings(
         config_json=json.dumps(config, sort_keys=True),
         zero_stage=plan.zero_stage,
-        tensor=plan.tensor,
         compute=plan.precision,
         blocks=render_blocks(plan, model.blocks),
         optimizer_kind=kind_of(plan),

@@ -100,11 +100,10 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(),
         "needs 4 ranks, but the cluster has room for 2",
     ),
-    "pipeline_needs_torch": (
-        ddp_plan(engine="deepspeed", pipeline=2),
+    "tensor_and_pipeline_need_torch": (
+        ddp_plan(engine="deepspeed", tensor=2),
         around(cluster=EIGHT),
-        "engine deepspeed pipelines only models written as a PipelineModule;"
-        " pipeline 2 needs engine torch",
+        "tensor 2 needs engine torch, but engine is deepspeed",
     ),
     "pipeline_can_cut": (
         ddp_plan(pipeline=2),
@@ -162,22 +161,6 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ddp_plan(tensor=3, sequence_parallel=True),
         around(cluster=EIGHT, spec=a_spec(train={"global_batch": 32, "sequence_length": 64})),
         "sequence_parallel: train.sequence_length 64 is not a multiple of tensor 3",
-    ),
-    "sequence_parallel_needs_torch": (
-        ddp_plan(engine="deepspeed", tensor=2, sequence_parallel=True),
-        around(cluster=EIGHT),
-        "engine deepspeed splits only projections; sequence_parallel needs engine torch",
-    ),
-    "autotp_trains": (
-        ddp_plan(engine="deepspeed", tensor=2),
-        around(cluster=EIGHT, model=a_model(tensor=TensorFacts(autotp_refusal="fused weights"))),
-        "engine deepspeed with tensor 2: fused weights",
-    ),
-    "autotp_recomputes_whole_blocks": (
-        ddp_plan(engine="deepspeed", tensor=2, checkpoint_ratio=1.0, checkpoint_mode="selective"),
-        around(cluster=EIGHT),
-        "engine deepspeed with tensor 2 changes the outputs that checkpoint_mode selective saves:"
-        " checkpoint_mode must be full",
     ),
     "tensor_trains_all_weights": (
         ddp_plan(tensor=2),
@@ -552,7 +535,6 @@ def test_deepspeed_holds_bf16_states_where_zero_shards_them(
         ({"offloaded_blocks": 3}, "the same as checkpoint_offload"),
         ({"offloaded_blocks": 1, "compile": True}, "compile must be false"),
         ({"selective_blocks": 1, "mlp_tiles": 2}, "selective_blocks must be 0, but is 1"),
-        ({"selective_blocks": 1, "engine": "deepspeed", "tensor": 2}, "must be full"),
         (
             {"selective_blocks": 1, "engine": "deepspeed", "zero_stage": 3, "compile": True},
             "adds biases twice",
@@ -568,6 +550,15 @@ def test_mixed_blocks_follow_the_rules_of_their_ways(
     found = refusal(plan, around(cluster=EIGHT))
 
     assert (found is None) if reason is None else (found is not None and reason in found.detail)
+
+
+@pytest.mark.parametrize("knob", ["tensor", "pipeline"])
+def test_deepspeed_splits_no_model_over_ranks(knob: str) -> None:
+    rule = RULES["tensor_and_pipeline_need_torch"]
+    reason = f"{knob} 2 needs engine torch, but engine is deepspeed"
+
+    assert rule(ddp_plan(engine="deepspeed", **{knob: 2}), around()) == reason
+    assert rule(ddp_plan(**{knob: 2}), around()) is None
 
 
 def test_each_rule_has_a_plan_that_breaks_it() -> None:

@@ -45,7 +45,6 @@ PLANS: dict[str, dict[str, Any]] = {
     "fsdp2 in fp16": {"zero_stage": 3, "precision": "fp16"},
     "bf16": {"precision": "bf16", "compression": "fp16"},
     "deepspeed in bf16": {"engine": "deepspeed", "zero_stage": 2, "precision": "bf16"},
-    "deepspeed, tensor": {"engine": "deepspeed", "tensor": 2, "data": 1},
     "deepspeed 3": {"engine": "deepspeed", "zero_stage": 3},
 }
 

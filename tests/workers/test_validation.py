@@ -62,7 +62,6 @@ PLANS: dict[str, dict[str, Any]] = {
     "pipeline": PIPELINE,
     "gpipe, recomputed": {**PIPELINE, "pipeline_schedule": "gpipe", "checkpoint_ratio": 0.5},
     **{f"zero {stage}": {**DEEPSPEED, "zero_stage": stage} for stage in range(4)},
-    "autotp": {**DEEPSPEED, **TENSOR, "zero_stage": 1},
     "hybrid shard": {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1},
     "weights kept by two ranks": {
         **{"zero_stage": 3, "data": 4, "reshard_ranks": 2, "micro_batch": 1}

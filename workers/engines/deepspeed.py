@@ -95,13 +95,12 @@ def _storages(device: torch.device, tensors: Iterable[torch.Tensor]) -> dict[int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedTraining(AbstractTraining):
-    """A whole model on each tensor group of ranks, its states split over data ranks by ZeRO."""
+    """A whole model on each rank, its states split over data ranks by ZeRO."""
 
     engine: Engine
     world: DeepSpeedState
     device: torch.device
     data: int  # data-parallel ranks, over which gradients are averaged
-    counts: bool  # this rank's loss counts: true for one of the ranks that split a block
     gradient_norms: list[float] = field(default_factory=list)
 
     @property
@@ -124,14 +123,14 @@ class DeepSpeedTraining(AbstractTraining):
             parts.append(part.detach())
         with watch.during("optimizer"):
             self._update()
-        return torch.stack(parts).sum() * self.counts
+        return torch.stack(parts).sum()
 
     def _update(self) -> None:
         """Updates the weights, and notes the norm of the first gradient that does."""
         engine, norms, own = self.engine, self.gradient_norms, None
         if not norms and not hasattr(engine.optimizer, "_global_grad_norm"):  # ZeRO 0 in fp32
             weights = [weight for weight in self.module.parameters() if weight.grad is not None]
-            own = clip_grad_norm_(weights, math.inf, mpu=engine.mpu) if weights else 0.0
+            own = clip_grad_norm_(weights, math.inf) if weights else 0.0
         engine.step()
         if norms or (engine.fp16_enabled() and engine.optimizer.overflow):
             return
@@ -141,8 +140,7 @@ class DeepSpeedTraining(AbstractTraining):
         norms.append(norm if norm >= 0 else math.nan)  # -1: not finite
 
     def evaluate(self, batches: Sequence[MicroBatch], targets: float) -> torch.Tensor | None:
-        loss = evaluation_loss(self.engine, batches, targets, self.device)
-        return None if loss is None else loss * self.counts
+        return evaluation_loss(self.engine, batches, targets, self.device)
 
     def save(self, folder: Path) -> None:
         self.engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
@@ -179,5 +177,4 @@ def start_deepspeed(
         world=world,
         device=device,
         data=1 if mesh is None else mesh.size("replicate", "shard"),
-        counts=mesh is None or mesh.place.tensor == 0,
     )

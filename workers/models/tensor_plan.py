@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -282,17 +282,6 @@ def _architecture(module: nn.Module) -> str:
     return type(module).__name__
 
 
-def autotp_refusal(module: nn.Module) -> str | None:
-    """Returns the reason why AutoTP may not split the module, None if it may.
-
-    Source:
-        DeepSpeed 0.19.8; each reason names the file.
-    """
-    name = _architecture(module)
-    untested = f"{name} was not shown to train correctly under DeepSpeed's AutoTP"
-    return _tables()["autotp"].get(name, untested)
-
-
 def parallel_facts(
     module: nn.Module, tensor_plan: Mapping[str, str], inputs: MakeInputs | None = None
 ) -> dict[str, Any]:
@@ -306,5 +295,5 @@ def parallel_facts(
     return {
         **stack_facts(module, inputs),
         "shared_in_blocks": shared_in_blocks(module),
-        "tensor": replace(tensor_facts(module, tensor_plan), autotp_refusal=autotp_refusal(module)),
+        "tensor": tensor_facts(module, tensor_plan),
     }

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from deepspeed.comm import comm
 from deepspeed.comm.backend import Backend
 from deepspeed.comm.torch import TorchBackend, has_all_reduce_coalesced, has_coalescing_manager
-from deepspeed.module_inject import set_autotp_mode
 from deepspeed.runtime.zero import parameter_offload, partition_parameters
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.utils import debug, groups
@@ -41,19 +40,17 @@ def make_engine(
     """Applies the plan to the model and makes DeepSpeed's engine; a `DeepSpeedState` must be open.
 
     Recomputation and compilation come first, as under engine `torch`. DeepSpeed then converts
-    the weights, splits them and hooks into the modules. AutoTP splits whole weights, which stay
-    in host memory until each rank has its slices on the device.
+    the weights, splits them and hooks into the modules. ZeRO-3 splits whole weights, which stay in
+    host memory until each rank has its shards on the device.
     """
     wrap_blocks(model.module, model.blocks, settings.blocks)
     module = model.module
-    splits = settings.zero_stage == 3 or settings.tensor > 1
-    weights_on = torch.device("cpu") if splits else device
+    weights_on = torch.device("cpu") if settings.zero_stage == 3 else device
     model.initial.materialise(module, device, weights_on=weights_on)
     module.train()
     engine, _, _, _ = deepspeed.initialize(
         model=module,
         optimizer=optimizer_of(module),
-        mpu=groups if settings.tensor > 1 else None,
         lr_scheduler=scheduler_of,
         config=settings.config,
     )
@@ -130,8 +127,6 @@ class DeepSpeedState:
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         group = dist.group.WORLD if mesh is None else mesh.group
         assert group is not None
-        if mesh is not None and mesh.size("tensor") > 1:
-            _set_tensor_groups(mesh)
         if mesh is not None and mesh.resharded is not None:  # else DeepSpeed would open groups
             groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = mesh.resharded.get_group("together")
         self._linear = torch.nn.functional.linear
@@ -144,7 +139,6 @@ class DeepSpeedState:
         torch.nn.functional.linear = self._linear  # ZeRO-3 replaces it and never restores it
         groups._release_process_group_references(None)
         comm.cdb = None
-        set_autotp_mode(training=False)
         debug.debug_clear_module_and_param_names()
         partition_parameters.shutdown_init_context()
         _clear_module_caches()
@@ -154,17 +148,6 @@ class DeepSpeedState:
             os.environ[_LOCAL_RANK] = self._local_rank
         if self._owns_group:
             dist.destroy_process_group()
-
-
-def _set_tensor_groups(mesh: Mesh) -> None:
-    """Makes AutoTP use the mesh's groups; without them DeepSpeed opens its own.
-
-    Source:
-        deepspeed/utils/groups.py:_init_tp_mesh_device (0.19.8).
-    """
-    groups._TENSOR_MODEL_PARALLEL_GROUP = mesh.devices.get_group("tensor")
-    groups._MODEL_PARALLEL_GROUP = groups._TENSOR_MODEL_PARALLEL_GROUP
-    groups._DATA_PARALLEL_GROUP = mesh.data_group
 
 
 def _clear_module_caches() -> None:

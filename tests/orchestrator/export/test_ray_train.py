@@ -107,7 +107,7 @@ def telling(script: Path) -> None:
 
 def test_what_its_engine_cannot_say_is_refused() -> None:
     torch, deepspeed = trainer_table()["ray-train"].expressed
-    (split,) = deepspeed.refusals(a_plan(engine="deepspeed", zero_stage=1, tensor=2, data=1))
+    (split,) = torch.refusals(a_plan(tensor=2, data=1))
 
     assert "tensor is 2" in split
     for knobs in (torch, deepspeed):

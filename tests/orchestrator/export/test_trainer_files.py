@@ -68,7 +68,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     ),
     "bridge zero": (
         {"engine": "deepspeed", "zero_stage": 1, "offload_optimizer": "cpu", "pin_memory": True}
-        | {"overlap": False, "tensor": 2},
+        | {"overlap": False},
         {"betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.0},
         ("megatron-bridge",),
     ),

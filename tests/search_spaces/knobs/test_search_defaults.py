@@ -91,6 +91,13 @@ def test_ranks_that_the_global_batch_cannot_feed_split_the_model() -> None:
     assert {plan.data for plan in searched(8, spec=small).candidates} == {4, 2, 1}
 
 
+def test_deepspeed_splits_no_model() -> None:
+    spec = {"space": {"engine": ["deepspeed"]}, "train": {"global_batch": 128}}
+    values = domains(8, spec=spec, **LARGE)
+
+    assert (values["engine"], values["tensor"], values["pipeline"]) == (("deepspeed",), (1,), (1,))
+
+
 @pytest.mark.parametrize(
     ("facts", "tensor", "split"),
     [

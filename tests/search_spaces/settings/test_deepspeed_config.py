@@ -153,8 +153,8 @@ def plans() -> Iterator[tuple[Plan, SweepSpec]]:
             train=train, data={"lengths": {128: 1.0, 512: 2.0}}, cluster={"nvme_folder": "/drive"}
         )
         context = around(spec, MODEL, a_cluster(device="cuda", slots=4))
-        spread = itertools.product((0, 1, 2, 3), offloads, (1, 2), (1, 2), (True, False))
-        for stage, (optimizer, parameters), tensor, data, switch in spread:
+        spread = itertools.product((0, 1, 2, 3), offloads, (1, 2), (True, False))
+        for stage, (optimizer, parameters), data, switch in spread:
             plan = ddp_plan(
                 engine="deepspeed",
                 precision=precision,
@@ -165,7 +165,6 @@ def plans() -> Iterator[tuple[Plan, SweepSpec]]:
                 overlap=switch,
                 contiguous_gradients=switch,
                 bucket_mib=25 if switch else 4096,
-                tensor=tensor,
                 data=data,
                 accumulation=8 // data,
             )
@@ -185,7 +184,7 @@ def test_the_plans_say_all_that_a_configuration_can(legal: Legal) -> None:
     assert values("zero_stage") == {0, 1, 2, 3}
     assert values("precision") == {"fp32", "bf16", "fp16"}
     assert values("offload_optimizer") == values("offload_parameters") == {"none", "cpu", "nvme"}
-    assert values("tensor") == values("data") == {1, 2}
+    assert values("data") == {1, 2}
 
 
 def test_deepspeed_reads_every_key_of_every_legal_plan(legal: Legal) -> None:

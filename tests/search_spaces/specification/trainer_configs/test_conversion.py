@@ -200,6 +200,15 @@ def test_data_that_is_here_is_taken_and_what_it_says_besides_is_listed(
     assert "datasets[].type" in " ".join(conversion.omitted)
 
 
+def test_deepspeeds_tensor_ranks_are_taken_so_that_a_rule_refuses_the_baseline(
+    written: Any,
+) -> None:
+    config = {"train_micro_batch_size_per_gpu": 4, "tensor_parallel": {"autotp_size": 2}}
+    baseline = spec_of(written(json.dumps(config))).baseline
+
+    assert (baseline["engine"], baseline["tensor"]) == ("deepspeed", 2)
+
+
 def test_a_python_file_is_parsed_by_the_name_of_its_configuration(written: Any) -> None:
     spec = spec_of(written(PYTHON, ":changed"))
 
