@@ -10,7 +10,9 @@ any technique.
 import argparse
 import faulthandler
 import functools
+import itertools
 import json
+import pickle
 import platform
 import random
 import sys
@@ -314,9 +316,13 @@ def fuzz(
     seed: int,
     fixed: Mapping[str, Any] = MappingProxyType({}),
     names: Sequence[str] = tuple(MODELS),
+    earlier: int = 0,
 ) -> Iterator[Drawn]:
-    """Draws and runs a number of plans for each number of ranks, alternating models."""
-    rng, coverage = random.Random(seed), Coverage()
+    """Draws and runs a number of plans for each number of ranks, alternating models.
+
+    Those that an earlier run of the same sample has run, the first `earlier`, are only drawn.
+    """
+    rng, coverage, places = random.Random(seed), Coverage(), itertools.count()
     alone = Group(1, spec_of(names[0]))
     references = {model: reference_losses(alone, model) for model in names}
     alone.stop()
@@ -325,6 +331,8 @@ def fuzz(
         for number in range(count):
             model = names[number % len(names)]
             plan = coverage.pick(draw(model, ranks, rng, fixed) for _ in range(_PER_PLAN))
+            if next(places) < earlier:
+                continue
             if group is None or not group.alive:
                 group = Group(ranks, spec_of(names[0]))
             try:
@@ -367,12 +375,14 @@ def _summary(drawn: Iterable[Drawn], seed: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Runs a sample and writes its results."""
+    """Runs a sample and writes its results; continues where an earlier run was interrupted."""
     parser = argparse.ArgumentParser(description="Run legal plans drawn over all knobs.")
     parser.add_argument("--plans", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, nargs="*", default=list(RANKS))
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the summary")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="a JSON file; a .pickle of its rows is beside"
+    )
     parser.add_argument(
         "--fix", nargs="*", default=[], metavar="KNOB=JSON", help='such as engine="deepspeed"'
     )
@@ -384,9 +394,12 @@ def main() -> int:
     shares = {2: 0.5, 4: 0.35, 8: 0.15}
     total = sum(shares.get(ranks, 0.3) for ranks in given.ranks)
     counts = {ranks: round(given.plans * shares.get(ranks, 0.3) / total) for ranks in given.ranks}
-    drawn = []
-    for one in fuzz(counts, given.seed, fixed, given.models):
+    kept = given.out.with_suffix(".pickle") if given.out else None
+    drawn: list[Drawn] = pickle.loads(kept.read_bytes()) if kept and kept.exists() else []
+    for one in fuzz(counts, given.seed, fixed, given.models, len(drawn)):
         drawn.append(one)
+        if kept:
+            kept.write_bytes(pickle.dumps(drawn))
         word = one.fault or outcome_sentence(one.outcome)
         print(f"{len(drawn):4d} {one.model:6s} {one.plan.world_size} ranks: {word}", flush=True)
         if one.fault:
