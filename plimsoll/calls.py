@@ -3,13 +3,15 @@
 import logging
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrator.api import find_study
-from orchestrator.forecast.calibration import Footprints
-from orchestrator.forecast.planner import Planner
-from orchestrator.forecast.request import device_of, planning_request, understand
+from orchestrator.core.state import SweepState
+from orchestrator.forecast.longest import plan_longest, planner_of
+from orchestrator.forecast.request import device_of, understand
+from orchestrator.longest import tune_longest
 from orchestrator.report.document import check_document, planning_document
 from orchestrator.report.format import plural
 from orchestrator.report.live import PlainView, make_view
@@ -21,8 +23,8 @@ from plimsoll.arguments import Model, job_of
 from plimsoll.results import Report, Sweep, printed
 from search_spaces.costs.calibration import shipped_calibration
 from search_spaces.errors import require
+from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind
-from workers.prepare import prepare_driver
 
 LOGGER = logging.getLogger("plimsoll")
 
@@ -56,32 +58,46 @@ def tune(
     require("ray", "optuna", "sqlalchemy")
     keys |= {"data": data, "global_batch": global_batch, "minutes": minutes}
     job = job_of("plimsoll.tune", model, keys)
-    shown = make_view() if view else PlainView(LOGGER.info)
-    with closing(shown):
-        shown.on_activity(Activity(kind=ActivityKind.READING_MODEL, at=time.time()))
-        from orchestrator.sweep import run_sweep  # takes seconds
 
-        state = run_sweep(job.spec, job.name, [shown])
-    return Sweep(where=str(Path(job.spec.study.folder, job.name)), state=state)
+    def sweep(spec: SweepSpec, name: str) -> SweepState:
+        shown = make_view() if view else PlainView(LOGGER.info)
+        with closing(shown):
+            shown.on_activity(Activity(kind=ActivityKind.READING_MODEL, at=time.time()))
+            from orchestrator.sweep import run_sweep  # takes seconds
+
+            return run_sweep(spec, name, [shown])
+
+    if job.spec.objective.metric == "sequence_length":
+        state = tune_longest(job.spec, job.name, sweep, print if view else LOGGER.info)
+    else:
+        state = sweep(job.spec, job.name)
+    return Sweep(where=str(Path(job.spec.study.folder, state.study)), state=state)
 
 
 def plan(
-    model: Model | None = None, /, *, top: int = 10, gpus: tuple[int, ...] = (), **keys: Any
+    model: Model | None = None,
+    /,
+    *,
+    top: int = 10,
+    gpus: tuple[int, ...] = (),
+    longest: bool = False,
+    **keys: Any,
 ) -> Report:
     """Forecasts speed and memory of every legal plan, for GPUs that you may not have.
 
     Arguments are those of `tune`, such as `gpu="H100"`; `top` is the number of plans to report, and
-    `gpus` are numbers of GPUs (by default `workers`, or those of a node).
+    `gpus` are numbers of GPUs (by default `workers`, or those of a node). `longest` plans the
+    longest sequence that fits.
 
     Raises:
         PlimsollError: If an argument cannot be used, or no plan is legal.
     """
     spec = job_of("plimsoll.plan", model, keys).spec
     device = device_of(spec, name=None, devices_per_node=None)
-    facts, data = prepare_driver(spec)
-    request = planning_request(spec, facts, device, ranks=gpus, top=top, data=data)
-    trace = Footprints(spec, request.kind, run_code=True)
-    forecasts = Planner(request, trace, shipped_calibration().for_device(device)).plan()
+    calibration = shipped_calibration().for_device(device)
+    make = partial(planner_of, device=device, calibration=calibration, ranks=gpus, top=top)
+    by_length = longest or spec.objective.metric == "sequence_length"
+    forecasts = plan_longest(spec, make)[1] if by_length else make(spec).plan()
     return Report(
         headline=answer_sentence(forecasts),
         values=planning_document(forecasts),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from search_spaces.specification.load import load_spec, study_name
 from workers.models.trust import trust_modules
 
 if TYPE_CHECKING:
-    from orchestrator.forecast.planner import Planner, PlanningReport
+    from orchestrator.forecast.planner import LengthResult, Planner, PlanningReport
     from search_spaces.costs.calibration import Calibration
     from search_spaces.hardware.device import Device
     from search_spaces.plan import Plan
@@ -37,6 +38,7 @@ _HostMemory = Annotated[
 _Plan = Annotated[str | None, typer.Option("--plan", metavar="PLAN")]
 _Top = Annotated[int, typer.Option(min=1, max=1000)]
 _Records = Annotated[str | None, typer.Option(metavar="STUDY")]
+_Longest = Annotated[bool, typer.Option("--longest")]
 _Out = Annotated[
     list[Path] | None,
     typer.Option(
@@ -55,6 +57,7 @@ def plan(
     plan: _Plan = None,
     top: _Top = 10,
     records: _Records = None,
+    longest: _Longest = False,
     overrides: Overrides = None,
     trusted: TrustedModules = None,
     out: _Out = None,
@@ -68,23 +71,27 @@ def plan(
     files = _files(out or [])
     named = None if plan is None else _number_or_plan(plan)
 
-    from orchestrator.forecast.calibration import Footprints
-    from orchestrator.forecast.planner import Planner
-    from orchestrator.forecast.request import device_of, planning_request
+    from orchestrator.forecast.longest import plan_longest, planner_of
+    from orchestrator.forecast.request import device_of
     from orchestrator.report.document import planning_document
     from orchestrator.report.plan_document import plan_document
     from orchestrator.report.plan_text import answer_sentence
     from orchestrator.report.terminal import render_text
-    from workers.prepare import prepare_driver
 
     device = device_of(spec, name=gpu, devices_per_node=gpus_per_node)
-    model, data = prepare_driver(spec)
-    request = planning_request(
-        spec, model, device, ranks=_counts(gpus), price_per_hour=price, top=top, data=data
+    make = partial(
+        planner_of,
+        device=device,
+        calibration=_calibration(records, device),
+        ranks=_counts(gpus),
+        price_per_hour=price,
+        top=top,
     )
-    trace = Footprints(spec, request.kind, run_code=True)
-    planner = Planner(request, trace, _calibration(records, device))
-    report = planner.plan(began)
+    if longest or spec.objective.metric == "sequence_length":
+        planner, report = plan_longest(spec, make, None if as_json else _print_length)
+    else:
+        planner = make(spec)
+        report = planner.plan(began)
     if not as_json:
         table_console().print(render_text(plan_document(report)))
     if named is not None:
@@ -100,6 +107,10 @@ def plan(
     default_files = () if as_json else (folder / "plan.json", folder / "plan.html")
     _write(files or default_files, report, result)
     return result
+
+
+def _print_length(result: LengthResult) -> None:
+    print_line(f"{result.tokens:,} tokens: {'no plan fits' if result.best is None else 'fits'}")
 
 
 def _files(files: list[Path]) -> tuple[Path, ...]:

@@ -6,6 +6,7 @@ import sys
 import time
 import webbrowser
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -65,7 +66,13 @@ def tune(
     require("optuna", "ray")
     try:
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
-            state = _swept(spec, name, stdout if events else None, plain)
+            sweep = partial(_swept, events=stdout if events else None, plain=plain)
+            if spec.objective.metric == "sequence_length":
+                from orchestrator.longest import tune_longest
+
+                state = tune_longest(spec, name, sweep, print_line)
+            else:
+                state = sweep(spec, name)
     except KeyboardInterrupt as stopped:
         words = options.repeated(FLAG, overrides) + options.repeated(options.TRUST_FLAG, trusted)
         again = command_line("tune", spec_path, *words)
@@ -77,7 +84,8 @@ def tune(
 
     if not events and not as_json:
         # after --set, the file alone does not describe the sweep; the study's folder does
-        _report(state, Path(spec.study.folder, name) if overrides else spec_path, opened)
+        own = overrides or state.study != name
+        _report(state, Path(spec.study.folder, state.study) if own else spec_path, opened)
     if state.best is None:
         lead = "" if cause_of_all(state.records) else "No plan was found: "
         print_error(f"{lead}{best_sentence(state)}")

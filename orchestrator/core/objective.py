@@ -48,9 +48,11 @@ class Objective:
     def of(cls, spec: SweepSpec) -> Self:
         """Returns the objective of a specification."""
         section = spec.objective
+        metric = section.metric
         bounds: Any = section.at_least.model_dump(exclude_none=True)
         return cls(
-            metric=section.metric,
+            # of one length, the fastest plan is the best: see orchestrator.longest
+            metric="samples_per_second" if metric == "sequence_length" else metric,
             headroom=section.headroom,
             memory_bytes=None if section.memory_gib is None else section.memory_gib * GIB,
             lower_bounds=tuple(bounds.items()),

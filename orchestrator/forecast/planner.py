@@ -54,12 +54,22 @@ class ScaleResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthResult:
+    """Result for one sequence length: the best plan, None if none fits, or why there is none."""
+
+    tokens: int
+    best: ForecastRow | None = None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningReport:
     """The answer to a planning request: forecasts for a model on a kind of device.
 
     `recommendation` is the result for the first count of the request, `device_counts` those for all
-    counts, in order. `front` is the Pareto front of speed and memory; `scatter_points` has (peak
-    bytes, samples per second, P(fits)) of all plans or a sample.
+    counts, in order, `lengths` those for all sequence lengths that were tried, empty unless the
+    longest was asked for. `front` is the Pareto front of speed and memory; `scatter_points` has
+    (peak bytes, samples per second, P(fits)) of all plans or a sample.
     """
 
     understood: Understanding
@@ -84,6 +94,7 @@ class PlanningReport:
     forecast_plans: int
     seconds: float
     provenance: str
+    lengths: tuple[LengthResult, ...] = ()
 
     @property
     def best(self) -> ForecastRow | None:

@@ -99,6 +99,7 @@ def report_document(state: SweepState) -> dict[str, Any]:
         "study": state.study,
         "understood": understood_document(state.understanding),
         "model": state.spec.model.name,
+        "sequence_length": state.spec.train.sequence_length,
         "objective": state.objective.metric,
         "memory_limit_bytes": state.memory_limit_bytes,
         "ended": None if ended is None else stop_words(ended.reason),

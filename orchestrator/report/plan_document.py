@@ -20,7 +20,7 @@ from orchestrator.report.charts import (
 )
 from orchestrator.report.format import gib, mfu_sentence, mfu_words
 from orchestrator.report.html import render_page
-from orchestrator.report.plan_tables import counts_table, plans_table, terms_table
+from orchestrator.report.plan_tables import counts_table, lengths_table, plans_table, terms_table
 from orchestrator.report.sections import Document, Section
 from orchestrator.report.terminal import render_text
 from orchestrator.report.understood import understood_rows
@@ -66,6 +66,8 @@ def plan_document(report: PlanningReport) -> Document:
 def _sections(report: PlanningReport) -> Iterator[Section]:
     best = report.recommendation.best
     yield Section(title="Speed against memory", chart="speed-memory", caption=_SPEED_CAPTION)
+    if report.lengths:
+        yield Section(title="Sequence lengths", blocks=(lengths_table(report.lengths),))
     if best:
         mfu = mfu_sentence(best[0].mfu, best[0].ceiling, best[0].paper_mfu)
         sentences = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from orchestrator.forecast.planner import PlanningReport, ScaleResult
+from orchestrator.forecast.planner import LengthResult, PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow, Term
 from orchestrator.report import plan_text
 from orchestrator.report.format import gib, mfu_words, significant
@@ -72,6 +72,25 @@ def _count_cells(size: ScaleResult, smallest: ForecastRow | None, prices: int) -
         plan_text.percent(scaling),
         gib(best.forecast.peak_bytes.value),
         *([] if price is None else [f"{price:,.2f}"]),
+        plan_text.expected_words(best),
+    )
+
+
+def lengths_table(lengths: Sequence[LengthResult]) -> Table:
+    """Compares sequence lengths, those that do not fit included."""
+    figures = ("#samples/s (95 %)", "#tokens/s/device", "#GiB", "#fits")
+    return Table(titles=("#tokens", *figures, "best plan"), rows=tuple(map(_length_cells, lengths)))
+
+
+def _length_cells(result: LengthResult) -> tuple[str, ...]:
+    if (best := result.best) is None:
+        return (f"{result.tokens:,}", *("-",) * 4, result.refusal or "no plan fits")
+    return (
+        f"{result.tokens:,}",
+        _speed(best),
+        f"{best.tokens_per_second_per_device:,.0f}",
+        gib(best.forecast.peak_bytes.value),
+        plan_text.percent(best.forecast.fits),
         plan_text.expected_words(best),
     )
 

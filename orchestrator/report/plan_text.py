@@ -87,8 +87,9 @@ def answer_sentence(report: PlanningReport) -> str:
     if best.forecast.host_bytes:
         host = gib(best.forecast.host_bytes), gib(report.node_host_bytes)
         memory += " and, per node, {} of {} GiB of host memory".format(*host)
+    fits = f"{report.tokens:,} tokens are the longest that fit;" if report.lengths else "yes,"
     return (
-        f"{where}: yes, about {significant(rate.value)} samples/s"
+        f"{where}: {fits} about {significant(rate.value)} samples/s"
         f" ({interval(rate)}) with {expected_words(best)}; {memory};"
         f" limited by {term_words(best.forecast.limited_by)}"
     )

@@ -218,7 +218,7 @@ class PlimsollProposer(AbstractProposer):
             if getattr(plan, name) != getattr(best, name)
         )
         return Promising(
-            metric=self._spec.objective.metric,
+            metric=Objective.of(self._spec).metric,
             fits=choice.fits,
             reaches=choice.reaches,
             gain=choice.gain,

@@ -92,7 +92,7 @@ class AtLeastSpec(SpecSection):
 class ObjectiveSpec(SpecSection):
     """The quantity to optimize, and how precisely to measure it."""
 
-    metric: Metric = "samples_per_second"
+    metric: Metric | Literal["sequence_length"] = "samples_per_second"
     headroom: float = Field(default=0.05, ge=0, lt=1)
     memory_gib: float | None = Field(default=None, gt=0, le=MOST_GIB)
     prefer: Literal["speed", "headroom"] = "speed"

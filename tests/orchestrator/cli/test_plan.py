@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.exit_codes import ExitCode
 from tests.orchestrator.cli.test_app import run
 
 TINY = """\
@@ -254,3 +255,48 @@ def test_adapters_of_14_billion_weights_fit_two_cards_of_24_gb(
     assert best.plan.zero_stage == zero_stage
     assert best.fits > 0.9
     assert dict(best.held_bytes)["weights"] / 2**30 == pytest.approx(weights_gib, abs=0.1)
+
+
+def test_plans_the_longest_sequence_that_fits(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each length's answer is that of a plan for it."""
+    small = ("--set", "cluster.memory_gib=1.5", "--set", "train.sequence_length=32768")
+    assert run("plan", spec_path, "--longest", "--out", "plan.json", *small) in (0, None)
+
+    written = capsys.readouterr().out
+    planned = planned_in(Path("plan.json"))
+    fitting = [length.tokens for length in planned.lengths if length.best]
+    others = [length.tokens for length in planned.lengths if not length.best]
+    assert planned.tokens == max(fitting)
+    assert max(fitting) < min(others) <= 1.25 * max(fitting)
+    assert f"{planned.tokens:,} tokens are the longest that fit; about" in " ".join(written.split())
+    assert f"{min(others):,} tokens: no plan fits" in written
+    for tokens, code in ((max(fitting), 0), (min(others), ExitCode.NOTHING_FOUND)):
+        again = ("--set", f"train.sequence_length={tokens}", "--out", f"{tokens}.json")
+        assert (run("plan", spec_path, *small[:2], *again) or 0) == code
+    best = planned_in(Path(f"{max(fitting)}.json")).recommendation.best[0]
+    assert best.key == planned.recommendation.best[0].key
+
+
+@pytest.mark.thorough
+def test_the_longest_sequence_of_learned_positions(spec_path: Path) -> None:
+    """GPT-2 has positions for 1,024 tokens."""
+    spec_path.write_text(
+        "{model: gpt2, cluster: {gpu: H100, workers: 1}, objective: {metric: sequence_length},"
+        " train: {global_batch: 4, sequence_length: 512}}"
+    )
+    assert run("plan", spec_path, "--out", "plan.json") in (0, None)
+
+    lengths = {length.tokens: length for length in planned_in(Path("plan.json")).lengths}
+    assert max(tokens for tokens, length in lengths.items() if length.best) == 1024
+    assert "gpt2 has learned positions for" in lengths[2048].refusal
+
+
+def test_the_longest_sequence_needs_samples_that_grow(
+    spec_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_path.write_text("{model: vit-base, cluster: {gpu: H100}, train: {global_batch: 8}}")
+
+    assert run("plan", spec_path, "--longest") == ExitCode.USER_ERROR
+    assert "it must grow with it" in capsys.readouterr().err
