@@ -9,9 +9,8 @@ from typing import Any
 
 from orchestrator.api import find_study
 from orchestrator.core.state import SweepState
-from orchestrator.forecast.longest import plan_longest, planner_of
+from orchestrator.forecast.longest import plan_longest, planner_of, tune_longest
 from orchestrator.forecast.request import device_of, understand
-from orchestrator.longest import tune_longest
 from orchestrator.report.document import check_document, planning_document
 from orchestrator.report.format import plural
 from orchestrator.report.live import PlainView, make_view

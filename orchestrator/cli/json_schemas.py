@@ -52,8 +52,8 @@ KINDS: dict[str, Any] = {
         searched=dict[str, list[Any]], effective_specification=_Object),
     "plan": PlanningReport,
     "report": _values(
-        "Report", study=str, understood=Understanding | None, model=str, objective=str,
-        memory_limit_bytes=int | None, ended=str | None, untried_plans=int | None,
+        "Report", study=str, understood=Understanding | None, model=str, sequence_length=int,
+        objective=str, memory_limit_bytes=int | None, ended=str | None, untried_plans=int | None,
         untried_at_most_ratio=float | None, answer=_Trial | None, validation=ValidationState,
         equal_trials=list[int], outcomes=dict[str, int], trials=_many(_Trial),
         other_fingerprints=_Object | None,

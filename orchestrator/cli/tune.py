@@ -68,7 +68,7 @@ def tune(
         with reserved_stdout() if events else nullcontext(sys.stdout) as stdout:
             sweep = partial(_swept, events=stdout if events else None, plain=plain)
             if spec.objective.metric == "sequence_length":
-                from orchestrator.longest import tune_longest
+                from orchestrator.forecast.longest import tune_longest
 
                 state = tune_longest(spec, name, sweep, print_line)
             else:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from search_spaces.specification.schema import DataSpec, SweepSpec
+
 LEAST_TOKENS, MOST_TOKENS = 256, 2**24
 _GAP = 0.25  # of the longest length that fits: the next one that was tried is no farther
 _MULTIPLE = 256  # of lengths, so that ranks can divide their tokens
@@ -34,3 +36,12 @@ def next_length(fits: Mapping[int, bool], first: int, growth: float = 2.0) -> in
 
 def _rounded(tokens: float) -> int:
     return int(tokens) // _MULTIPLE * _MULTIPLE
+
+
+def at_length(spec: SweepSpec, tokens: int) -> SweepSpec:
+    """Returns the specification with samples of this many random tokens each."""
+    train = spec.train.model_copy(update={"sequence_length": tokens})
+    objective = spec.objective
+    if objective.metric == "sequence_length":  # of one length, the fastest plan is the best
+        objective = objective.model_copy(update={"metric": "samples_per_second"})
+    return spec.model_copy(update={"train": train, "data": DataSpec(), "objective": objective})

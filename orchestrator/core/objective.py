@@ -51,7 +51,7 @@ class Objective:
         metric = section.metric
         bounds: Any = section.at_least.model_dump(exclude_none=True)
         return cls(
-            # of one length, the fastest plan is the best: see orchestrator.longest
+            # of one length, the fastest plan is the best: see `at_length`
             metric="samples_per_second" if metric == "sequence_length" else metric,
             headroom=section.headroom,
             memory_bytes=None if section.memory_gib is None else section.memory_gib * GIB,

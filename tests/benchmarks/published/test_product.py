@@ -202,7 +202,7 @@ def test_a_mixture_of_experts_is_traced_as_one(tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_samples_and_experts(tmp_path: Path, ours: Ours) -> None:
-    """By hand: of a block's 4 experts of 3 x 256 x 1024 and attention of 4 x 256 x 256."""
+    """Counted by hand: of a block's 4 experts of 3 x 256 x 1024 and attention of 4 x 256 x 256."""
     cells = {"model": "mixtral-small", "ffn_hidden": "1024", "n_gpus": "8", "sharding": "zero3"}
     notes = "moe 4 experts top-2; EP=2"
     run = read_one(tmp_path, **SMALL, **cells, dp="4", cp_or_sp="2", micro_batch="2", notes=notes)
