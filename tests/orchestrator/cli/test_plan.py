@@ -253,7 +253,7 @@ def test_adapters_of_14_billion_weights_fit_two_cards_of_24_gb(
 
     best = planned_in(Path("plimsoll-runs/tiny/plan.json")).recommendation.best[0]
     assert best.plan.zero_stage == zero_stage
-    assert best.fits > 0.9
+    assert best.fits > 0.8
     assert dict(best.held_bytes)["weights"] / 2**30 == pytest.approx(weights_gib, abs=0.1)
 
 
