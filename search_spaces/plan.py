@@ -24,7 +24,6 @@ MlpTiles = Literal[1, 2, 4, 8]
 AdamW = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adamw_8bit_paged"]
 Optimizer = Literal[AdamW, "adafactor", "sgd", "lion", "muon", "custom"]
 States = Literal["fp32", "bf16", "bf16_stochastic"]
-Compression = Literal["none", "fp16", "bf16"]
 Allocator = Literal["default", "expandable_segments", "max_split", "mmap"]
 
 _FROM_ZERO = {  # counts that may be 0
@@ -90,7 +89,6 @@ class Plan:
     bucket_mib: int = 25
     gradient_as_bucket_view: bool = True
     ddp_static_graph: bool = False
-    compression: Compression = "none"
     overlap: bool = True
     contiguous_gradients: bool = True
     prefetch_mib: int = 50

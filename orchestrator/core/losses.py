@@ -30,7 +30,7 @@ TOLERANCE_FP32 = 1e-3
 # (docs/internals/decisions/0015)
 ROUNDING_FACTOR = 10
 TOLERANCE_HALF = 0.02  # and at most this, which holds without a repeat too
-TOLERANCE_LOSSY = 0.05  # 8-bit states, compressed gradients, other precisions, dropout masks
+TOLERANCE_LOSSY = 0.05  # 8-bit states, other precisions, dropout masks
 
 # fp32, repeat: rounding alone explains the tolerance; lossy, draws: the plans may differ by more;
 # usual: no repeat measured rounding

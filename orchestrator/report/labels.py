@@ -30,7 +30,6 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "precision": lambda plan: plan.precision,
     "optimizer": lambda plan: plan.optimizer.replace("_", " "),
     "states": lambda plan: f"{plan.states.replace('_', ' ')} states",
-    "compression": lambda plan: f"send {plan.compression}",
 }
 
 

@@ -29,7 +29,6 @@ _MOMENT_BYTES["adamw_8bit_paged"] = 0.0
 # during the update: foreach has temporaries of all weights, Adafactor of one weight at a time
 _UPDATE_BYTES = dict.fromkeys(_MOMENT_BYTES, 0.0) | {"adamw_foreach": 4.0}
 _OWN = ("sgd", "lion", "muon", "custom")  # whose bytes are facts: see `OptimizerFacts`
-_SENT_BYTES = {"none": 4.0, "fp16": 2.0, "bf16": 2.0}  # per gradient in an all-reduce
 _PRECISION_CODES = {name: float(PRECISIONS.index(name)) for name in ("fp32", "bf16", "fp16")}
 
 
@@ -67,9 +66,8 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
     states, updates = _optimizer_bytes(table, model)
     passes = mean_passes(table, footprint)
     rows = table.column("micro_batch") * table.column("accumulation") / passes
-    samples = rows / table.column(
-        "context"
-    )  # that a rank has the tokens of, and in attention heads
+    # that a rank has the tokens of, and in attention heads
+    samples = rows / table.column("context")
     return PlanFeatures(
         **_counts(table, "tensor", "pipeline", "context", "experts"),
         **_schedules(table),
@@ -99,7 +97,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         gathered_bytes=np.where(fsdp | whole_shards, np.where(half, 2.0, 4.0), 0.0),
         gradient_bytes=np.where(pure | (deepspeed & half & (zero > 0)), 2.0, 4.0),
         state_bytes=states,
-        reduced_bytes=np.where(cast, 2.0, _mapped(table, "compression", _SENT_BYTES)),
+        reduced_bytes=np.where(cast, 2.0, 4.0),
         frozen_bytes=np.where(cast | (half & (model.base not in (None, "fp32"))), 2.0, 4.0),
         buffer_bytes=_buffers(table, model, ddp, averaged, deepspeed),
         update_bytes=updates + _cast_bytes(table, model.trainable_parameters / shards),

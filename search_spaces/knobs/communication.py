@@ -45,15 +45,6 @@ COMMUNICATION = (
         label="static graph",
     ),
     knob.Knob(
-        name="compression",
-        trades="half of the gradient traffic against accuracy",
-        does="DDP's communication hook",
-        **_WITH_DDP,
-        lossy=lambda value, _: value != "none",
-        lossy_values="fp16, bf16",
-        label="send {}",
-    ),
-    knob.Knob(
         name="overlap",
         trades="reductions that overlap with backward, against a second buffer",
         does="sets `overlap_comm`",

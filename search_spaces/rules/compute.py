@@ -13,15 +13,11 @@ _EIGHT_BIT = ("adamw_8bit", "adamw_8bit_paged")
 
 
 def deepspeed_can_be_used(plan: Plan, context: RuleContext) -> str | None:
-    """DeepSpeed is an optional dependency."""
-    return context.cluster.lack("deepspeed") if plan.engine == "deepspeed" else None
-
-
-def deepspeed_can_use_fp16(plan: Plan, context: RuleContext) -> str | None:
-    """DeepSpeed needs fp16 support of the device; torch's autocast does not."""
-    if plan.engine != "deepspeed" or plan.precision != "fp16":
+    """DeepSpeed is optional, and needs fp16 support of the device; torch's autocast does not."""
+    if plan.engine != "deepspeed":
         return None
-    return context.cluster.lack("deepspeed_fp16")
+    lack = context.cluster.lack
+    return lack("deepspeed") or (lack("deepspeed_fp16") if plan.precision == "fp16" else None)
 
 
 def attention_is_offered(plan: Plan, context: RuleContext) -> str | None:
@@ -49,8 +45,15 @@ def attention_keeps_the_loss(plan: Plan, context: RuleContext) -> str | None:
 
 
 def attention_can_be_used(plan: Plan, context: RuleContext) -> str | None:
-    """Flash attention is an optional dependency, and runs only on GPUs."""
-    return context.cluster.lack(plan.attention)
+    """Flash attention is an optional dependency, and runs only on GPUs in 16 bits.
+
+    Source:
+        https://github.com/Dao-AILab/flash-attention#cuda-support: "fp16 and bf16".
+    """
+    lack = context.cluster.lack(plan.attention)
+    if lack or plan.precision != "fp32" or not plan.attention.startswith("flash"):
+        return lack
+    return f"{plan.attention} needs precision bf16 or fp16, but precision is fp32"
 
 
 def flash_refusals(architecture: Architecture, *, has_bf16: bool) -> tuple[tuple[str, str], ...]:
@@ -68,30 +71,15 @@ def flash_refusals(architecture: Architecture, *, has_bf16: bool) -> tuple[tuple
     return tuple(refusals)
 
 
-def flash_needs_sixteen_bits(plan: Plan, _: RuleContext) -> str | None:
-    """Kernels of flash attention do not support fp32.
-
-    Source:
-        https://github.com/Dao-AILab/flash-attention#cuda-support: "fp16 and bf16".
-    """
-    if plan.precision != "fp32" or not plan.attention.startswith("flash"):
-        return None
-    return f"{plan.attention} needs precision bf16 or fp16, but precision is fp32"
-
-
 def compile_can_be_used(plan: Plan, context: RuleContext) -> str | None:
-    """Compilation needs a compiler for the device."""
-    return context.cluster.lack("compile") if plan.compile else None
-
-
-def compiled_blocks_are_called(plan: Plan, context: RuleContext) -> str | None:
-    """Compilation of a module takes effect where the module is called.
+    """Compilation needs a compiler for the device, and takes effect where a module is called.
 
     Source:
         torch/nn/modules/module.py (2.13): `compile` replaces `_call_impl`, not `forward`.
     """
-    if not (plan.compile and context.model.bypasses_hooks):
-        return None
+    lack = context.cluster.lack("compile") if plan.compile else None
+    if lack or not (plan.compile and context.model.bypasses_hooks):
+        return lack
     return (
         f"{context.model.architecture} calls the forward method of its blocks directly, which"
         " torch.compile does not replace: compile must be false"
@@ -109,14 +97,14 @@ def budget_is_the_only_recomputation(plan: Plan, _: RuleContext) -> str | None:
 
 
 def loss_can_be_replaced(plan: Plan, context: RuleContext) -> str | None:
-    """The loss must be the mean cross entropy of the head's own outputs."""
+    """The loss must be the mean cross entropy of the head's own outputs, on one rank.
+
+    Tensor ranks split the vocabulary, of which each then has a part of every sum.
+    """
     reason, knob = context.model.loss_refusal, _of_head(plan.loss, plan.vocab_multiple)
-    return f"{knob}: {reason}" if knob and reason else None
-
-
-def replaced_loss_has_all_words(plan: Plan, _: RuleContext) -> str | None:
-    """Tensor ranks split the vocabulary, of which each then has a part of every sum."""
-    if not (knob := _of_head(plan.loss, plan.vocab_multiple)) or plan.tensor == 1:
+    if knob and reason:
+        return f"{knob}: {reason}"
+    if not knob or plan.tensor == 1:
         return None
     return f"{knob} needs the whole head on a rank: tensor must be 1, not {plan.tensor}"
 
@@ -164,35 +152,30 @@ def tiles_are_recomputed_alone(plan: Plan, _: RuleContext) -> str | None:
     return None
 
 
-def compiled_loss_is_compiled(plan: Plan, _: RuleContext) -> str | None:
-    """The head and the loss are compiled where blocks are."""
-    if plan.loss != "compiled" or plan.compile:
-        return None
-    return "loss compiled needs compile true, but compile is false"
-
-
-def fused_loss_can_be_used(plan: Plan, context: RuleContext) -> str | None:
-    """Liger's kernel is an optional dependency, and runs only on GPUs.
+def loss_can_be_used(plan: Plan, context: RuleContext) -> str | None:
+    """The loss is compiled where blocks are; Liger's kernel is optional, and runs only on GPUs.
 
     Source:
         github.com/linkedin/Liger-Kernel: LigerFusedLinearCrossEntropyLoss.
     """
+    if plan.loss == "compiled" and not plan.compile:
+        return "loss compiled needs compile true, but compile is false"
     return context.cluster.lack("fused_loss") if plan.loss == "fused" else None
 
 
 def eight_bit_can_be_used(plan: Plan, context: RuleContext) -> str | None:
-    """The 8-bit optimizers are an optional dependency."""
-    return context.cluster.lack("eight_bit") if plan.optimizer in _EIGHT_BIT else None
+    """The 8-bit optimizers are an optional dependency, and pages are CUDA's managed memory.
 
-
-def paging_needs_cuda(plan: Plan, context: RuleContext) -> str | None:
-    """Pages are CUDA's managed memory; on a CPU the library makes plain states.
+    On a CPU the library makes plain states.
 
     Source:
         bitsandbytes/optim/optimizer.py (0.50): `get_state_buffer`.
     """
-    if plan.optimizer != "adamw_8bit_paged" or context.cluster.device != "cpu":
+    if plan.optimizer not in _EIGHT_BIT:
         return None
+    lack = context.cluster.lack("eight_bit")
+    if lack or plan.optimizer == "adamw_8bit" or context.cluster.device != "cpu":
+        return lack
     return (
         "adamw_8bit_paged moves its states to the memory of a GPU and back; on a CPU use adamw_8bit"
     )
@@ -255,7 +238,7 @@ def bf16_states_are_trained_whole(plan: Plan, context: RuleContext) -> str | Non
         return None
     if context.spec.train.method == "lora":
         return f"states {plan.states} are for training all weights: see train.lora.base for LoRA"
-    needed: dict[str, tuple[object, ...]] = {"precision": ("bf16",), "compression": ("none",)}
+    needed: dict[str, tuple[object, ...]] = {"precision": ("bf16",)}
     if plan.engine == "deepspeed":
         needed |= {"states": ("bf16",), "zero_stage": (1, 2, 3), "offload_optimizer": ("none",)}
     for name, values in needed.items():
@@ -265,26 +248,23 @@ def bf16_states_are_trained_whole(plan: Plan, context: RuleContext) -> str | Non
     return None
 
 
-def bf16_states_fit_optimizer(plan: Plan, _: RuleContext) -> str | None:
+def bf16_states_fit_optimizer(plan: Plan, context: RuleContext) -> str | None:
     """Only optimizers that update each element alone were compared with a plain loop in bf16.
 
-    Stochastic rounding is torchao's, in its AdamW without fused or foreach kernels.
+    Stochastic rounding is that of torchao's AdamW, an optional dependency, which needs a compiler.
 
     Source:
         torchao/optim/adam.py (0.18): `_AdamW`, which its package does not call public.
     """
     allowed: tuple[Optimizer, ...] = (*get_args(AdamW), "sgd", "lion")
     if plan.states == "bf16_stochastic":
+        if lack := context.cluster.lack("stochastic"):
+            return lack
         allowed = ("adamw_fused",)
     if plan.states == "fp32" or plan.optimizer in allowed:
         return None
     words = " or ".join(allowed)
     return f"states {plan.states} need optimizer {words}, but it is {plan.optimizer}"
-
-
-def stochastic_rounding_can_be_used(plan: Plan, context: RuleContext) -> str | None:
-    """Stochastic rounding needs torchao, an optional dependency, and a compiler for its update."""
-    return context.cluster.lack("stochastic") if plan.states == "bf16_stochastic" else None
 
 
 def checkpointing_needs_blocks(plan: Plan, context: RuleContext) -> str | None:
@@ -388,10 +368,3 @@ def allocator_fits_device(plan: Plan, context: RuleContext) -> str | None:
     if needed is None or device in (needed, "auto"):
         return None
     return f"allocator {plan.allocator} is for {needed}, but the ranks run on {device}"
-
-
-def loader_pinning_needs_cuda(plan: Plan, context: RuleContext) -> str | None:
-    """Page-locked memory speeds up copies to a GPU."""
-    if not plan.loader_pin_memory or context.cluster.device != "cpu":
-        return None
-    return "loader_pin_memory is for copies to a GPU, but the ranks run on CPUs"

@@ -1,4 +1,4 @@
-"""Rules about ranks, pipeline stages and batches."""
+"""Rules about ranks, tensor and sequence parallelism, pipeline stages and batches."""
 
 from search_spaces import facts
 from search_spaces.plan import Plan
@@ -25,18 +25,60 @@ def tensor_and_pipeline_need_torch(plan: Plan, _: RuleContext) -> str | None:
     return None
 
 
+def tensor_stays_inside_a_node(plan: Plan, context: RuleContext) -> str | None:
+    """Tensor ranks exchange activations in every block, too often for links between nodes.
+
+    Source:
+        Narayanan et al. 2021, Efficient Large-Scale Language Model Training on GPU Clusters,
+        section 3.2: tensor parallelism up to the GPUs of a node, pipelines across nodes.
+    """
+    slots = context.cluster.node_slots
+    if slots is None or plan.tensor <= slots:
+        return None
+    return f"tensor {plan.tensor} exceeds the {slots} ranks that fit on one node"
+
+
+def tensor_divides(plan: Plan, context: RuleContext) -> str | None:
+    """A plan must split the projections, with whole heads and hidden units on each tensor rank."""
+    if plan.tensor == 1:
+        return None
+    if reason := context.model.tensor.refusal:
+        return f"tensor {plan.tensor}: {reason}"
+    for name, count in context.model.tensor.divisors:
+        if count % plan.tensor:
+            return f"{name} {count} is not a multiple of tensor {plan.tensor}"
+    return None
+
+
+def sequence_can_be_split(plan: Plan, context: RuleContext) -> str | None:
+    """Requires blocks that process each token independently between matmuls.
+
+    Rows are padded to a multiple of the ranks, but not beyond the longest sample.
+    """
+    if not plan.sequence_parallel or plan.tensor == 1:
+        return None
+    if reason := context.model.tensor.sequence_refusal:
+        return f"sequence_parallel: {reason}"
+    length = context.spec.train.sequence_length
+    if length % plan.tensor == 0:
+        return None
+    return (
+        f"sequence_parallel: train.sequence_length {length} is not a multiple of tensor"
+        f" {plan.tensor}"
+    )
+
+
 def pipeline_can_cut(plan: Plan, context: RuleContext) -> str | None:
-    """A stage must be a run of blocks that pass on one stream of hidden states."""
-    reason = context.model.pipeline_refusal
-    return f"pipeline {plan.pipeline}: {reason}" if plan.pipeline > 1 and reason else None
+    """A stage must be a run of blocks that pass on one stream of hidden states.
 
-
-def pipeline_has_blocks(plan: Plan, context: RuleContext) -> str | None:
-    """Each stage needs a block, and some schedules have two stages per rank."""
+    Some schedules have two stages per rank.
+    """
+    model = context.model
     if plan.pipeline == 1:
         return None
+    if model.pipeline_refusal:
+        return f"pipeline {plan.pipeline}: {model.pipeline_refusal}"
     stages = plan.pipeline * SCHEDULES[plan.pipeline_schedule].stages_per_rank
-    model = context.model
     if stages <= model.blocks:
         return None
     return (

@@ -120,15 +120,10 @@ def zero_3_differentiates_once(plan: Plan, context: RuleContext) -> str | None:
     return f"{name} takes gradients in its forward pass: zero_stage 3 needs engine torch"
 
 
-def replicas_divide_data(plan: Plan, _: RuleContext) -> str | None:
-    """All replicas have the same number of data ranks."""
-    if plan.data % plan.replicas == 0:
-        return None
-    return f"data {plan.data} is not a multiple of replicas {plan.replicas}"
-
-
 def replicas_leave_shards(plan: Plan, _: RuleContext) -> str | None:
-    """A replica of one rank shards nothing, which is DDP under another name."""
+    """Replicas have equally many data ranks; one of a single rank shards nothing, as in DDP."""
+    if plan.data % plan.replicas:
+        return f"data {plan.data} is not a multiple of replicas {plan.replicas}"
     if plan.replicas == 1 or plan.data != plan.replicas:
         return None
     return (
@@ -230,14 +225,3 @@ def static_graph_has_one_pass(plan: Plan, context: RuleContext) -> str | None:
     if context.model.has_unused_weights:
         return "ddp_static_graph needs a model that uses all of its weights in each step"
     return None
-
-
-def compression_fits_device(plan: Plan, context: RuleContext) -> str | None:
-    """DDP supports its bf16 hook only on NCCL.
-
-    Source:
-        torch.nn.parallel.distributed: `_check_comm_hook`.
-    """
-    if plan.compression != "bf16" or context.cluster.device != "cpu":
-        return None
-    return "compression bf16 needs NCCL, but the ranks run on CPUs"

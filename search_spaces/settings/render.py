@@ -7,7 +7,7 @@ was measured. `deepspeed_config` renders those of engine `deepspeed`.
 from dataclasses import dataclass
 
 from search_spaces.facts import ModelFacts
-from search_spaces.plan import Compression, Plan, Precision, Schedule, States
+from search_spaces.plan import Plan, Precision, Schedule, States
 from search_spaces.settings.blocks import BlockSettings, render_blocks
 from search_spaces.settings.optimizer import Kind, kind_of
 from search_spaces.settings.pipeline_partition import StageBlocks, model_stages
@@ -44,7 +44,6 @@ class DdpSettings:
     gradient_as_bucket_view: bool
     find_unused_weights: bool
     static_graph: bool
-    compression: Compression
     compiled: bool
 
 
@@ -118,7 +117,6 @@ def _ddp(plan: Plan, model: ModelFacts) -> DdpSettings:
         gradient_as_bucket_view=plan.gradient_as_bucket_view,
         find_unused_weights=model.has_unused_weights and plan.pipeline == 1,
         static_graph=plan.ddp_static_graph,
-        compression=plan.compression,
         compiled=plan.compile,
     )
 

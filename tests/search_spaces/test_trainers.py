@@ -13,7 +13,7 @@ from tests.search_spaces.values import a_cluster, a_model, a_spec
 SPACE = {
     **{"engine": ["torch", "deepspeed"], "zero_stage": [0, 1, 2, 3], "tensor": [1, 2]},
     **{"offload_optimizer": ["none", "cpu", "nvme"], "compile": [False, True]},
-    **{"compression": ["none", "bf16"], "pad_multiple": [1, 8, 64], "precision": ["bf16", "fp16"]},
+    **{"pad_multiple": [1, 8, 64], "precision": ["bf16", "fp16"]},
     **{"micro_batch": [4], "data": [2], "replicas": [1], "checkpoint_ratio": [0.0, 0.5, 1.0]},
 }
 MODEL = replace(a_model(), task="causal-lm", vocab_size=50257)

@@ -43,7 +43,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "pipeline": {"pipeline": 2, "data": 1},
     "interleaved": {"pipeline": 2, "data": 1, "pipeline_schedule": "interleaved"},
     "fsdp2 in fp16": {"zero_stage": 3, "precision": "fp16"},
-    "bf16": {"precision": "bf16", "compression": "fp16"},
+    "bf16": {"precision": "bf16"},
     "deepspeed in bf16": {"engine": "deepspeed", "zero_stage": 2, "precision": "bf16"},
     "deepspeed 3": {"engine": "deepspeed", "zero_stage": 3},
 }

@@ -166,7 +166,7 @@ def test_an_export_holds_states_in_bf16_as_the_worker_does(
         ("torchrun", {"data": 1}),
         ("torchrun", {}),
         ("torchrun", {"zero_stage": 2}),
-        ("ray-train", {"compression": "fp16"}),
+        ("ray-train", {}),
     ],
 )
 def test_a_step_that_overflows_fp16_counts_as_none(

@@ -75,7 +75,6 @@ LOSSY: dict[str, dict[str, Any]] = {
     "fp16 in a pipeline": {"precision": "fp16", **PIPELINE},
     "zero 2 in bf16": {**DEEPSPEED, "zero_stage": 2, "precision": "bf16"},
     "zero 3 in bf16": {**DEEPSPEED, "zero_stage": 3, "precision": "bf16"},
-    "compressed gradients": {"compression": "fp16"},
     "8 bit": {"optimizer": "adamw_8bit", "zero_stage": 3},
 }
 

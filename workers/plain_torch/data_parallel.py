@@ -1,4 +1,4 @@
-"""Data parallelism: DDP with compressed gradients, and sharding by FSDP2."""
+"""Data parallelism: DDP, and sharding by FSDP2."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +8,6 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -19,7 +18,6 @@ from torch.distributed.fsdp import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-_COMPRESSED = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 Forward = TypeVar("Forward", bound=Callable[..., object])
 
 
@@ -109,14 +107,11 @@ def replicate(
     gradient_as_bucket_view: bool,
     find_unused_weights: bool,
     static_graph: bool,
-    compression: str,
     compiled: bool,
 ) -> DistributedDataParallel:
     """Wraps a module that is on `device` in DDP over the ranks of `group` (None: all).
 
-    The keyword arguments are DDP's, with these:
-        compression: Of gradients in the all-reduce: none, fp16 or bf16.
-        compiled: The module's blocks are compiled.
+    The keyword arguments are DDP's, and `compiled`: the module's blocks are compiled.
     """
     replicas = DistributedDataParallel(
         module,
@@ -129,8 +124,6 @@ def replicate(
     )
     if compiled:
         replicas.forward = without_ddp_splits(replicas.forward)  # type: ignore[method-assign]
-    if compression != "none":
-        replicas.register_comm_hook(group, _COMPRESSED[compression])
     return replicas
 
 

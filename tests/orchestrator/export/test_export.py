@@ -93,12 +93,12 @@ def test_a_script_trains_by_the_specified_sgd(tmp_path: Path) -> None:
         ("accelerate", {"optimizer": "lion"}),
         ("torchrun", {"zero_stage": 2, "offload_parameters": "cpu"}),
         ("torchrun", {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1}),
-        ("torchrun", {"compile": True, "compression": "bf16", "pad_multiple": 64}),
+        ("torchrun", {"compile": True, "pad_multiple": 64}),
         ("torchrun", {"precision": "fp16", "optimizer": "adafactor"}),
         ("torchrun", {"zero_stage": 2, "precision": "fp16", "optimizer": "adamw_8bit"}),
         ("deepspeed", ZERO | {"offload_optimizer": "cpu"}),
         ("ray-train", {"zero_stage": 3, "data": 4, "replicas": 2, "micro_batch": 1}),
-        ("ray-train", {"precision": "fp16", "compression": "fp16"}),
+        ("ray-train", {"precision": "fp16"}),
     ],
 )
 @pytest.mark.parametrize("train", [{}, STEEP])

@@ -17,7 +17,7 @@ ZERO: dict[str, Any] = {"engine": "deepspeed", "zero_stage": 2}
 STEEP = {"grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 3, "total_steps": 9}
 # per format: knobs, and functions that its script calls
 SCRIPTS: list[tuple[str, dict[str, Any], set[str]]] = [
-    ("torchrun", {"compression": "fp16"}, {"replicate", "Update"}),
+    ("torchrun", {}, {"replicate", "Update"}),
     ("torchrun", {"zero_stage": 3, "compile": True}, {"shard", "share_first_rank", "Clipping"}),
     ("torchrun", {"zero_stage": 3, "prefetch_blocks": 1}, {"shard", "prefetch"}),
     ("torchrun", {"zero_stage": 3, "data": 4, "micro_batch": 1, "reshard_ranks": 2}, {"shard"}),

@@ -15,7 +15,7 @@ from tests.search_spaces.values import a_spec
         ({}, ()),
         ({"micro_batch": 2, "optimizer": "adamw_foreach"}, ()),
         ({"optimizer": "adafactor"}, ("optimizer",)),
-        ({"compression": "fp16", "optimizer": "adamw_8bit"}, ("optimizer", "compression")),
+        ({"states": "bf16", "optimizer": "adamw_8bit"}, ("optimizer", "states")),
     ],
 )
 def test_lossy_knobs_come_in_the_order_of_the_registry(
