@@ -30,6 +30,10 @@ CONFIG = {
     **{"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "vocab_size": 4000},
     **{"num_attention_heads": 8, "num_key_value_heads": 8, "use_cache": False},
 }
+PLAN = {
+    **{"data": 1, "zero_stage": 0, "micro_batch": 4, "accumulation": 1, "batching": "padded"},
+    **{"checkpoint_ratio": 0.0, "attention": "sdpa", "precision": "fp32"},
+}
 Step = Callable[[], float]
 
 
@@ -39,11 +43,7 @@ def ours(folder: str, batch: dict[str, torch.Tensor]) -> Step:
     spec = SweepSpec.model_validate(
         {"model": {"name": folder}, "train": train, "cluster": {"device": "cpu"}}
     )
-    plan = Plan(
-        **{"tensor": dist.get_world_size(), "data": 1, "zero_stage": 0, "micro_batch": 4},
-        **{"accumulation": 1, "batching": "padded", "checkpoint_ratio": 0.0},
-        **{"attention": "sdpa", "precision": "fp32"},
-    )
+    plan = Plan.from_dict({**PLAN, "tensor": dist.get_world_size()})
     applied = apply_plan(AutoModelForCausalLM.from_pretrained(folder), plan, spec)
     return lambda: applied.step([batch])
 
