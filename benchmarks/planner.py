@@ -28,10 +28,13 @@ from search_spaces.space import build_space
 from search_spaces.specification.schema import SweepSpec
 
 DEVICE = "H100"
-QUESTIONS = (  # model, devices, samples of 8,192 tokens a step
-    ("llama-3-8b", 8, 64),
-    ("llama-3-8b", 64, 1024),
-    ("llama-3.1-405b", 16384, 2048),
+MIXTURES = ("mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v2-lite")
+QUESTIONS = (  # model, devices, samples a step, tokens of a sample
+    ("llama-3-8b", 8, 64, 8192),
+    ("llama-3-8b", 64, 1024, 8192),
+    ("llama-3.1-405b", 16384, 2048, 8192),
+    ("llama-3-8b", 8, 8, 131072),
+    *((model, devices, 8 * devices, 8192) for model in MIXTURES for devices in (8, 64)),
 )
 # what is searched beside the default, so that there are a million plans, no two alike
 WIDE = {
@@ -41,12 +44,12 @@ WIDE = {
 }
 
 
-def specification(model: str, global_batch: int) -> dict[str, Any]:
+def specification(model: str, global_batch: int, tokens: int = 8192) -> dict[str, Any]:
     """Returns the specification of a question."""
     return {
         "model": {"name": model},
         "cluster": {"device": "cuda", "gpu": DEVICE},
-        "train": {"global_batch": global_batch, "sequence_length": 8192},
+        "train": {"global_batch": global_batch, "sequence_length": tokens},
     }
 
 
@@ -76,25 +79,34 @@ def rate(plans: int) -> dict[str, Any]:
     }
 
 
-def ask(model: str, devices: int, global_batch: int) -> dict[str, Any]:
-    """Seconds of a question to the command, with nothing cached and with all of it."""
+def ask(model: str, devices: int, global_batch: int, tokens: int) -> dict[str, Any]:
+    """Seconds of a question to the command, with nothing cached and with all of it; its answer."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder:
         file = Path(folder, "spec.yaml")
-        file.write_text(json.dumps(specification(model, global_batch)))
+        file.write_text(json.dumps(specification(model, global_batch, tokens)))
         command = [str(Path(sys.executable).with_name("plimsoll")), "plan", str(file)]
         environment = os.environ | {"XDG_CACHE_HOME": folder}
-        asked: dict[str, Any] = {"model": model, "devices": devices}
+        asked: dict[str, Any] = {"model": model, "devices": devices, "tokens": tokens}
         for name in ("new", "cached"):
             started = time.perf_counter()
             told = subprocess.run(
                 [*command, "--gpus", str(devices), "--json"],
                 env=environment,
                 cwd=folder,
-                check=True,
+                check=False,  # 1 where nothing fits
                 capture_output=True,
             )
             asked[f"{name}_seconds"] = round(time.perf_counter() - started, 1)
-        return asked | {"plans": json.loads(told.stdout)["result"]["forecast_plans"]}
+        result = json.loads(told.stdout)["result"]
+        answer = result["recommendation"]
+        best = next(iter(answer["best"]), None)
+        return asked | {
+            "plans": result["forecast_plans"],
+            "ruled_out": dict(answer["ruled_out"]),
+            "recommended": answer["fitting"],
+            "tokens_per_second_per_device": best and best["tokens_per_second_per_device"],
+            "best": best and best["plan"],
+        }
 
 
 def main() -> None:

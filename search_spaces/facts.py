@@ -156,6 +156,7 @@ class ExpertFacts:
         per_token: Experts that a token uses.
         parameters: Parameters of all experts.
         refusal: Reason if ranks cannot divide the experts of a layer; None if they can.
+        kernels: Whether transformers has several kernels for them.
     """
 
     count: int
@@ -163,6 +164,7 @@ class ExpertFacts:
     per_token: int
     parameters: int
     refusal: str | None = None
+    kernels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 Loss = Literal["whole", "compiled", "chunked", "fused"]
 VocabMultiple = Literal[1, 64, 128]
 MlpTiles = Literal[1, 2, 4, 8]
+ExpertsKernel = Literal["eager", "batched_mm", "grouped_mm"]
 AdamW = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adamw_8bit_paged"]
 Optimizer = Literal[AdamW, "adafactor", "sgd", "lion", "muon", "custom"]
 States = Literal["fp32", "bf16", "bf16_stochastic"]
@@ -71,9 +72,6 @@ class Plan:
     offload_optimizer: Offload = "none"
     offload_parameters: Offload = "none"
     pin_memory: bool = False
-    aio_block_kib: int = 1024
-    aio_queue_depth: int = 8
-    aio_threads: int = 1
     # computation
     attention: Attention
     precision: Precision
@@ -83,6 +81,7 @@ class Plan:
     loss: Loss = "whole"
     vocab_multiple: VocabMultiple = 1
     mlp_tiles: MlpTiles = 1
+    experts_kernel: ExpertsKernel = "grouped_mm"
     optimizer: Optimizer = "adamw_fused"
     states: States = "fp32"
     # communication

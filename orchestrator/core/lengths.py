@@ -6,7 +6,7 @@ from search_spaces.specification.schema import DataSpec, SweepSpec
 
 LEAST_TOKENS, MOST_TOKENS = 256, 2**24
 _GAP = 0.25  # of the longest length that fits: the next one that was tried is no farther
-_MULTIPLE = 256  # of lengths, so that ranks can divide their tokens
+_MULTIPLE = 64  # of lengths, so that ranks can divide their tokens
 
 
 def next_length(fits: Mapping[int, bool], first: int, growth: float = 2.0) -> int | None:
@@ -24,7 +24,7 @@ def next_length(fits: Mapping[int, bool], first: int, growth: float = 2.0) -> in
     longest = max((tokens for tokens, fit in fits.items() if fit), default=0)
     shortest = min((tokens for tokens, fit in fits.items() if not fit), default=0)
     if not shortest:
-        tokens = _rounded(longest * growth + _MULTIPLE - 1)
+        tokens = max(_rounded(longest * growth + _MULTIPLE - 1), LEAST_TOKENS)
     elif not longest:
         tokens = _rounded(shortest / growth)
     elif shortest - longest > _GAP * longest:

@@ -178,13 +178,6 @@ def _offload(plan: Plan) -> str:
     return "offload " + " ".join(f"{name} {to}" for name, to in parts.items() if to != "none")
 
 
-def _aio(plan: Plan) -> str:
-    names = ("aio_block_kib", "aio_queue_depth", "aio_threads")
-    if all(getattr(plan, name) == DEFAULTS[name] for name in names):
-        return ""
-    return f"aio {plan.aio_block_kib} KiB x {plan.aio_queue_depth} x {plan.aio_threads}"
-
-
 def _checkpointing(plan: Plan) -> str:
     if not plan.checkpoint_ratio:
         return ""
@@ -221,7 +214,6 @@ _WORDS: tuple[tuple[tuple[str, ...], Callable[[Plan], str]], ...] = (
     (("engine", "zero_stage", "replicas"), strategy),
     (("offload_optimizer", "offload_parameters"), _offload),
     _LABELLED.pop("pin_memory"),
-    (("aio_block_kib", "aio_queue_depth", "aio_threads"), _aio),
     (("tensor", "sequence_parallel"), _tensor),
     (("pipeline", "pipeline_schedule"), _pipeline),
     (("micro_batch",), lambda plan: f"micro {plan.micro_batch} x {plan.accumulation}"),

@@ -117,6 +117,15 @@ COMPUTATION = (
         label="{} tiles",
     ),
     Knob(
+        name="experts_kernel",
+        trades="grouped_mm multiplies all experts of a layer in one kernel, eager one after the"
+        " other; batched_mm copies their weights for each token",
+        does="sets transformers' `experts_implementation`",
+        default=search_defaults.experts_kernels,
+        forecast=False,
+        label="{} experts",
+    ),
+    Knob(
         name="optimizer",
         trades="adamw_fused updates in few kernels, adamw_foreach in more and with temporaries;"
         " adamw_8bit and adafactor take less memory, but approximate the moments; those of"

@@ -20,11 +20,6 @@ _MIXED: Mapping[str, Any] = {
     "active": "with checkpoint_mode full, without checkpoint_offload",
     "depends_on": ("checkpoint_ratio", "checkpoint_mode", "checkpoint_offload"),
 }
-_ON_NVME: Mapping[str, Any] = {
-    **{"engines": "deepspeed", "active": "if anything is on NVMe"},
-    **{"is_active": lambda chosen: "nvme" in (chosen[name] for name in knob.OFFLOADS)},
-    **{"depends_on": knob.OFFLOADS, "forecast": False},
-}
 MEMORY = (
     knob.Knob(
         name="micro_batch",
@@ -102,23 +97,5 @@ MEMORY = (
         active="if anything is offloaded",
         depends_on=knob.OFFLOADS,
         label="pinned",
-    ),
-    knob.Knob(
-        name="aio_block_kib",
-        trades="larger requests against more requests in parallel",
-        does="sets `aio.block_size`",
-        **_ON_NVME,
-    ),
-    knob.Knob(
-        name="aio_queue_depth",
-        trades="a busy drive against memory for requests in flight",
-        does="sets `aio.queue_depth`",
-        **_ON_NVME,
-    ),
-    knob.Knob(
-        name="aio_threads",
-        trades="drive bandwidth against CPU cores",
-        does="sets DeepSpeed's aio threads per rank",
-        **_ON_NVME,
     ),
 )

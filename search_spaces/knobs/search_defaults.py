@@ -151,6 +151,12 @@ def replica_counts(choice: DomainContext) -> Values:
     return (1, *sorted(counts))
 
 
+def experts_kernels(choice: DomainContext) -> Values:
+    """Adds eager on GPUs, where few large experts fill them one by one; CPUs have one kernel."""
+    experts = choice.model.experts
+    return ("grouped_mm", "eager")[: 1 + bool(choice.on_cuda and experts and experts.kernels)]
+
+
 def expert_degrees(choice: DomainContext) -> Values:
     """Adds the degrees within a node that divide the data ranks and the experts of a layer.
 

@@ -134,6 +134,21 @@ def mlp_can_be_tiled(plan: Plan, context: RuleContext) -> str | None:
     return f"mlp_tiles {plan.mlp_tiles}: {reason}" if plan.mlp_tiles > 1 and reason else None
 
 
+def experts_kernel_can_be_set(plan: Plan, context: RuleContext) -> str | None:
+    """Kernels of experts are transformers', for layers that it decorates.
+
+    Source:
+        transformers/integrations/moe.py: use_experts_implementation (5.23).
+    """
+    experts = context.model.experts
+    if plan.experts_kernel == "grouped_mm" or (experts and experts.kernels):
+        return None
+    return (
+        f"experts_kernel {plan.experts_kernel}: {context.model.name} has no experts of which"
+        " transformers has several kernels"
+    )
+
+
 def tiles_are_recomputed_alone(plan: Plan, _: RuleContext) -> str | None:
     """Tiles are recomputed in backward, which others may not decide too.
 

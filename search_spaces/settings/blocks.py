@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from search_spaces.plan import CompileMode, Loss, MlpTiles, Plan, VocabMultiple
+from search_spaces.plan import CompileMode, ExpertsKernel, Loss, MlpTiles, Plan, VocabMultiple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,7 @@ class BlockSettings:
     loss: Loss = "whole"  # computed by the model, or by its head: see `replace_loss`
     vocab_multiple: VocabMultiple = 1  # above 1, the head computes a whole loss too
     mlp_tiles: MlpTiles = 1  # each recomputed in backward: see `tile_mlps`
+    experts_kernel: ExpertsKernel = "grouped_mm"  # transformers' own choice
 
 
 def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
@@ -37,6 +38,7 @@ def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
         loss=plan.loss,
         vocab_multiple=plan.vocab_multiple,
         mlp_tiles=plan.mlp_tiles,
+        experts_kernel=plan.experts_kernel,
     )
 
 

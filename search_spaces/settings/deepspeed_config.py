@@ -11,7 +11,6 @@ from search_spaces.settings.optimizer import Kind, kind_of
 from search_spaces.specification.schema import SweepSpec
 
 MIB = 2**20
-KIB = 2**10
 # the loss scale of torch.amp.GradScaler: starts at 2**16, doubles after 2,000 steps without an
 # overflow, and halves at the first one
 FP16_FIRST_SCALE_POWER = 16
@@ -71,14 +70,6 @@ def render_deepspeed(
         "timers": {"throughput": {"enabled": False}},
     }
     config |= _precision(plan)
-    if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
-        config["aio"] = {
-            "block_size": plan.aio_block_kib * KIB,
-            "queue_depth": plan.aio_queue_depth,
-            "intra_op_parallelism": plan.aio_threads,
-            "single_submit": False,
-            "overlap_events": True,
-        }
     return DeepSpeedSettings(
         config_json=json.dumps(config, sort_keys=True),
         zero_stage=plan.zero_stage,

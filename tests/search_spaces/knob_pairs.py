@@ -95,7 +95,9 @@ def context_of(base: str) -> RuleContext:
             tensor=TensorFacts(divisors=(("attention heads", 12),)),
             attention_heads=12,
             context_refusal=None,
-            experts=ExpertFacts(count=8, layers=12, per_token=2, parameters=60_000_000),
+            experts=ExpertFacts(
+                count=8, layers=12, per_token=2, parameters=60_000_000, kernels=True
+            ),
         ),
         cluster=a_cluster(device=device, slots=8),
     )

@@ -294,6 +294,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         around(model=a_model(tile_refusal="BertForMaskedLM has no MLP")),
         "mlp_tiles 4: BertForMaskedLM has no MLP",
     ),
+    "experts_kernel_can_be_set": (
+        ddp_plan(experts_kernel="eager"),
+        around(),
+        "experts_kernel eager: gpt2 has no experts of which transformers has several kernels",
+    ),
     "tiles_are_recomputed_alone": (
         ddp_plan(mlp_tiles=2, checkpoint_ratio=0.5, checkpoint_mode="selective"),
         around(),
@@ -656,6 +661,27 @@ def test_experts_are_divided_over_data_ranks(knobs: dict[str, Any], words: str |
     plan = ddp_plan(**{"data": 8, "zero_stage": 3, "experts": 2} | knobs)
 
     assert RULES["experts_can_be_divided"](plan, around(model=a_model(experts=facts))) == words
+
+
+@pytest.mark.parametrize(
+    ("kernels", "kernel", "words"),
+    [
+        (True, "eager", None),
+        (False, "grouped_mm", None),
+        (False, "eager", "experts_kernel eager: {} has no experts of which transformers has"),
+    ],
+)
+def test_kernels_of_experts_are_those_of_transformers(
+    kernels: bool, kernel: str, words: str | None
+) -> None:
+    facts = ExpertFacts(count=4, layers=1, per_token=2, parameters=80, kernels=kernels)
+    model = a_model(experts=facts)
+    reason = RULES["experts_kernel_can_be_set"](
+        ddp_plan(experts_kernel=kernel), around(model=model)
+    )
+
+    assert (reason or "").startswith((words or "").format(model.name))
+    assert (reason is None) == (words is None)
 
 
 @pytest.mark.parametrize(

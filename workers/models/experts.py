@@ -14,6 +14,7 @@ from search_spaces.facts import ExpertFacts
 from workers.plain_torch.experts import DISPATCH, expert_styles
 
 _STACKED = 3  # dimensions of a weight: experts, outputs, inputs
+_DECORATED = "_is_expert_parallel"  # an attribute that `use_experts_implementation` adds
 _MATRIX = 2  # dimensions; three are a stack of matrices, one for each expert
 
 
@@ -48,6 +49,7 @@ def expert_facts(module: nn.Module) -> ExpertFacts | None:
         per_token=per_token,
         parameters=sum(weight.numel() for layer in layers for weight in layer.parameters()),
         refusal=_refusal(module, layers),
+        kernels=all(hasattr(layer, _DECORATED) for layer in layers),
     )
 
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -80,6 +81,8 @@ def wrap_blocks(
     Its head computes the loss unless that is whole and of the model's own vocabulary. With
     `divides_tokens` ranks have parts of rows, whose labels are shifted already.
     """
+    if settings.experts_kernel != "grouped_mm":
+        cast(Any, module).set_experts_implementation(settings.experts_kernel)
     if settings.mlp_tiles > 1:
         tile_mlps(blocks, settings.mlp_tiles)
     contexts = {

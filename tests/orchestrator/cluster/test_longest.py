@@ -41,7 +41,7 @@ def test_it_tunes_the_longest_length_whose_trial_fits(tmp_path: Path) -> None:
         if folder.name.startswith("long-")
     }
     shortest_too_long = min(length for length in studies if length > tokens)
-    assert shortest_too_long <= 1.25 * tokens
+    assert shortest_too_long <= 1.25 * tokens + 64
 
     command[3:] = ["report", str(studies[shortest_too_long]), "--json"]
     report = json.loads(run_command(command, folder=tmp_path, seconds=300).stdout)["result"]

@@ -18,9 +18,9 @@ from workers.parallel.experts import expert_skew
 from workers.worker import Worker
 
 LAYOUTS = {
-    name: knobs for name, knobs in {**COMMON, **FURTHER}.items() if name.startswith("expert ranks")
+    name: knobs for name, knobs in {**COMMON, **FURTHER}.items() if name.startswith("expert")
 }
-EXPORT = "export torchrun, expert ranks"
+SCRIPTS = ("export torchrun, expert ranks", "export torchrun, experts one after the other")
 MORE = pytest.mark.thorough
 
 
@@ -28,8 +28,8 @@ MORE = pytest.mark.thorough
     "model",
     ["mixtral", *(pytest.param(one, marks=MORE) for one in ("qwen3_moe", "olmoe", "gpt_oss"))],
 )
-def test_expert_ranks_train_as_the_plain_loop(groups: Groups, model: str) -> None:
-    layouts = {**LAYOUTS, EXPORT: EXPORTS[EXPORT][1]}
+def test_experts_train_as_in_the_plain_loop(groups: Groups, model: str) -> None:
+    layouts = {**LAYOUTS, **{name: EXPORTS[name][1] for name in SCRIPTS}}
     rows = list(Parity(groups).of_model("causal-lm", model, layouts))
 
     assert [(row.layout, row.ending, row.detail) for row in rows] == [

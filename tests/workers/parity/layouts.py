@@ -67,6 +67,9 @@ FURTHER: Mapping[str, Knobs] = {
     "compile, loss too": {"compile": True, "loss": "compiled"},
     "compile, zero 3, checkpoints": {"compile": True, "zero_stage": 3, "checkpoint_ratio": 0.5},
     "offload": {**_ON_CPU, "zero_stage": 3},
+    "expert ranks, eager kernel": {"zero_stage": 2, "experts": 2, "experts_kernel": "eager"},
+    "experts one after the other, ddp": {"experts_kernel": "eager"},
+    "experts copied for tokens, zero 3": {"zero_stage": 3, "experts_kernel": "batched_mm"},
     "expert ranks, offload": {**_ON_CPU, "zero_stage": 3, "experts": 2},
     "expert ranks, selective": {
         **{"zero_stage": 3, "experts": 2, "checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}
@@ -92,6 +95,7 @@ EXPORTS: Mapping[str, tuple[str, Knobs]] = {
     "export torchrun, ddp": ("torchrun", {}),
     "export torchrun, zero 3": ("torchrun", {"zero_stage": 3, "checkpoint_ratio": 0.5}),
     "export torchrun, expert ranks": ("torchrun", {"zero_stage": 3, "experts": 2}),
+    "export torchrun, experts one after the other": ("torchrun", {"experts_kernel": "eager"}),
     "export torchrun, chunked loss": ("torchrun", {"loss": "chunked"}),
     "export torchrun, padded words": ("torchrun", {"vocab_multiple": 128}),
     "export torchrun, tiles": ("torchrun", {"mlp_tiles": 4}),
