@@ -124,6 +124,7 @@ def tune_longest(
     fits: dict[int, bool] = {}
     states: dict[int, SweepState] = {}
     first, growth = _first_length(spec, say)
+    ends_at = time.monotonic() + 60 * spec.budget.minutes  # the forecast does not count
 
     def run(tokens: int, trials: int, *, validation: bool | None) -> SweepState:
         minutes = max((ends_at - time.monotonic()) / 60, _LEAST_MINUTES)

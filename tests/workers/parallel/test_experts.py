@@ -4,8 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
+from transformers import MixtralConfig, MixtralForCausalLM
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from search_spaces.settings.blocks import BlockSettings
 from search_spaces.trial import Measured, TrialRequest
 from tests.workers.launch import Group, Groups
 from tests.workers.one_step import built
@@ -14,6 +18,7 @@ from tests.workers.parity.layouts import COMMON, EXPORTS, FURTHER
 from tests.workers.test_validation import a_validation
 from tests.workers.tracing.experts import EXPERTS, QWEN
 from tests.workers.values import a_request, a_spec
+from workers.parallel.apply import wrap_blocks
 from workers.parallel.experts import expert_skew
 from workers.worker import Worker
 
@@ -85,3 +90,23 @@ def test_a_checkpoint_has_the_experts_of_all_ranks(pair: Group, name: str, tmp_p
         assert outcome.validation is not None
         sizes.append(outcome.validation.checkpoint_bytes)
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
+
+
+def test_the_kernel_of_a_plan_computes_the_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses do not tell: all kernels compute the same."""
+    calls: list[int] = []
+    batched = ALL_EXPERTS_FUNCTIONS["batched_mm"]
+
+    def counted(*given: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return batched(*given)
+
+    monkeypatch.setitem(ALL_EXPERTS_FUNCTIONS, "batched_mm", counted)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = MixtralConfig(**sizes, num_key_value_heads=2, num_hidden_layers=2, vocab_size=32)
+    model, ids = MixtralForCausalLM(config), torch.zeros(1, 4, dtype=torch.int64)
+    for kernel, layers in (("grouped_mm", 0), ("batched_mm", 2)):
+        settings = BlockSettings(recomputed=(), experts_kernel=kernel)
+        wrap_blocks(model, list(model.model.layers), settings)
+        model(ids)
+        assert len(calls) == layers, kernel
