@@ -1,12 +1,13 @@
 """Facts about a sweep's model, cluster, code and data, as plain values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isfinite
 from typing import Literal
 
 from search_spaces.plan import Attention
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import SweepSpec, Task
 from search_spaces.specification.sections import Base
 
@@ -353,7 +354,7 @@ class ClusterFacts:
     """Facts about the machines before a trial runs.
 
     Attributes:
-        device: "cpu" or "cuda".
+        device: "cpu", "cuda" or "tpu".
         slots: Ranks that fit at once.
         memory_limit_bytes: Memory limit per rank; None if only the machine limits it.
         node_slots: Ranks that fit on one node; None if unknown.
@@ -369,7 +370,16 @@ class ClusterFacts:
 
     def lack(self, feature: str) -> str | None:
         """Returns the reason if the machines lack a feature; None if they have it."""
-        return dict(self.lacks).get(feature)
+        return known_lacks(self.device).get(feature) or dict(self.lacks).get(feature)
+
+
+NO_DEVICE = "device"  # the feature of a node that has no device of the type
+
+
+def known_lacks(device: str) -> Mapping[str, str]:
+    """Returns the features that every device of a type lacks, each with its reason."""
+    table: Mapping[str, Mapping[str, str]] = packaged_table("search_spaces", "devices/lacks.yaml")
+    return table.get(device, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

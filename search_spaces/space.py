@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import Fault, SpecError
 from search_spaces.facts import LossDependence, StepFindings
+from search_spaces.hardware.device import RESOURCES
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.knobs.search_defaults import DomainContext, Values
 from search_spaces.plan import DEFAULTS, SHARES, Plan
@@ -242,7 +243,8 @@ def _nothing_legal(
 
 def _no_room(context: RuleContext, workers: int) -> Fault:
     slots, cores = context.cluster.slots, context.spec.cluster.cpus_per_worker
-    unit = "one per GPU" if context.cluster.device == "cuda" else f"CPU cores per rank: {cores}"
+    resource = RESOURCES.get(context.cluster.device)
+    unit = f"one per {resource}" if resource else f"CPU cores per rank: {cores}"
     room = "1 rank" if slots == 1 else f"{slots} ranks"
     advice = f"the cluster has room for {room} ({unit}); lower it, or remove it"
     return Fault(path="cluster.workers", value=str(workers), advice=advice)

@@ -36,12 +36,13 @@ class Footprints:
 
         Args:
             spec: Specification with the model and training step.
-            device: "cpu" or "cuda", which decides the kernels of the step.
+            device: "cpu", "cuda" or "tpu", which decides the kernels of the step: a TPU's are
+                those of a GPU.
             run_code: Whether the code of a user's model may run; otherwise such a model's
                 footprint comes from the cache.
         """
         self._spec = spec
-        self._device = device
+        self._device = "cuda" if device == "tpu" else device
         self._run_code = run_code
         self._variants: dict[VariantKey, None] = {}
         self._footprint: Footprint | None = None
@@ -107,13 +108,12 @@ def calibrated_by_study(calibration: Calibration, state: SweepState, device: Dev
     """
     from orchestrator.study.reader import model_of
 
-    kind = "cpu" if device.link_kind == "memory" else "cuda"
     return calibrated(
         calibration.for_device(device),
         alike(state.records, state.last_fingerprint),
         model=model_of(state),
         device=device,
-        trace=Footprints(state.spec, kind, run_code=False),
+        trace=Footprints(state.spec, device.kind, run_code=False),
     )
 
 

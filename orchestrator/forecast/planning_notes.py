@@ -43,6 +43,14 @@ class EstimatedDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnshownDevice:
+    """Nothing was measured on devices of this type: programs are taken to reach what GPUs do."""
+
+    kind: Literal["unshown_device"] = "unshown_device"
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
     """`cluster.memory_gib` limits each rank to less than it has, or is cut to what it has."""
 
@@ -77,6 +85,7 @@ PlanningNote = (
     UnsupportedPrecision
     | VaryingLengths
     | EstimatedDevice
+    | UnshownDevice
     | MemoryLimit
     | AssumedHostMemory
     | AssumedRates
@@ -95,9 +104,11 @@ def planning_notes(
     `best` is the recommended plan; `offloads` is true if any legal plan needs host memory.
     """
     estimated = (EstimatedDevice(device=request.device.name),) * request.device.estimated
+    unshown = (UnshownDevice(device=request.device.name),) * (request.kind == "tpu")
     varying = (VaryingLengths(longest_tokens=longest, mean_tokens=mean),)
     return (
         *estimated,
+        *unshown,
         *_precision_notes(request),
         *_memory_notes(request, offloads),
         *(_rate_notes(request, best) if best else ()),
@@ -117,7 +128,7 @@ def _memory_notes(request: PlanningRequest, offloads: bool) -> Iterator[Planning
 def _rate_notes(request: PlanningRequest, best: ForecastRow) -> Iterator[AssumedRates]:
     device = request.device
     spans_nodes = best.world_size > device.node_devices
-    names = () if device.measured else _BY_HOST + _BY_NETWORK * spans_nodes
+    names = () if device.measured or request.kind == "tpu" else _BY_HOST + _BY_NETWORK * spans_nodes
     seconds, whole = dict(best.seconds), sum(value for _, value in best.seconds)
     terms = tuple(name for name in names if seconds[name] >= _LEAST * whole)
     if terms:

@@ -55,8 +55,8 @@ class PlanningRequest:
 
     @property
     def kind(self) -> str:
-        """Device type in torch: "cpu" or "cuda"."""
-        return "cpu" if self.device.link_kind == "memory" else "cuda"
+        """Device type in torch: "cpu", "cuda" or "tpu"."""
+        return self.device.kind
 
     @property
     def line_bytes(self) -> float:

@@ -144,6 +144,11 @@ def planning_note_words(note: notes.PlanningNote) -> str:
                 " SMs and clocks, and speeds are uncertain by a factor of two; plimsoll doctor"
                 " --probe measures it"
             )
+        case notes.UnshownDevice(device=device):
+            return (
+                f"{device}: not shown on a device; its forecasts rest on data sheets and on what"
+                " programs reach on GPUs, and launches on an estimate"
+            )
         case notes.MemoryLimit(device=device, specified_bytes=specified, device_bytes=has):
             if specified > has:
                 return (

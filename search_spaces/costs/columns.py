@@ -41,6 +41,7 @@ FORWARD_FLOPS, BACKWARD_FLOPS = 4.0, 10.0
 """FLOPs of fused attention per head, query, key and element of the head: two products in forward,
 five in backward, one of which recomputes the scores (Dao 2023, arXiv:2307.08691, section 3)."""
 TERA = 1e12
+PADDED = 128.0  # rows, columns and inner size of what a TPU's matrix unit takes at a time
 _CUDNN_ATTENTION: tuple[Architecture, ...] = ("hopper", "blackwell")
 """Architectures where torch's scaled dot product takes cuDNN's attention. Its backends differ by
 1.7 to 2.3 x there (transformers, issue 48163)."""
@@ -211,6 +212,21 @@ def with_measured_rates(kernels: Kernels, device: Device, cases: PlanFeatures) -
         if found is not None:
             rates[own] = found
     return replace(kernels, measured_flops=rates)
+
+
+def padded_to_units(kernels: Kernels, multiple: float) -> Kernels:
+    """Returns the kernels as units compute them that take each size as a multiple of a number.
+
+    Zeros fill the rest: they take time, like numbers.
+
+    Source:
+        https://docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm: units of 128 x 128, since
+        v6e of 256 x 256.
+    """
+    sizes = {name: getattr(kernels, name) for name in ("rows", "columns", "inner")}
+    padded = {name: np.ceil(size / multiple) * multiple for name, size in sizes.items()}
+    share = np.prod([padded[name] / np.maximum(sizes[name], 1.0) for name in sizes], axis=0)
+    return replace(kernels, **padded, flops=kernels.flops * share)
 
 
 def pass_sums(variant: Variant, depth: int, micro_batch: Numbers, tensor: Numbers) -> PassSums:

@@ -54,13 +54,16 @@ def workload_of(footprint: Footprint, device: Device, executions: PlanFeatures) 
         parts.append(columns.part_bytes(*sizes, longest[group], tensor[group]))
         sums.append(columns.pass_sums(*sizes, computed[group], tensor[group]))
         kernels.append(columns.kernels_of(*sizes, computed[group], tensor[group], group))
+    joined = columns.Kernels.joined(kernels)
+    if device.kind == "tpu":
+        joined = columns.padded_to_units(joined, columns.PADDED)
     return Workload(
         executions=executions,
         rows=columns.row_columns(footprint, device, executions, case_of_row),
         cases=columns.case_columns(footprint, device, cases),
         parts=columns.PartBytes.joined(parts).take(order),
         sums=columns.PassSums.joined(sums).take(order),
-        kernels=columns.with_measured_rates(columns.Kernels.joined(kernels), device, cases),
+        kernels=columns.with_measured_rates(joined, device, cases),
     )
 
 

@@ -12,7 +12,7 @@ from search_spaces.hardware.names import DeviceError, unknown_device, words_of
 from search_spaces.specification.yaml_reader import yaml_text
 
 # in this order: a device may be based on one in an earlier file
-DEVICE_FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "cpu.yaml")
+DEVICE_FILES = ("nvidia_servers.yaml", "nvidia_cards.yaml", "amd.yaml", "tpu.yaml", "cpu.yaml")
 
 
 def find_device(name: str) -> Device:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-LinkKind = Literal["nvlink", "xgmi", "pcie", "memory"]
+LinkKind = Literal["nvlink", "xgmi", "ici", "pcie", "memory"]
 """Link between the devices of a node; "memory" is for processes that share host memory."""
 MatmulPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter"]
@@ -16,8 +17,13 @@ Collective = Literal["all_reduce", "all_gather", "reduce_scatter"]
 DriveAccess = Literal["direct_io", "page_cache"]
 """Access to a drive during its measurement: around the page cache, or through it."""
 
+BACKENDS: Mapping[str, str] = {"cpu": "gloo", "cuda": "nccl", "tpu": "tpu_dist"}
+"""Backends of process groups, by the device's type in torch."""
+RESOURCES: Mapping[str, str] = {"cuda": "GPU", "tpu": "TPU"}
+"""Ray's resource of which each rank takes one, by the device's type in torch."""
+
 Architecture = Literal[
-    "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna", "cpu", "other"
+    "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna", "cpu", "other", "tpu"
 ]
 """Devices of one architecture reach similar shares of their peaks."""
 
@@ -64,7 +70,7 @@ class Device:
     memory_bytes: Whole
     """Total that the driver reports, which is less than the nominal size."""
     multiprocessors: Whole
-    """SMs of NVIDIA, compute units of AMD, cores of a CPU."""
+    """SMs of NVIDIA, compute units of AMD, TensorCores of a TPU, cores of a CPU."""
     fp32_flops_per_second: Quantity
     """PyTorch's default: without TF32; on AMD, that of the matrix units."""
     tf32_flops_per_second: Peak
@@ -114,6 +120,13 @@ class Device:
     measured: Annotated[bool, Field(strict=True)] = False
     estimated: Annotated[bool, Field(strict=True)] = False
     """True if peaks and bandwidth follow from the properties of an unknown GPU."""
+
+    @property
+    def kind(self) -> str:
+        """The device's type in torch: "cpu", "cuda" or "tpu"."""
+        if self.link_kind == "memory":
+            return "cpu"
+        return "tpu" if self.architecture == "tpu" else "cuda"
 
     @property
     def node_host_bytes(self) -> int:

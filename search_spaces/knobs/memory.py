@@ -44,7 +44,7 @@ MEMORY = (
         " and attention kernels",
         does="torch's selective activation checkpointing",
         # it saves the outputs of matmuls, where a CPU spends its time
-        default=lambda choice: ("full", "selective") if choice.on_cuda else ("full",),
+        default=lambda choice: ("full", "selective") if choice.accelerated else ("full",),
         **_CHECKPOINTED,
     ),
     knob.Knob(
@@ -92,7 +92,7 @@ MEMORY = (
         name="pin_memory",
         trades="faster copies, but host memory that cannot be swapped out",
         does="keeps offloaded state in page-locked memory",
-        default=lambda choice: (choice.on_cuda,),  # as both engines do
+        default=lambda choice: (choice.accelerated,),  # as both engines do
         is_active=lambda chosen: {chosen[name] for name in knob.OFFLOADS} != {"none"},
         active="if anything is offloaded",
         depends_on=knob.OFFLOADS,

@@ -38,9 +38,9 @@ class DomainContext:
     chosen: Chosen
 
     @property
-    def on_cuda(self) -> bool:
-        """True if the ranks are GPUs."""
-        return self.cluster.device == "cuda"
+    def accelerated(self) -> bool:
+        """True if the ranks are GPUs or TPUs."""
+        return self.cluster.device in ("cuda", "tpu")
 
 
 def powers_of_two(most: int) -> Values:
@@ -58,7 +58,7 @@ def engines(choice: DomainContext) -> Values:
         if "torch" not in able:
             return able
     lack = choice.cluster.lack("deepspeed") or choice.cluster.lack("cpu_adam")
-    one_gpu = choice.on_cuda and choice.workers == 1 and choice.spec.train.method == "full"
+    one_gpu = choice.accelerated and choice.workers == 1 and choice.spec.train.method == "full"
     return ("torch", "deepspeed") if one_gpu and not lack and _is_tight(choice, 1) else ("torch",)
 
 
@@ -71,7 +71,7 @@ def tensor_degrees(choice: DomainContext) -> Values:
     """
     facts, train = choice.model.tensor, choice.spec.train
     scarce = _is_tight(choice, 1) or train.global_batch % choice.workers
-    needed = choice.on_cuda and choice.chosen["engine"] == "torch" and scarce
+    needed = choice.accelerated and choice.chosen["engine"] == "torch" and scarce
     if not needed or facts.refusal or train.method == "lora":
         return (1,)
     return tuple(
@@ -94,7 +94,7 @@ def pipeline_degrees(choice: DomainContext) -> Values:
     """
     model, train = choice.model, choice.spec.train
     scarce = _is_tight(choice, 1) or train.global_batch % choice.workers
-    needed = choice.on_cuda and choice.workers > NODE_RANKS and scarce
+    needed = choice.accelerated and choice.workers > NODE_RANKS and scarce
     torch = choice.chosen["engine"] == "torch"
     if not needed or not torch or model.pipeline_refusal or train.method == "lora":
         return (1,)
@@ -110,7 +110,7 @@ def pipeline_schedules(choice: DomainContext) -> Values:
 
     The other two schedules without bubbles wait as long as zbv, and dualpipev holds more.
     """
-    return ("1f1b", "interleaved", "zbv") if choice.on_cuda else ("1f1b",)
+    return ("1f1b", "interleaved", "zbv") if choice.accelerated else ("1f1b",)
 
 
 def data_degrees(choice: DomainContext) -> Values:
@@ -126,7 +126,7 @@ def zero_stages(choice: DomainContext) -> Values:
     if choice.chosen["data"] > 1:
         return (0, 1, 2, 3)
     named = choice.spec.named
-    offloads = choice.on_cuda or named("offload_optimizer") or named("offload_parameters")
+    offloads = choice.accelerated or named("offload_optimizer") or named("offload_parameters")
     return (0, 2, 3) if offloads else (0,)
 
 
@@ -138,7 +138,7 @@ def replica_counts(choice: DomainContext) -> Values:
         within nodes.
     """
     chosen = choice.chosen
-    if not choice.on_cuda or choice.workers <= NODE_RANKS:
+    if not choice.accelerated or choice.workers <= NODE_RANKS:
         return (1,)
     spans = [nodes * NODE_RANKS // chosen["tensor"] for nodes in _NODES_PER_REPLICA]
     model_ranks = chosen["tensor"] * chosen["pipeline"]
@@ -154,7 +154,7 @@ def replica_counts(choice: DomainContext) -> Values:
 def experts_kernels(choice: DomainContext) -> Values:
     """Adds eager on GPUs, where few large experts fill them one by one; CPUs have one kernel."""
     experts = choice.model.experts
-    return ("grouped_mm", "eager")[: 1 + bool(choice.on_cuda and experts and experts.kernels)]
+    return ("grouped_mm", "eager")[: 1 + bool(choice.accelerated and experts and experts.kernels)]
 
 
 def expert_degrees(choice: DomainContext) -> Values:
@@ -165,8 +165,8 @@ def expert_degrees(choice: DomainContext) -> Values:
         since links between them are several times slower.
     """
     chosen, facts = choice.chosen, choice.model.experts
-    lora = choice.spec.train.method == "lora"
-    if facts is None or facts.refusal or chosen["replicas"] > 1 or lora:
+    lacks = choice.spec.train.method == "lora" or choice.cluster.lack("expert_ranks")
+    if facts is None or facts.refusal or chosen["replicas"] > 1 or lacks:
         return (1,)
     most = powers_of_two(min(chosen["data"], NODE_RANKS, facts.count))
     return tuple(ranks for ranks in most if chosen["data"] % ranks == facts.count % ranks == 0)
@@ -179,7 +179,7 @@ def context_degrees(choice: DomainContext) -> Values:
     """
     chosen, model, train = choice.chosen, choice.model, choice.spec.train
     scarce = train.global_batch % chosen["data"] > 0 or train.sequence_length >= _LONG
-    if not choice.on_cuda or not scarce or model.context_refusal is not None:
+    if not choice.accelerated or not scarce or model.context_refusal is not None:
         return (1,)
     degrees = powers_of_two(min(chosen["data"], NODE_RANKS))
     return tuple(
@@ -192,7 +192,7 @@ def reshard_ranks(choice: DomainContext) -> Values:
     chosen = choice.chosen
     spread = chosen["data"] > NODE_RANKS and chosen["data"] % NODE_RANKS == 0
     whole = chosen["tensor"] == chosen["pipeline"] == chosen["replicas"] == 1
-    return (0, NODE_RANKS) if choice.on_cuda and spread and whole else (0,)
+    return (0, NODE_RANKS) if choice.accelerated and spread and whole else (0,)
 
 
 def micro_batches(choice: DomainContext) -> Values:
@@ -227,7 +227,7 @@ def pad_multiples(choice: DomainContext) -> Values:
         others 0.098 s, since cuDNN plans attention for each shape.
     """
     length, varied = choice.spec.train.sequence_length, choice.spec.data.kind != "fixed"
-    rounded = choice.on_cuda and varied and length % _PAD_MULTIPLE == 0
+    rounded = choice.accelerated and varied and length % _PAD_MULTIPLE == 0
     return (1, _PAD_MULTIPLE) if rounded and choice.model.vocab_size is not None else (1,)
 
 
@@ -239,7 +239,7 @@ def token_limits(choice: DomainContext) -> Values:
     chosen, lengths = choice.chosen, choice.spec.data.lengths
     mean = sum(length * share for length, share in lengths.items()) / (sum(lengths.values()) or 1)
     length, rows = choice.spec.train.sequence_length, chosen["micro_batch"]
-    varied = choice.on_cuda and 0 < mean <= length / 2 and choice.spec.train.micro_batch is None
+    varied = choice.accelerated and 0 < mean <= length / 2 and choice.spec.train.micro_batch is None
     grouped = chosen["batching"] == "grouped" and chosen["pipeline"] == 1 and rows > 1
     return (0, rows * length // 2) if varied and grouped else (0,)
 
@@ -257,7 +257,8 @@ def optimizer_offloads(choice: DomainContext) -> Values:
     if chosen["engine"] == "deepspeed" and chosen["data"] == 1 and chosen["zero_stage"] > 0:
         return ("cpu",)
     shards = chosen["data"] * chosen["tensor"] * chosen["pipeline"]
-    return ("none", "cpu") if choice.on_cuda and _is_tight(choice, shards) else ("none",)
+    able = choice.accelerated and not choice.cluster.lack("offload")
+    return ("none", "cpu") if able and _is_tight(choice, shards) else ("none",)
 
 
 def parameter_offloads(choice: DomainContext) -> Values:
@@ -265,14 +266,14 @@ def parameter_offloads(choice: DomainContext) -> Values:
     chosen = choice.chosen
     if chosen["engine"] == "torch":
         return (chosen["offload_optimizer"],)
-    zero_3 = choice.on_cuda and chosen["zero_stage"] == 3
+    zero_3 = choice.accelerated and chosen["zero_stage"] == 3
     return ("none", "cpu") if zero_3 and chosen["offload_optimizer"] != "none" else ("none",)
 
 
 def attentions(choice: DomainContext) -> Values:
     """Returns the available implementations; on GPUs without eager if there is a fused one."""
     available = tuple(name for name in choice.model.attentions if not choice.cluster.lack(name))
-    if not choice.on_cuda:
+    if not choice.accelerated:
         return tuple(name for name in available if not name.startswith("flash"))
     if choice.spec.train.precision == "fp32":
         available = tuple(name for name in available if not name.startswith("flash"))
@@ -281,7 +282,7 @@ def attentions(choice: DomainContext) -> Values:
 
 def compiles(choice: DomainContext) -> Values:
     """Returns both values on GPUs, if the model and the machines can compile."""
-    supported = choice.on_cuda and not choice.model.bypasses_hooks
+    supported = choice.accelerated and not choice.model.bypasses_hooks
     return (False, True) if supported and not choice.cluster.lack("compile") else (False,)
 
 
@@ -309,7 +310,7 @@ def vocab_multiples(choice: DomainContext) -> Values:
     """
     words, split = choice.model.vocab_size or 0, choice.chosen["tensor"] > 1
     aligned = words % 8 == 0 or choice.model.loss_refusal is not None
-    return (1,) if aligned or split or not choice.on_cuda else (1, 64)
+    return (1,) if aligned or split or not choice.accelerated else (1, 64)
 
 
 def tiles(choice: DomainContext) -> Values:
@@ -321,7 +322,7 @@ def tiles(choice: DomainContext) -> Values:
         Korthikanti et al. 2022, arXiv:2205.05198, section 4.1.
     """
     model, words = choice.model, choice.model.vocab_size or 0
-    if not choice.on_cuda or model.tile_refusal or not words or choice.chosen["compile"]:
+    if not choice.accelerated or model.tile_refusal or not words or choice.chosen["compile"]:
         return (1,)
     saved = 19 * choice.spec.train.sequence_length * model.head_parameters / words
     wide = saved >= _limit_bytes(choice) / 16 and choice.chosen["tensor"] == 1

@@ -372,14 +372,3 @@ def zero_3_compiles_no_selective_recomputation(plan: Plan, _: RuleContext) -> st
         "compiled selective recomputation with DeepSpeed's ZeRO-3 adds biases twice:"
         " compile must be false, or checkpoint_mode full"
     )
-
-
-_ALLOCATOR_DEVICES = {"expandable_segments": "cuda", "max_split": "cuda", "mmap": "cpu"}
-
-
-def allocator_fits_device(plan: Plan, context: RuleContext) -> str | None:
-    """Settings of torch's CUDA allocator have no effect on malloc, and vice versa."""
-    needed, device = _ALLOCATOR_DEVICES.get(plan.allocator), context.cluster.device
-    if needed is None or device in (needed, "auto"):
-        return None
-    return f"allocator {plan.allocator} is for {needed}, but the ranks run on {device}"

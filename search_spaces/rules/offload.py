@@ -72,11 +72,3 @@ def cpu_adam_can_be_used(plan: Plan, context: RuleContext) -> str | None:
         "DeepSpeed updates offloaded states with its own CPU Adam: optimizer must be adamw_fused,"
         f" but is {plan.optimizer}"
     )
-
-
-def pinning_needs_cuda(plan: Plan, context: RuleContext) -> str | None:
-    """Page-locked memory speeds up copies to a GPU."""
-    if not (plan.pin_memory or plan.loader_pin_memory) or context.cluster.device != "cpu":
-        return None
-    name = "pin_memory" if plan.pin_memory else "loader_pin_memory"
-    return f"{name} is for copies to a GPU, but the ranks run on CPUs"

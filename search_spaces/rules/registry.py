@@ -18,12 +18,12 @@ from search_spaces.knobs.knob import always
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import DEFAULTS, Plan
 from search_spaces.plan_table import KNOB_NAMES, PlanTable
-from search_spaces.rules import adapters, compute, layout, offload, sharding
+from search_spaces.rules import adapters, compute, device, layout, offload, sharding
 from search_spaces.rules.base import Rule, RuleContext
 from search_spaces.rules.trainer import trainer_rules
 from search_spaces.trial import Refused
 
-_MODULES = (layout, adapters, sharding, offload, compute)
+_MODULES = (layout, adapters, sharding, offload, compute, device)
 _SIGNATURE = [Plan, RuleContext, str | None]  # annotations of a rule
 # For plans that a user types: the search never produces an inactive knob off its default.
 _CONDITIONAL = tuple(

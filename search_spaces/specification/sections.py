@@ -17,7 +17,7 @@ Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # the largest that NumPy takes
 Seconds = Annotated[float, Field(gt=0)]
 UserPath = Annotated[str, AfterValidator(expanded)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-Device = Literal["auto", "cpu", "cuda"]
+Device = Literal["auto", "cpu", "cuda", "tpu"]
 # Keys of `cluster` that no measurement depends on: where it is, and how a sweep uses it
 KEYS_OUTSIDE_MEASUREMENT = frozenset(
     {"address", "gpu", "gpus_per_node", "groups", "price_per_gpu_hour"}

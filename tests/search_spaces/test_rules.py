@@ -349,6 +349,11 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         "optimizer adafactor needs whole weights: zero_stage must be 0 and tensor 1, but they are 2"
         " and 1",
     ),
+    "device_has_the_features": (
+        ddp_plan(loader_pin_memory=True),
+        around(cluster=a_cluster(device="tpu", slots=8)),
+        "page-locked memory is not shown on TPUs: pin_memory and loader_pin_memory must be false",
+    ),
     "allocator_fits_device": (
         ddp_plan(allocator="expandable_segments"),
         around(),

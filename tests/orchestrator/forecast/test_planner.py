@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 
 from orchestrator.forecast.planner import Planner, PlanningReport
-from orchestrator.forecast.planning_notes import AssumedRates, UnsupportedPrecision, VaryingLengths
+from orchestrator.forecast.planning_notes import (
+    AssumedRates,
+    UnshownDevice,
+    UnsupportedPrecision,
+    VaryingLengths,
+)
 from orchestrator.forecast.request import RECOMMENDED_FIT_PROBABILITY, PlanningRequest
 from orchestrator.forecast.table import ForecastRow, ForecastTable, forecast_table
 from orchestrator.report.document import planning_document
 from search_spaces.errors import SpecError, UserError
+from search_spaces.hardware.catalogue import known_device
 from search_spaces.rules.registry import refusal
 from search_spaces.specification.schema import GIB
 from tests.orchestrator.forecast.values import (
@@ -49,6 +55,19 @@ def test_what_rests_on_rates_of_a_typical_network_is_named() -> None:
     seconds = dict(across.best.seconds)
     assert note.share == pytest.approx(seconds["data_collectives"] / sum(seconds.values()))
     assert inside.notes == measured.notes == ()
+
+
+@pytest.mark.parametrize("name", ["TPU v4", "TPU v5e", "TPU v5p", "TPU v6e", "TPU v7"])
+def test_a_tpu_is_planned_and_called_not_shown(name: str) -> None:
+    """Eight TPUs of four in a host still have ICI, which is in the data sheet."""
+    tpu, other = (planned(gpu=each) for each in (name, "H100"))
+
+    assert tpu.notes == (UnshownDevice(device=name),)
+    assert UnshownDevice(device="H100") not in other.notes
+    assert a_question(gpu=name).rule_context(8).cluster.device == "tpu"
+    rates = [one.best.forecast.samples_per_second.value for one in (tpu, other) if one.best]
+    peaks = [known_device(each).bf16_flops_per_second for each in (name, "H100")]
+    assert rates[0] / rates[1] == pytest.approx(peaks[0] / peaks[1], rel=0.6)
 
 
 def test_recommends_the_fastest_of_all_that_keep_the_line(answer: PlanningReport) -> None:

@@ -8,6 +8,7 @@ from orchestrator.core.reasons import BudgetSpent
 from orchestrator.forecast.planning_notes import (
     AssumedRates,
     EstimatedDevice,
+    UnshownDevice,
     UnsupportedPrecision,
     VaryingLengths,
 )
@@ -58,6 +59,9 @@ def test_tables_of_words_have_the_names_that_the_code_knows() -> None:
 
 def test_notes_of_a_plan_are_sentences() -> None:
     assert "H99 is not in the catalogue" in planning_note_words(EstimatedDevice(device="H99"))
+    assert planning_note_words(UnshownDevice(device="TPU v4")).startswith(
+        "TPU v4: not shown on a device; its forecasts rest on data sheets"
+    )
     old = UnsupportedPrecision(device="V100-32", precision="bf16", faster="fp16")
 
     assert planning_note_words(old) == (
