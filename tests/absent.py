@@ -7,7 +7,7 @@ from pathlib import Path
 # every optional package of pyproject.toml, by the module that it installs
 OPTIONAL = frozenset(
     ("ray", "mlflow", "optuna", "sqlalchemy", "psycopg", "deepspeed", "bitsandbytes", "peft")
-) | {"accelerate", "boto3", "greenlet", "mcp", "pyarrow", "torchao"}
+) | {"accelerate", "boto3", "greenlet", "mcp", "pyarrow", "torchao", "torch_tpu"}
 
 _SITECUSTOMIZE = """
 import sys

@@ -18,6 +18,7 @@ from torch.nn import Module
 
 from search_spaces.errors import ClusterError, ModelError
 from search_spaces.facts import ModelFacts, TargetRule
+from search_spaces.hardware.device import BACKENDS
 from search_spaces.plan import Plan
 from search_spaces.safety.files import make_folder
 from search_spaces.settings.blocks import render_blocks
@@ -140,7 +141,7 @@ def apply_plan(model: Module, plan: Plan, spec: SweepSpec) -> Applied:
     device = pick_device(spec.cluster.device, int(os.environ.get("LOCAL_RANK", "0")))
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if not dist.is_initialized() and world_size > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group(BACKENDS[device.type])
         atexit.register(_leave)
     ranks = Ranks.join(CONTROL_SECONDS)
     if ranks.world_size != plan.world_size:
@@ -292,8 +293,9 @@ def _import_from(folder: Path, module: str) -> None:
 def _all_ranks() -> tuple[dist.ProcessGroup | None, torch.device]:
     if not dist.is_initialized():
         return None, torch.device("cpu")
-    on_gpu = "nccl" in dist.get_backend()
-    return dist.group.WORLD, torch.device("cuda" if on_gpu else "cpu")
+    backend = dist.get_backend()
+    kind = next((kind for kind, name in BACKENDS.items() if name in backend), "cpu")
+    return dist.group.WORLD, torch.device(kind)
 
 
 def _weighted(step: StepBatches) -> Step:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from search_spaces.errors import ClusterError
 from search_spaces.facts import ClusterFacts, StepFindings
+from search_spaces.hardware.device import BACKENDS
 from search_spaces.plan import Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.rules.registry import refusal
@@ -97,7 +98,7 @@ def _process_group(device: torch.device, world_size: int) -> Iterator[None]:
         yield
         return
     leave_errors_to_alarm()
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group(BACKENDS[device.type])
     try:
         yield
     finally:

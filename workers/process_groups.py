@@ -42,7 +42,7 @@ class Rendezvous:
         address: IP address of the first rank's node.
         port: Port of the store there.
         world_size: Ranks of the group.
-        backend: "gloo" or "nccl".
+        backend: One of `BACKENDS` in `search_spaces.hardware.device`.
         seconds: Longest wait for another rank.
     """
 

@@ -54,7 +54,7 @@ from workers.prepare import prepare
 from workers.process_groups import Mesh, sum_over_ranks
 from workers.tracing.model_work import count_work
 from workers.tracing.variants import pass_plan
-from workers.worker import Worker
+from workers.worker import Worker, device_name
 
 # By how much a precision rounds at most, relative to the value: 2 to minus its significant bits
 ROUNDOFFS: Mapping[Precision, float] = {"fp32": 2**-24, "bf16": 2**-8, "fp16": 2**-11}
@@ -175,8 +175,8 @@ def _save(
 
 def _random_states(device: torch.device) -> list[torch.Tensor]:
     states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state(device))
     return states
 
 
@@ -408,7 +408,7 @@ def train_one_step(spec: SweepSpec, worker: Worker) -> None:
 
 def _device(device: torch.device) -> Device | None:
     """Returns the device as it was probed on this machine, else as in the catalogue."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    known = "cpu" if device.type == "cpu" else device_name(device)
     with contextlib.suppress(UserError):
-        return find_device(name)
+        return find_device(known)
     return None

@@ -12,8 +12,9 @@ from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import Device
 from search_spaces.trial import Activity, Outcome
 from workers.measure.host_threads import host_threads, use_threads
-from workers.memory.device_runtime import AbstractDeviceRuntime, runtime_for
+from workers.memory.device_runtime import AbstractDeviceRuntime, missing_tpu, runtime_for
 from workers.memory.meter import Meter
+from workers.plain_torch.data_parallel import meet_tpus
 from workers.process_groups import Ranks, TrialGroup
 
 _WARMUP_SIZE = 64
@@ -38,10 +39,8 @@ class Worker:
 
     @property
     def device_name(self) -> str:
-        """Name of the device, as its driver or platform reports it."""
-        if self.device.type == "cuda":
-            return torch.cuda.get_device_name(self.device)
-        return platform.processor() or platform.machine()
+        """Name of the device: see the function."""
+        return device_name(self.device)
 
     @classmethod
     def start(
@@ -67,12 +66,23 @@ class Worker:
         )
 
 
+def device_name(device: torch.device) -> str:
+    """Returns the name of a device, as its driver or platform reports it."""
+    if device.type == "cpu":
+        return platform.processor() or platform.machine()
+    return str(torch.get_device_module(device).get_device_name(device))
+
+
 def pick_device(wanted: Device, local_rank: int) -> torch.device:
     """Returns the device of a rank; `auto` prefers CUDA.
 
     Raises:
-        ClusterError: If CUDA is required and torch sees no device.
+        ClusterError: If CUDA or a TPU is required and torch sees no such device.
     """
+    if wanted == "tpu":
+        if lack := missing_tpu():
+            raise ClusterError(f"cluster.device is tpu, but {lack}")
+        return meet_tpus()
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
         raise ClusterError("cluster.device is cuda, but torch sees no CUDA device on this machine")

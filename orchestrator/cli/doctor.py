@@ -41,10 +41,11 @@ def doctor(
     if out or drive:
         raise UserError("--out and --drive belong to a benchmark of this machine: add --probe")
     from orchestrator.host import package_versions, system_facts
+    from workers.memory.device_runtime import missing_tpu
     from workers.probe.doctor import Feature, cuda_devices, survey
 
     devices = cuda_devices()
-    features = survey("cuda" if devices else "cpu")
+    features = survey("cuda" if devices else "cpu" if missing_tpu() else "tpu")
     surveyed = {feature.serves for feature in features}
     features += tuple(
         Feature(name=package.module, serves=package.serves, lack=missing_extra(package.module))

@@ -27,7 +27,7 @@ from workers.process_groups import sum_over_ranks
 # Several short steps share one window, so that what happens at its ends adds little to the time:
 # barriers and, on a GPU, the wait for an empty queue and its refilling, a few ms in each window,
 # which a training that never waits does not have.
-MIN_WINDOW_SECONDS = {"cpu": 0.1, "cuda": 1.0}
+MIN_WINDOW_SECONDS = {"cpu": 0.1, "cuda": 1.0, "tpu": 1.0}
 STOP = 0
 BEATEN = -1  # stop, since the incumbent is faster
 # Windows after which the plan is beaten if its interval lies above the incumbent's, and windows

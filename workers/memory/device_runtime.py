@@ -1,4 +1,4 @@
-"""Device runtimes: memory statistics, a limit, events and waiting, of the CPU and of CUDA.
+"""Device runtimes: memory statistics, a limit, events and waiting, of CPU, GPU and TPU.
 
 Meters and stopwatches reach a device through this interface alone. What holds for every runtime is
 in `tests/workers/memory/device_contract.py`, which a model of a device obeys too.
@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 import torch
+
+from search_spaces.errors import missing_extra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class AbstractDeviceRuntime(ABC):
     """
 
     clock: Callable[[], float] = time.perf_counter  # the host's, in seconds
+    limits_allocations = True  # else only `Meter.check` finds what is above the limit
 
     @property
     @abstractmethod
@@ -63,7 +66,10 @@ class AbstractDeviceRuntime(ABC):
 
     @abstractmethod
     def limit(self, claimed_bytes: int | None) -> None:
-        """Makes allocations fail that would claim more than these bytes; None lifts the limit."""
+        """Makes allocations fail that would claim more than these bytes; None lifts the limit.
+
+        Does nothing without `limits_allocations`.
+        """
 
     @abstractmethod
     def give_back(self) -> None:
@@ -151,10 +157,18 @@ class CpuRuntime(AbstractDeviceRuntime):
 # What a device keeps free of torch's allocator: NCCL, cuBLAS, Triton and kernels that are loaded
 # when they are first used allocate for themselves, and fail where nothing is left
 _RESERVE_BYTES, _RESERVE_SHARE = 256 * 2**20, 0.01
+_LIMIT = "set_per_process_memory_fraction"
 
 
-class CudaRuntime(AbstractDeviceRuntime):
-    """A CUDA device, which computes asynchronously, behind torch's caching allocator."""
+class AcceleratorRuntime(AbstractDeviceRuntime):
+    """A GPU or TPU, which computes asynchronously, behind its allocator in torch.
+
+    All is asked of `torch.accelerator`, but for events with times and the limit, which only the
+    module of a type of device has: `torch.cuda`, also for ROCm, or `torch.tpu`, which has no limit.
+
+    Source:
+        torch_tpu 0.2.0: _internal/device/_device_module.py, _internal/stream/streams.py.
+    """
 
     counts_baseline = True
 
@@ -162,9 +176,10 @@ class CudaRuntime(AbstractDeviceRuntime):
         """Prepares a runtime; it holds nothing.
 
         Args:
-            device: A CUDA device with an index, the current one.
+            device: A device with an index, the current one.
         """
-        self._device = device
+        self._device, self._module = device, torch.get_device_module(device)
+        self.limits_allocations = hasattr(self._module, _LIMIT)
 
     @property
     def usable_bytes(self) -> int:
@@ -175,14 +190,22 @@ class CudaRuntime(AbstractDeviceRuntime):
         # without entries before the allocator's first use
         statistics = torch.accelerator.memory_stats(self._device)
         free, total = torch.accelerator.get_memory_info(self._device)
-        reserved = int(statistics.get("reserved_bytes.all.current", 0))
+
+        def counted(name: str) -> int:
+            return int(statistics.get(name, 0))
+
+        # an allocator without a cache may count no reserved bytes
+        reserved, peak = (
+            max(counted(f"{kind}_bytes.all.{moment}") for kind in ("reserved", "allocated"))
+            for moment in ("current", "peak")
+        )
         return DeviceMemory(
             reserved_bytes=reserved,
-            peak_reserved_bytes=int(statistics.get("reserved_bytes.all.peak", 0)),
-            peak_allocated_bytes=int(statistics.get("allocated_bytes.all.peak", 0)),
+            peak_reserved_bytes=peak,
+            peak_allocated_bytes=counted("allocated_bytes.all.peak"),
             claimed_bytes=reserved,
             outside_bytes=max(total - free - reserved, 0),
-            allocator_retries=int(statistics.get("num_alloc_retries", 0)),
+            allocator_retries=counted("num_alloc_retries"),
         )
 
     def reset_peak(self) -> None:
@@ -191,7 +214,8 @@ class CudaRuntime(AbstractDeviceRuntime):
 
     def limit(self, claimed_bytes: int | None) -> None:
         share = 1.0 if claimed_bytes is None else min(claimed_bytes / self._total_bytes(), 1.0)
-        torch.cuda.set_per_process_memory_fraction(share, self._device)
+        if self.limits_allocations:
+            getattr(self._module, _LIMIT)(share, self._device)
 
     def give_back(self) -> None:
         self.synchronize()  # pinned memory is free when the copies that use it are done
@@ -202,12 +226,12 @@ class CudaRuntime(AbstractDeviceRuntime):
     def synchronize(self) -> None:
         torch.accelerator.synchronize(self._device)
 
-    def record_event(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+    def record_event(self) -> torch.Event:
+        event: torch.Event = self._module.Event(enable_timing=True)
         event.record()
         return event
 
-    def seconds_between(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    def seconds_between(self, begin: torch.Event, end: torch.Event) -> float:
         return float(begin.elapsed_time(end)) / 1000
 
     def _total_bytes(self) -> int:
@@ -219,7 +243,17 @@ def runtime_for(device: torch.device, local_world_size: int = 1) -> AbstractDevi
     """Returns the runtime of a device.
 
     Args:
-        device: The CPU, or a CUDA device with an index.
+        device: The CPU, or another device with an index.
         local_world_size: Ranks on this machine.
     """
-    return CudaRuntime(device) if device.type == "cuda" else CpuRuntime(local_world_size)
+    return CpuRuntime(local_world_size) if device.type == "cpu" else AcceleratorRuntime(device)
+
+
+def missing_tpu() -> str | None:
+    """Returns the reason why torch sees no TPU, with the way on; None if it sees one."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and accelerator.type == "tpu":
+        return None
+    return missing_extra("torch_tpu") or (
+        "torch_tpu sees no TPU on this machine: run on a TPU VM, or set cluster.device to cpu"
+    )

@@ -15,9 +15,14 @@ from search_spaces.errors import exception_chain
 from workers.memory.meter import OverLimit
 
 _UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_UNITS |= {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _CUDA = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
 _CPU = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 _NUMPY = re.compile(r"Unable to allocate ([\d.]+) (bytes|B|KiB|MiB|GiB|TiB)")
+# of XLA's allocator, and of its compiler, which counts a whole program
+_TPU_ASKED = re.compile(r"Attempting to (?:allocate|reserve) ([\d.]+)([KMGT])")
+_TPU_TOTAL = re.compile(r"Used ([\d.]+)([KMGT]) of")
+_ON_TPU = ("RESOURCE_EXHAUSTED", "TPU ran out of memory")
 _BARE = ("std::bad_alloc", "bad allocation", "Cannot allocate memory", "DefaultCPUAllocator")
 _VAGUE = ("could not create a primitive", "could not execute a primitive")  # oneDNN
 # CUDA's runtime and driver, cuBLAS, cuDNN, NCCL, Triton and bitsandbytes, each in its own words.
@@ -54,8 +59,19 @@ def failed_allocation(
         nearly_full: The limit was almost reached. Some errors only say "could not", and mean
             memory only then.
     """
-    found = (_failed(each, device, nearly_full=nearly_full) for each in exception_chain(error))
-    return next(filter(None, found), None)
+    chain = tuple(exception_chain(error))
+    if device.type == "tpu" and (found := next(filter(None, map(_failed_on_tpu, chain)), None)):
+        return found
+    failed = (_failed(each, device, nearly_full=nearly_full) for each in chain)
+    return next(filter(None, failed), None)
+
+
+def _failed_on_tpu(error: BaseException) -> FailedAllocation | None:
+    text = str(error)
+    if not any(phrase in text for phrase in _ON_TPU):
+        return None
+    asked, total = (_bytes(pattern.search(text)) for pattern in (_TPU_ASKED, _TPU_TOTAL))
+    return FailedAllocation(where="device", asked_bytes=asked, total_bytes=total)
 
 
 def _failed(

@@ -70,6 +70,6 @@ class TokenDraws:
 
 def _generators(device: torch.device) -> list[torch.Generator]:
     found = [torch.default_generator]
-    if device.type == "cuda":
-        found.append(torch.cuda.default_generators[device.index or 0])
+    if device.type != "cpu":
+        found.append(torch.get_device_module(device).default_generators[device.index or 0])
     return found

@@ -1,6 +1,7 @@
 """Data parallelism: DDP, and sharding by FSDP2."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -19,6 +20,27 @@ from torch.distributed.fsdp import (
 from torch.nn.parallel import DistributedDataParallel
 
 Forward = TypeVar("Forward", bound=Callable[..., object])
+
+
+def meet_tpus() -> torch.device:
+    """Sets the variables that ranks on TPUs must agree on, as far as no launcher has.
+
+    Returns:
+        The rank's device: torch_tpu gives each process one, by its LOCAL_RANK.
+
+    Source:
+        torch_tpu 0.2.0, _internal/distributed/distributed.py: `set_tpu_launch_env`, whose ports
+        would differ between ranks of a host that call it themselves.
+    """
+    here = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if os.environ.get("WORLD_SIZE", "1") == here:
+        ports = range(8070, 8070 + int(here))
+        addresses = ",".join(f"localhost:{port}" for port in ports)
+        os.environ.setdefault("TORCH_TPU_SLICEBUILDER_ADDRESSES", addresses)
+    elif "TPU_TOPOLOGY" in os.environ:  # of the slice, as GKE sets it
+        os.environ.setdefault("TORCH_TPU_TOPOLOGY", os.environ["TPU_TOPOLOGY"].replace("x", ","))
+    torch.get_device_module("tpu").distributed.set_tpu_launch_env(nproc_per_node=int(here))
+    return torch.device("tpu", torch.accelerator.current_device_index())
 
 
 def shard(

@@ -8,7 +8,9 @@ from importlib.util import find_spec
 import torch
 
 from search_spaces.errors import missing_extra
+from search_spaces.facts import NO_DEVICE, known_lacks
 from search_spaces.specification.schema import GIB
+from workers.memory.device_runtime import missing_tpu
 from workers.memory.nvml import missing_for_energy
 from workers.models.hub import missing_for_flash
 from workers.parallel.compile import missing_for_compile
@@ -56,11 +58,14 @@ class Feature:
 
 
 def survey(device_type: str) -> tuple[Feature, ...]:
-    """Checks which features are installed for "cpu" or "cuda"; builds and starts nothing."""
-    device = torch.device(device_type)
+    """Checks which features are installed for a type of device; builds and starts nothing."""
+    known = known_lacks(device_type)
+    # torch knows no TPU where torch_tpu has not found one
+    device = torch.device("cpu" if device_type == "tpu" else device_type)
     return tuple(
-        Feature(name=name, serves=serves, lack=lack_of(device))
+        Feature(name=name, serves=serves, lack=known.get(name) or lack_of(device))
         for name, serves, lack_of in _FEATURES
+        if (device_type, name) != ("tpu", "compile")  # its compiler comes with it
     )
 
 
@@ -72,4 +77,6 @@ def cuda_devices() -> tuple[str, ...]:
 
 def lacks(device_type: str) -> tuple[tuple[str, str], ...]:
     """Returns the missing features, each with the reason, for `ClusterFacts.lacks`."""
-    return tuple((feature.name, feature.lack) for feature in survey(device_type) if feature.lack)
+    found = tuple((feature.name, feature.lack) for feature in survey(device_type) if feature.lack)
+    no_tpu = missing_tpu() if device_type == "tpu" else None
+    return ((NO_DEVICE, no_tpu), *found) if no_tpu else found

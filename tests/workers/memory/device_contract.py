@@ -73,8 +73,9 @@ class Contract:
             case "give_back":
                 self._runtime.give_back()
             case "limit":
-                self._cap = self._runtime.memory().claimed_bytes + size
-                self._runtime.limit(self._cap)
+                cap = self._runtime.memory().claimed_bytes + size
+                self._runtime.limit(cap)
+                self._cap = cap if self._runtime.limits_allocations else None
             case "lift":
                 self._cap = None
                 self._runtime.limit(None)

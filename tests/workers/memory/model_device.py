@@ -1,18 +1,20 @@
 """A model of a device: its numbers, as a driver and a caching allocator would tell them.
 
-`cuda_on_model` puts it below `CudaRuntime`, in the place of torch's functions.
+`cuda_on_model` puts it below the runtime of accelerators, in the place of torch's functions, and
+`tpu_on_model` in the place of those that torch_tpu has.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from workers.memory.device_runtime import AbstractDeviceRuntime, CudaRuntime, DeviceMemory
+from workers.memory.device_runtime import AbstractDeviceRuntime, AcceleratorRuntime, DeviceMemory
 
 MIB, GIB = 2**20, 2**30
 
@@ -28,12 +30,14 @@ class ModelDevice(AbstractDeviceRuntime):
     """A caching allocator under a cap, other holders of memory, a queue, and errors that stick.
 
     `outside` may be changed at any time, as libraries and other processes do. `clock` stands still
-    except in `synchronize`. `breaks_after` counts calls until every further one fails.
+    except in `synchronize`. `breaks_after` counts calls until every further one fails. One that
+    does not `cache` gives a segment back with its block.
     """
 
     counts_baseline = True
 
-    def __init__(self, total: int = 80 * GIB, outside: int = GIB) -> None:
+    def __init__(self, total: int = 80 * GIB, outside: int = GIB, *, caches: bool = True) -> None:
+        self.caches = caches
         self.total, self.outside, self.cap = total, outside, total
         self.blocks: list[Block] = []
         self.cache: list[int] = []  # free segments; a block takes a whole one
@@ -68,7 +72,8 @@ class ModelDevice(AbstractDeviceRuntime):
 
     def free(self, block: Block) -> None:
         self.blocks.remove(block)
-        self.cache.append(block.segment)
+        if self.caches:
+            self.cache.append(block.segment)
 
     def compute(self, seconds: float) -> None:
         """Queues a kernel, which costs the host no time."""
@@ -126,9 +131,35 @@ class ModelDevice(AbstractDeviceRuntime):
 
 
 @contextlib.contextmanager
-def cuda_on_model(model: ModelDevice) -> Iterator[CudaRuntime]:
+def cuda_on_model(model: ModelDevice) -> Iterator[AcceleratorRuntime]:
     """Yields the runtime of CUDA, whose calls into torch are answered by a model."""
 
+    def fraction(share: float, _: torch.device) -> None:
+        model.limit(round(share * model.total))
+
+    own = {"set_per_process_memory_fraction": fraction, "Event": _event_of(model)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, function in own.items():
+            patch.setattr(torch.cuda, name, function)
+        _answer(patch, model, {"reserved", "allocated"})
+        yield AcceleratorRuntime(torch.device("cuda", 0))
+
+
+@contextlib.contextmanager
+def tpu_on_model(model: ModelDevice) -> Iterator[AcceleratorRuntime]:
+    """Yields the runtime of a TPU above a model, with what torch_tpu 0.2.0 has of torch.
+
+    Its module has events and no limit. The allocator is taken to count no reserved bytes.
+    """
+    device: Any = SimpleNamespace(type="tpu", index=0)  # torch has the name only with torch_tpu
+    with pytest.MonkeyPatch.context() as patch:
+        module = SimpleNamespace(Event=_event_of(model))
+        patch.setattr(torch, "get_device_module", lambda _: module)
+        _answer(patch, model, {"allocated"})
+        yield AcceleratorRuntime(device)
+
+
+def _event_of(model: ModelDevice) -> type:
     class Event:
         """An event of the model."""
 
@@ -141,35 +172,34 @@ def cuda_on_model(model: ModelDevice) -> Iterator[CudaRuntime]:
         def elapsed_time(self, end: Event) -> float:
             return 1000 * model.seconds_between(self.at, end.at)
 
+    return Event
+
+
+def _answer(patch: pytest.MonkeyPatch, model: ModelDevice, counted: Set[str]) -> None:
+    """Has a model answer `torch.accelerator`, with the statistics of these kinds of bytes."""
+
     def statistics(_: torch.device) -> dict[str, int]:
         memory = model.memory()
-        return {
+        numbers = {
             "reserved_bytes.all.current": memory.reserved_bytes,
             "reserved_bytes.all.peak": memory.peak_reserved_bytes,
+            "allocated_bytes.all.current": model.allocated,
             "allocated_bytes.all.peak": memory.peak_allocated_bytes or 0,
-            "num_alloc_retries": memory.allocator_retries,
         }
+        told = {name: count for name, count in numbers.items() if name.split("_")[0] in counted}
+        return told | {"num_alloc_retries": memory.allocator_retries}
 
     def information(_: torch.device) -> tuple[int, int]:
         model.memory()
         return model.total - model.outside - model.reserved, model.total
 
-    def fraction(share: float, _: torch.device) -> None:
-        model.limit(round(share * model.total))
-
-    stand_ins: dict[Any, dict[str, Any]] = {
-        torch.accelerator: {
-            "memory_stats": statistics,
-            "get_memory_info": information,
-            "reset_peak_memory_stats": lambda _: model.reset_peak(),
-            "synchronize": lambda _: model.synchronize(),
-            "empty_cache": model.give_back,
-            "empty_host_cache": lambda: None,
-        },
-        torch.cuda: {"set_per_process_memory_fraction": fraction, "Event": Event},
+    stand_ins: dict[str, Any] = {
+        "memory_stats": statistics,
+        "get_memory_info": information,
+        "reset_peak_memory_stats": lambda _: model.reset_peak(),
+        "synchronize": lambda _: model.synchronize(),
+        "empty_cache": model.give_back,
+        "empty_host_cache": lambda: None,
     }
-    with pytest.MonkeyPatch.context() as patch:
-        for module, functions in stand_ins.items():
-            for name, function in functions.items():
-                patch.setattr(module, name, function, raising=name != "empty_host_cache")
-        yield CudaRuntime(torch.device("cuda", 0))
+    for name, function in stand_ins.items():
+        patch.setattr(torch.accelerator, name, function, raising=name != "empty_host_cache")

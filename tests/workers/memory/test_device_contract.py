@@ -1,5 +1,6 @@
 """Every device runtime obeys one contract, and so does the model that stands for a device."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.workers.launch import Group
 from tests.workers.memory.device_contract import MIB, Contract, Operation, check_events
-from tests.workers.memory.model_device import GIB, ModelDevice, cuda_on_model
+from tests.workers.memory.model_device import GIB, ModelDevice, cuda_on_model, tpu_on_model
 from tests.workers.values import a_spec
 from workers.memory.device_runtime import AbstractDeviceRuntime, runtime_for
 from workers.worker import Worker
@@ -31,19 +32,30 @@ SEQUENCE: list[Operation] = [
     ("limit", 20), ("allocate", 64), ("lift", 0), ("allocate", 64), ("reset_peak", 0),
     ("free", 0), ("give_back", 0), ("reset_peak", 0), ("allocate", 16),
 ]  # fmt: skip  # a refusal, then the same with the limit lifted; a peak that is over
-KINDS = ("model", "CUDA's on the model")
+KINDS = ("model", "CUDA's on the model", "a TPU's on the model")
+
+
+@contextlib.contextmanager
+def runtime_on(kind: str, model: ModelDevice) -> Iterator[AbstractDeviceRuntime]:
+    """Yields the model itself, or the runtime of a type of device above it."""
+    on_model = {KINDS[1]: cuda_on_model, KINDS[2]: tpu_on_model}
+    if kind not in on_model:
+        yield model
+        return
+    with on_model[kind](model) as runtime:
+        yield runtime
 
 
 def obey_on_model(kind: str, operations: Sequence[Operation]) -> None:
-    """Runs the contract on the model itself, or on the runtime of CUDA above it."""
-    model = ModelDevice(total=2 * GIB)
+    """Runs the contract on the model itself, or on the runtime of a type of device above it."""
+    model = ModelDevice(total=2 * GIB, caches=kind != KINDS[2])
 
     def allocate(size: int) -> Callable[[], None]:
         block = model.allocate(size)
         return lambda: model.free(block)
 
-    with cuda_on_model(model) as cuda:
-        runtime: AbstractDeviceRuntime = model if kind == "model" else cuda
+    with runtime_on(kind, model) as runtime:
+        assert runtime.limits_allocations == (kind != KINDS[2])
         Contract(runtime, torch.device("cuda", 0), allocate, 1).obey(operations)
 
 
@@ -105,9 +117,8 @@ def test_a_gpu_obeys(operations: Sequence[Operation]) -> None:
 def test_events_of_a_queue_tell_when_the_device_passed_them(kind: str) -> None:
     model = ModelDevice()
 
-    with cuda_on_model(model) as cuda:
-        cuda.clock = model.clock
-        runtime: AbstractDeviceRuntime = model if kind == "model" else cuda
+    with runtime_on(kind, model) as runtime:
+        runtime.clock = model.clock
 
         assert check_events(runtime, lambda: model.compute(0.25)) == pytest.approx(0.25)
 

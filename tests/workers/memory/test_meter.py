@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.workers.memory.model_device import GIB, ModelDevice, cuda_on_model
+from tests.workers.memory.model_device import GIB, ModelDevice, cuda_on_model, tpu_on_model
 from workers.memory.device_runtime import AbstractDeviceRuntime
 from workers.memory.meter import Meter, OverLimit, StateBytes
 
@@ -40,6 +40,19 @@ def test_libraries_that_grow_beside_a_full_allocator_are_no_reason() -> None:
     assert model.cap == TOTAL
     held = meter.reading(0, NO_STATES).peak_bytes
     assert held == 11 * GIB  # what was held is told nevertheless
+
+
+def test_a_tpu_without_a_limit_ends_a_trial_above_its_budget_by_the_peak() -> None:
+    model = ModelDevice(total=TOTAL, caches=False)
+    with tpu_on_model(model) as tpu:
+        meter = Meter(tpu, 10 * GIB)
+        with meter.enforced():
+            meter.check()
+            model.free(model.allocate(9 * GIB + 1))  # a GiB is outside
+            with pytest.raises(OverLimit) as caught:
+                meter.check()
+
+    assert caught.value.wanted_bytes == 10 * GIB + 1
 
 
 def test_a_broken_device_does_not_hide_its_error() -> None:

@@ -8,6 +8,8 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,3 +181,33 @@ def test_a_vague_text_means_memory_only_when_little_is_left(text: str) -> None:
 )
 def test_other_errors_are_not_out_of_memory(action: Callable[[], object]) -> None:
     assert failed_allocation(caught(action), CPU, nearly_full=True) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "asked_bytes", "total_bytes"),
+    # of XLA's allocator, of its compiler, and of torch_tpu 0.2.0
+    [
+        (
+            "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 1.50G."
+            " That was not possible. There are 1.29G free.; (0x0x0_HBM0)",
+            3 * 2**29,
+            None,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space"
+            " hbm. Used 38.5G of 15.48G hbm. Exceeded hbm capacity by 23.02G.",
+            None,
+            77 * 2**29,
+        ),
+        ("the TPU ran out of memory while awaiting the materialization of value x", None, None),
+    ],
+)
+def test_a_tpu_says_it_in_xlas_words(
+    text: str, asked_bytes: int | None, total_bytes: int | None
+) -> None:
+    tpu: Any = SimpleNamespace(type="tpu")  # torch has the name only with torch_tpu
+    failed = FailedAllocation(where="device", asked_bytes=asked_bytes, total_bytes=total_bytes)
+
+    assert wanted(RuntimeError(text), tpu) == failed
+    assert wanted(RuntimeError("a shape does not fit"), tpu) is None
+    assert wanted(RuntimeError(text)) is None
