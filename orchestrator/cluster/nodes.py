@@ -19,6 +19,7 @@ from orchestrator.core.placement import (
 )
 from orchestrator.report.reasons import capacity_words
 from search_spaces.errors import ClusterError
+from search_spaces.hardware.device import RESOURCES
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import ClusterSpec
 
@@ -28,6 +29,7 @@ _ANSWER_SECONDS = 10.0
 # One byte of a node's memory: a node is not idle, and stays up, while a part of it is in use.
 _SLIVER = {"memory": 1.0}
 ID_LABEL = "ray.io/node-id"  # Ray sets it on each node
+_SLICE_LABEL, _SLICE_PLACE_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"
 _KIND_LABEL = "ray.io/accelerator-type"
 _HEAD = "node:__internal_head__"  # every head node has 1.0 of it
 # Actors next to the driver ask for a sliver of it instead of cores, which the workers need. Ray
@@ -117,7 +119,7 @@ class RayNodes:
         """Describes what a rank needs; requests nothing yet.
 
         Args:
-            device: "cpu" or "cuda": ranks take CPU cores alone, or a GPU each as well.
+            device: Type of the ranks' device: they take CPU cores, and one of `RESOURCES` each.
             cluster: CPU cores of each rank, and the kind of the nodes to use; without an
                 accelerator, the one with room for the most ranks.
             joined: Whether the cluster existed before, so that its nodes may come and go.
@@ -127,7 +129,7 @@ class RayNodes:
         self._kind = cluster.accelerator  # of the sweep's nodes; if open, set once a node is up
         labels = {_KIND_LABEL: self._kind} if self._kind else {}
         self._autoscaler = Autoscaler(labels) if joined else None
-        self._labelled = device == "cuda" or self._kind is not None
+        self._labelled = device in RESOURCES or self._kind is not None
 
     @property
     def may_come(self) -> bool:
@@ -150,8 +152,9 @@ class RayNodes:
                 name=node["NodeName"],
                 kind=node["Labels"].get(_KIND_LABEL, "") if self._labelled else "",
                 address=f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}",
+                slice=node["Labels"].get(_SLICE_LABEL, ""),
             )
-            for node in _nodes()
+            for node in sorted(_nodes(), key=_place_in_slice)
             if node["Alive"] and (slots := self._slots(node["Resources"]))
         )
 
@@ -176,12 +179,19 @@ class RayNodes:
             self._autoscaler.close()
 
     def _bundle(self, ranks: int) -> dict[str, float]:
-        resources = {"CPU": float(ranks * self._cpus_per_worker)}
-        return resources | ({"GPU": float(ranks)} if self._device == "cuda" else {})
+        return rank_resources(self._device, self._cpus_per_worker, ranks)
 
     def _slots(self, resources: dict[str, float]) -> int:
         cores = int(resources.get("CPU", 0)) // self._cpus_per_worker
-        return min(int(resources.get("GPU", 0)), cores) if self._device == "cuda" else cores
+        if self._device not in RESOURCES:
+            return cores
+        return min(int(resources.get(RESOURCES[self._device], 0)), cores)
+
+
+def rank_resources(device: str, cpus: int, ranks: int = 1) -> dict[str, float]:
+    """Returns Ray's resources of ranks with a device and so many CPU cores each."""
+    own = {RESOURCES[device]: float(ranks)} if device in RESOURCES else {}
+    return {"CPU": float(ranks * cpus)} | own
 
 
 def await_room(nodes: RayNodes, spec: SweepSpec, say: Callable[[str], None]) -> None:
@@ -271,6 +281,10 @@ def _accepts_connections(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _place_in_slice(node: dict[str, Any]) -> int:
+    return int(node["Labels"].get(_SLICE_PLACE_LABEL, 0))  # the torus is numbered in this order
 
 
 def _nodes() -> list[dict[str, Any]]:

@@ -22,7 +22,8 @@ from orchestrator.cluster.ray_private import named_code_alone, on_loopback
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.host import kill_all
 from search_spaces.errors import ClusterError, MachineError, require
-from search_spaces.facts import ClusterFacts
+from search_spaces.facts import NO_DEVICE, ClusterFacts
+from search_spaces.hardware.device import RESOURCES
 from search_spaces.safety.files import packaged_table, private_folder
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind
@@ -282,11 +283,21 @@ def _check_reachable(address: str) -> None:
 
 
 def _device(ray: Any, spec: SweepSpec) -> str:
-    gpus = any(node["Resources"].get("GPU") for node in ray.nodes() if node["Alive"])
     requested = spec.cluster.device
-    if requested == "cuda" and not gpus and not spec.cluster.wait_minutes:
-        raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
-    return "cuda" if requested == "cuda" or (requested == "auto" and gpus) else "cpu"
+    wanted = "cuda" if requested == "auto" else requested
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if wanted in RESOURCES and not any(each.get(RESOURCES[wanted]) for each in resources):
+        if requested == "auto":
+            return "cpu"
+        if not spec.cluster.wait_minutes:
+            raise _no_node_has(wanted)
+    return wanted
+
+
+def _no_node_has(device: str) -> ClusterError:
+    return ClusterError(
+        f"cluster.device is {device}, but no node of the Ray cluster has a {RESOURCES[device]}"
+    )
 
 
 def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
@@ -298,8 +309,8 @@ def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
             f" {', '.join(kinds) or 'no labelled node'}: name the accelerator as its nodes' labels"
             " ray.io/accelerator-type do"
         )
-    if not nodes and device == "cuda":
-        raise ClusterError("cluster.device is cuda, but no node of the Ray cluster has a GPU")
+    if not nodes and device in RESOURCES:
+        raise _no_node_has(device)
     if not nodes:
         raise ClusterError(
             f"no node has room for a worker with {spec.cluster.cpus_per_worker} CPU cores: lower"
@@ -317,21 +328,25 @@ def _facts(device: str, cluster: RayNodes, spec: SweepSpec) -> ClusterFacts:
 def _lacks_of_nodes(ray: Any, device: str, *, is_local: bool) -> tuple[tuple[str, str], ...]:
     """Returns what the cluster's nodes lack, as one node reports where a worker would run.
 
-    On CUDA it is a node with a GPU, which the driver's node may not have. On this machine's CPU
+    For GPUs it is a node with one, which the driver's node may not have. On this machine's CPU
     the process that describes models has loaded all that it takes.
     """
     if is_local and device == "cpu":
         importlib.import_module("ray.tune")  # needed later, and the model is still described
         return tuple(map(tuple, json.loads(run_apart(_lacks, device, _PROBE_SECONDS))))
-    task = ray.remote(_lacks).options(num_cpus=1, num_gpus=int(device == "cuda"))
+    resources = {"resources": {"TPU": 1}} if device == "tpu" else {"num_gpus": int(device != "cpu")}
+    task = ray.remote(_lacks).options(num_cpus=1, **resources)
     reference = task.remote(device)
     try:
-        return tuple(map(tuple, json.loads(ray.get(reference, timeout=_PROBE_SECONDS))))
+        lacks = tuple(map(tuple, json.loads(ray.get(reference, timeout=_PROBE_SECONDS))))
     except ray.exceptions.GetTimeoutError as error:
         raise MachineError(
             f"no node reported its capabilities within {_PROBE_SECONDS:.0f} s: is another job using"
             f" its {device} workers?"
         ) from error
+    if reason := dict(lacks).get(NO_DEVICE):
+        raise ClusterError(f"cluster.device is {device}, but {reason}")
+    return lacks
 
 
 def _lacks(device: str) -> bytes:

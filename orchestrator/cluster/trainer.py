@@ -19,11 +19,14 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from orchestrator.cluster import ray_private
 from orchestrator.cluster.nodes import ID_LABEL
 from orchestrator.cluster.runtime import is_own_ray
+from search_spaces.hardware.device import BACKENDS
 
 # unwrapped: the check of its caller loads Ray Tune
 this_rank = inspect.unwrap(ray.train.get_context)
 
 _COLLECTIVE_SECONDS = 1800  # of the default process group, in which no rank ever waits
+_TPU_PORT = 8070  # of a node's first rank, as in torch_tpu/_internal/distributed/distributed.py
+_ACCELERATE_DEVICES = {"gloo": "cpu", "nccl": "cuda:{}", "tpu_dist": "tpu"}
 _listeners: list[socket.socket] = []  # in the first rank, from `_listen` until `_join`
 
 
@@ -64,12 +67,19 @@ class LeanTrainer(DataParallelTrainer):  # type: ignore[misc]
         return [callback for callback in callbacks if not isinstance(callback, needless)]
 
 
+class PlacedRanks(ray.train.ScalingConfig):  # type: ignore[misc]
+    """Ranks on nodes that placement chose. It overrides a private method of Ray Train (2.60)."""
+
+    def _validate_tpu_config(self) -> None:
+        """Accepts TPUs without a topology, by which Ray would choose a slice of nodes itself."""
+
+
 @dataclass
 class ProcessGroup(BackendConfig):  # type: ignore[misc]
     """Backend like Ray's `TorchConfig`, for processes that do not load torch.
 
     Args:
-        backend: "gloo" or "nccl".
+        backend: One of `BACKENDS`.
     """
 
     backend: str
@@ -90,7 +100,10 @@ class _Rendezvous(Backend):  # type: ignore[misc]
 
     def on_start(self, worker_group: Any, backend_config: ProcessGroup) -> None:
         address, port = worker_group.execute_single(0, _listen)
-        worker_group.execute(_join, address, port, backend_config.backend)
+        backend, of_slice = backend_config.backend, ""
+        if backend == BACKENDS["tpu"]:
+            of_slice = ",".join(worker_group.execute(_address_in_slice))
+        worker_group.execute(_join, address, port, backend, of_slice)
 
 
 def _listen() -> tuple[str, int]:
@@ -106,10 +119,13 @@ def _listen() -> tuple[str, int]:
     return address, port
 
 
-def _join(address: str, port: int, backend: str) -> None:
-    gc.disable()  # until trials: what is imported stays, and collections take a sixth of the time
-    from workers.process_groups import Rendezvous, join_group
+def _address_in_slice() -> str:
+    """Returns where a rank's TPU meets those of the others; torch_tpu takes all, rank by rank."""
+    return f"{ray.util.get_node_ip_address()}:{_TPU_PORT + this_rank().get_local_rank()}"
 
+
+def _join(address: str, port: int, backend: str, of_slice: str) -> None:
+    gc.disable()  # until trials: what is imported stays, and collections take a sixth of the time
     context = this_rank()
     local_rank = str(context.get_local_rank())
     os.environ.update(  # for libraries, as Ray's `TorchConfig` does, whose module loads Ray Tune
@@ -120,8 +136,16 @@ def _join(address: str, port: int, backend: str) -> None:
         LOCAL_RANK=local_rank,
         LOCAL_WORLD_SIZE=str(context.get_local_world_size()),
         NODE_RANK=str(context.get_node_rank()),
-        ACCELERATE_TORCH_DEVICE=f"cuda:{local_rank}" if backend == "nccl" else "cpu",
+        ACCELERATE_TORCH_DEVICE=_ACCELERATE_DEVICES[backend].format(local_rank),
     )
+    if of_slice:
+        os.environ["TORCH_TPU_SLICEBUILDER_ADDRESSES"] = of_slice
+    # torch may read the variables
+    from workers.plain_torch.data_parallel import meet_tpus
+    from workers.process_groups import Rendezvous, join_group
+
+    if of_slice:
+        meet_tpus()
     at = Rendezvous(
         address=address,
         port=port,

@@ -28,7 +28,7 @@ import ray
 from ray import cloudpickle
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
-from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+from ray.train import FailureConfig, RunConfig, TrainingFailedError
 from ray.train.v2.api.exceptions import WorkerGroupError
 
 from orchestrator.cluster.channels import GroupChannel, WorkerProcess
@@ -39,10 +39,10 @@ from orchestrator.cluster.cleanup import (
     remove_abandoned_placement_groups,
     session_folder,
 )
-from orchestrator.cluster.nodes import ID_LABEL, unreachable_nodes
+from orchestrator.cluster.nodes import ID_LABEL, rank_resources, unreachable_nodes
 from orchestrator.cluster.processes import end_with_raylet
 from orchestrator.cluster.runtime import WORKER_ENVIRONMENT, missing_variables
-from orchestrator.cluster.trainer import LeanTrainer, ProcessGroup, this_rank
+from orchestrator.cluster.trainer import LeanTrainer, PlacedRanks, ProcessGroup, this_rank
 from orchestrator.core.budget import start_deadline_seconds
 from orchestrator.core.failures import (
     Doing,
@@ -55,6 +55,7 @@ from orchestrator.core.inputs import TrialFinished
 from orchestrator.core.instructions import Run
 from orchestrator.core.placement import Processes
 from orchestrator.host import full_folder, host_memory_bytes, oom_kills, package_versions
+from search_spaces.hardware.device import BACKENDS
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Activity, ActivityKind, Fingerprint, Outcome, TimedOut, TrialRequest
 
@@ -328,22 +329,20 @@ def trainer_of(
             for `auto`, torch in a worker may see what Ray was not told of, such as a GPU that all
             ranks would share.
         processes: Number, nodes and environment of the workers.
-        device: "cpu" or "cuda".
+        device: "cpu", "cuda" or "tpu".
         folder: The run's own folder.
         config: Other arguments of `worker_loop`.
     """
     cluster = spec.cluster.model_copy(update={"device": device})
-    cuda = device == "cuda"
     environment = WORKER_ENVIRONMENT | dict(processes.environment)
-    resources = {"CPU": float(spec.cluster.cpus_per_worker)} | ({"GPU": 1.0} if cuda else {})
     return LeanTrainer(
         worker_loop,
         train_loop_config=config | {"spec": spec.model_copy(update={"cluster": cluster})},
-        backend_config=ProcessGroup("nccl" if cuda else "gloo"),
-        scaling_config=ScalingConfig(
+        backend_config=ProcessGroup(BACKENDS[device]),
+        scaling_config=PlacedRanks(
             num_workers=processes.world_size,
-            use_gpu=cuda,
-            resources_per_worker=resources,
+            use_gpu=device == "cuda",
+            resources_per_worker=rank_resources(device, spec.cluster.cpus_per_worker),
             label_selector=_selectors(processes),
         ),
         run_config=RunConfig(

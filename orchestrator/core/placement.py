@@ -41,6 +41,7 @@ class Node:
     name: str = ""  # in messages
     kind: str = ""  # accelerator type of its GPUs, as Ray names it; empty without GPUs
     address: str = ""  # host:port that accepts connections while the node is up
+    slice: str = ""  # name of the TPU slice that it belongs to; empty without TPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def assign(
             return PlacementDecision(placement=group)
     for occupied in ([*running, *idle], running):
         free_slots = _free_slots(slots, occupied, share=share)
-        if placement := _place(plan.world_size, plan.tensor, free_slots):
+        if placement := _place_in_slice(plan.world_size, plan.tensor, free_slots, nodes):
             evicted = [
                 group for group in idle if group not in occupied and group.nodes & placement.nodes
             ]
@@ -119,7 +120,8 @@ def placed_groups(
     """Returns placements of groups of `ranks` ranks that fit at the same time, up to `most`."""
     groups, slots = list[Placement](), {node.id: node.slots for node in nodes}
     while len(groups) < most:
-        group = _place(ranks, tensor, _free_slots(slots, groups, share=share))
+        free_slots = _free_slots(slots, groups, share=share)
+        group = _place_in_slice(ranks, tensor, free_slots, nodes)
         if group is None:
             break
         groups.append(group)
@@ -144,6 +146,20 @@ def _free_slots(
         node: count - used[node] if share else 0 if used[node] else count
         for node, count in slots.items()
     }
+
+
+def _place_in_slice(
+    ranks: int, tensor: int, free_slots: Mapping[str, int], nodes: Iterable[Node]
+) -> Placement | None:
+    """Places ranks in the smallest slice with room for all of them, else on any nodes."""
+    rooms: dict[str, dict[str, int]] = {}
+    for node in nodes:
+        rooms.setdefault(node.slice, {})[node.id] = free_slots[node.id]
+    by_size = sorted(rooms.values(), key=lambda room: sum(room.values()))
+    for room in (*by_size, free_slots):
+        if placement := _place(ranks, tensor, room):
+            return placement
+    return None
 
 
 def _place(ranks: int, tensor: int, free_slots: Mapping[str, int]) -> Placement | None:

@@ -14,7 +14,7 @@ from orchestrator.cluster.runtime import (
     missing_variables,
 )
 from orchestrator.cluster.worker_group import trainer_of
-from orchestrator.core.placement import Processes
+from orchestrator.core.placement import Placement, Processes
 from tests.workers.values import a_spec
 from workers.worker import pick_device
 
@@ -62,3 +62,15 @@ def test_workers_train_on_the_device_that_the_driver_settled(tmp_path: Path) -> 
         patch.setattr("torch.cuda.is_available", lambda: True)
         assert pick_device(config["spec"].cluster.device, 0).type == "cpu"
     assert config["spec"].train == spec.train
+
+
+def test_ranks_on_tpus_take_one_each_on_the_nodes_that_placement_chose(tmp_path: Path) -> None:
+    placement = Placement((("a" * 56, 4), ("b" * 56, 4)))
+    processes = Processes(world_size=8, environment=(), placement=placement)
+    trainer = trainer_of(a_spec(cluster={"device": "tpu"}), processes, "tpu", str(tmp_path), {})
+    scaling = trainer.scaling_config
+
+    assert scaling._resources_per_worker_not_none == {"CPU": 1.0, "TPU": 1.0}
+    assert scaling.num_tpus_per_worker == 1
+    assert [each["ray.io/node-id"][0] for each in scaling.label_selector] == [*"aaaabbbb"]
+    assert trainer.backend_config.backend == "tpu_dist"

@@ -55,6 +55,27 @@ def test_where_ranks_go(
     assert found == (None if expected is None else PlacementDecision(placement=expected))
 
 
+def test_ranks_stay_in_one_slice_of_tpus_if_they_fit() -> None:
+    one, two = (
+        [Node(id=f"{name}{host}", slots=4, slice=name) for host in range(hosts)]
+        for name, hosts in (("one", 2), ("two", 4))
+    )
+    mixed = [two[0], one[0], two[1], one[1], *two[2:]]
+
+    def found(ranks: int, *running: Placement) -> Placement | None:
+        decision = assign(plan_of(ranks), mixed, running)
+        return decision.placement if decision else None
+
+    assert found(8) == at(one0=4, one1=4)  # the smallest slice with room
+    assert found(8, at(one0=4)) == at(two0=4, two1=4)
+    assert found(12) == at(two0=4, two1=4, two2=4)
+    across = found(20)  # more than any slice
+    assert across is not None
+    assert across.world_size == 20
+    groups = placed_groups(8, 1, mixed, 3, share=False)
+    assert groups == (at(one0=4, one1=4), at(two0=4, two1=4), at(two2=4, two3=4))
+
+
 def test_nodes_are_shared_where_they_may_be() -> None:
     there, running = nodes(a=4, b=2), [at(a=1)]
 
