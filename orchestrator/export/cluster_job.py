@@ -84,6 +84,8 @@ def ranks_per_node(cluster: ClusterSpec, nodes: int, gpus_per_node: int | None) 
     Raises:
         UserError: If neither options nor `cluster` say how many, or the ranks do not fit.
     """
+    if cluster.device == "tpu":
+        raise UserError("cluster.device is tpu: submit to a Ray cluster of TPU nodes (--to ray)")
     if cluster.device == "cpu" and gpus_per_node is not None:
         raise UserError("--gpus-per-node is given, but cluster.device is cpu: leave it out")
     if cluster.workers == "auto":

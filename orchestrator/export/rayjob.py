@@ -11,7 +11,7 @@ from packaging.version import Version
 from orchestrator.export import ray_train
 from orchestrator.export.bundle import Bundle
 from orchestrator.export.scripts import quotable_title, render_template
-from orchestrator.export.source import ExportSource
+from orchestrator.export.source import ExportSource, slice_of
 from search_spaces.errors import DISTRIBUTION, require
 from search_spaces.settings.export_manifest import EXPORTED_FILE, SPEC_FILE
 
@@ -20,8 +20,8 @@ COMMAND = "kubectl apply -k ."
 _GIB = 2**30
 _NAME_LENGTH = 47  # KubeRay's limit for the name of a RayJob
 # Host memory of a pod [GiB], estimated: trials measure host memory of CPU ranks only.
-_BARE_RANK_GIB = {"cpu": 1, "cuda": 8}  # torch, DeepSpeed, CUDA libraries, and a margin
-_SHARED_GIB = {"cpu": 1, "cuda": 4}  # /dev/shm per rank: NCCL, loaders
+_BARE_RANK_GIB = {"cpu": 1, "cuda": 8, "tpu": 8}  # torch, DeepSpeed, CUDA libraries, and a margin
+_SHARED_GIB = {"cpu": 1, "cuda": 4, "tpu": 4}  # /dev/shm per rank: NCCL, loaders
 _RAY_GIB = 2
 _WEIGHT_BYTES, _STATE_BYTES = 4, 16  # fp32 weights; weights, gradients and Adam's two moments
 
@@ -47,7 +47,7 @@ def export(source: ExportSource) -> Bundle:
 def job_words(source: ExportSource, files: Iterable[str]) -> dict[str, Any]:
     """Returns the values of templates of a job on Kubernetes; the files are mounted."""
     plan, cluster = source.plan, source.spec.cluster
-    ranks_per_host = math.ceil(plan.world_size / source.hosts)
+    ranks_per_host, tpus = math.ceil(plan.world_size / source.hosts), slice_of(source)
     uses_nvme = "nvme" in (plan.offload_optimizer, plan.offload_parameters)
     return {
         "title": quotable_title(source),
@@ -55,6 +55,8 @@ def job_words(source: ExportSource, files: Iterable[str]) -> dict[str, Any]:
         "name": job_name(source),
         "hosts": source.hosts,
         "cuda": source.device == "cuda",
+        "tpus": tpus,
+        "environment": tuple(tpus["environment"].items()) if tpus else (),
         "ranks_per_host": ranks_per_host,
         "cpus": ranks_per_host * cluster.cpus_per_worker + 1,
         "memory_gib": memory_gib(source, ranks_per_host),

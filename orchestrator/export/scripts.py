@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from orchestrator.export.source import ExportSource
 from orchestrator.export.worker_code import complete_script
 from orchestrator.report.labels import plan_words
+from search_spaces.hardware.device import BACKENDS
 from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import DeepSpeedSettings
 from search_spaces.settings.optimizer import (
@@ -90,7 +91,7 @@ def start_environment(plan: Plan, device: str) -> EnvironmentVariables:
 
     Args:
         plan: The plan.
-        device: "cpu" or "cuda".
+        device: "cpu", "cuda" or "tpu".
     """
     environment = render_environment(plan, device)
     if plan.engine == "deepspeed" and device == "cpu":
@@ -105,7 +106,7 @@ def template_values(
     plan, train = source.plan, source.spec.train
     on_gpu = source.device == "cuda"
     on_host = "cpu" in (plan.offload_parameters, plan.offload_optimizer)
-    backend, schedule = "nccl" if on_gpu else "gloo", render_schedule(train)
+    backend, schedule = BACKENDS[source.device], render_schedule(train)
     if on_gpu and plan.engine == "torch" and plan.offload_parameters == "cpu":
         backend = "cpu:gloo,cuda:nccl"  # clipping sums the norms of gradients on the host
     return {

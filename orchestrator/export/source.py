@@ -1,14 +1,18 @@
 """The source of an export: a measured trial of a study."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.core.losses import loss_tolerance
 from orchestrator.core.records import Record
 from orchestrator.core.state import SweepState
 from orchestrator.explain.trial import trial_named
-from search_spaces.errors import StudyError
+from search_spaces.errors import StudyError, UserError
 from search_spaces.facts import ModelFacts
+from search_spaces.hardware.catalogue import known_device
 from search_spaces.plan import Plan
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.trial import Measured
 
@@ -27,7 +31,7 @@ class ExportSource:
     record: Record
     outcome: Measured
     validation: Measured | None
-    device: str  # "cpu" or "cuda"
+    device: str  # "cpu", "cuda" or "tpu"
     hosts: int  # number of hosts of its ranks
     loss_tolerance: float
 
@@ -40,6 +44,23 @@ class ExportSource:
     def measured(self) -> Measured:
         """The longer measurement: of the validation, or else of the trial."""
         return self.validation or self.outcome
+
+
+def slice_of(source: ExportSource) -> Mapping[str, Any] | None:
+    """Returns the slice of TPUs that a plan's ranks fill, as slices.yaml describes it, or None.
+
+    Raises:
+        UserError: If there is no slice of this size, or nobody knows the TPU.
+    """
+    if source.device != "tpu":
+        return None
+    fingerprint, ranks = source.record.fingerprint, source.plan.world_size
+    name = known_device(fingerprint.device_name if fingerprint else "").name
+    known: Mapping[str, Any] = packaged_table("search_spaces", "devices/slices.yaml")[name]
+    if (topology := known["topologies"].get(ranks)) is None:
+        sizes = ", ".join(map(str, known["topologies"]))
+        raise UserError(f"there is no slice of {ranks} {name}: export a plan for {sizes} ranks")
+    return {**known, "topology": topology}
 
 
 def record_to_export(state: SweepState, number: int | None) -> Record:

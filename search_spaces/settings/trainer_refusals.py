@@ -17,6 +17,7 @@ TITAN_MODELS = {  # presets that torchtitan 0.3 has, with its package and flavor
     "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
     "gpt-oss-20b": ("gpt_oss", "20b"),
 }
+TPU_FORMATS = ("torchrun", "ray-train", "rayjob")  # without the modules of a type of device
 BRIDGE_MODELS = {  # dense presets with a recipe of Megatron-Bridge 0.6: its package, name, Hub id
     "llama-3-8b": ("llama", "llama3_8b_pretrain_config", "meta-llama/Meta-Llama-3-8B"),
     "llama-3-70b": ("llama", "llama3_70b_pretrain_config", "meta-llama/Meta-Llama-3-70B"),
@@ -27,6 +28,12 @@ BRIDGE_MODELS = {  # dense presets with a recipe of Megatron-Bridge 0.6: its pac
     "qwen3-4b": ("qwen", "qwen3_4b_pretrain_config", "Qwen/Qwen3-4B"),
     "qwen3-8b": ("qwen", "qwen3_8b_pretrain_config", "Qwen/Qwen3-8B"),
 }
+
+
+def tpu_refusals(trainer: str, device: str) -> Iterator[str]:
+    """Yields a reason if a trainer cannot train on a TPU, and Plimsoll's own scripts can."""
+    if device == "tpu" and trainer not in TPU_FORMATS:
+        yield f"cluster.device is tpu, and only {', '.join(TPU_FORMATS)} train on TPUs"
 
 
 def accelerate_refusals(

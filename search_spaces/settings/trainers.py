@@ -18,7 +18,7 @@ class Trainer:
     Attributes:
         expressed: The knobs that it expresses, for each engine that it supports.
         others: Yields the reasons against a plan that are no matter of a single knob, given the
-            specification, the model and the device (cpu or cuda).
+            specification, the model and the device (cpu, cuda or tpu).
     """
 
     expressed: tuple[ExpressedKnobs, ...]
@@ -45,7 +45,9 @@ _OTHERS: Mapping[str, Callable[[Plan, SweepSpec, ModelFacts, str], Iterable[str]
 @cache
 def trainer_table() -> Mapping[str, Trainer]:
     """Returns the trainers by name, in the order of preference if the user names none."""
-    return {
-        name: Trainer(knobs, _OTHERS.get(name, lambda *_: ()))
-        for name, knobs in expressed_knobs().items()
-    }
+    return {name: Trainer(knobs, _others(name)) for name, knobs in expressed_knobs().items()}
+
+
+def _others(name: str) -> Callable[[Plan, SweepSpec, ModelFacts, str], Iterable[str]]:
+    own = _OTHERS.get(name)
+    return lambda *job: (*refusals.tpu_refusals(name, job[-1]), *(own(*job) if own else ()))
