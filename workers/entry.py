@@ -22,7 +22,7 @@ from workers.prepare import prepare
 from workers.probe.block import cached_block_launches
 from workers.tracing.model_work import count_work
 from workers.trial import train_and_measure, train_one_step
-from workers.worker import Worker
+from workers.worker import Worker, device_name
 
 _DETAIL_CHARACTERS = 300
 
@@ -103,7 +103,7 @@ def measure_launches(spec: SweepSpec, worker: Worker) -> BlockLaunches | None:
 
     The result of an earlier start on this machine is used again.
     """
-    hardware = {"device": worker.device_name, "host": platform.node()}
+    hardware = {"device": device_name(worker.device), "host": platform.node()}
     with contextlib.suppress(Exception, SystemExit):
         return cached_block_launches(spec.model, spec.train, worker.device, hardware)
     return None

@@ -37,11 +37,6 @@ class Worker:
     announce: Callable[[Outcome], None]
     watch: Callable[[Activity], None]
 
-    @property
-    def device_name(self) -> str:
-        """Name of the device: see the function."""
-        return device_name(self.device)
-
     @classmethod
     def start(
         cls,

@@ -131,14 +131,14 @@ def _serve(spec: SweepSpec, pipe: Connection, environment: dict[str, str]) -> No
     os.environ.update(environment)
     from workers.entry import run_trial, warm_up
     from workers.measure.environment import device_properties, environment_of
-    from workers.worker import Worker
+    from workers.worker import Worker, device_name
 
     worker = Worker.start(spec)
     warm_up(spec, worker)
     kind = worker.device.type
     fingerprint = Fingerprint(
         device=kind,
-        device_name=worker.device_name,
+        device_name=device_name(worker.device),
         device_memory_bytes=worker.meter.limit_bytes,
         hosts=1,
         python=platform.python_version(),

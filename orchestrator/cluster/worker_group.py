@@ -123,7 +123,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     from workers.models.function import received
     from workers.models.trust import ALL_MODULES, trust_modules
     from workers.models.user_code import enter_folder
-    from workers.worker import Worker
+    from workers.worker import Worker, device_name
 
     enter_folder(config["folder"], config["spec"])
     trust_modules((ALL_MODULES,))  # the driver has asked
@@ -153,7 +153,7 @@ def worker_loop(config: dict[str, Any]) -> None:
     gc.enable()
     fingerprint = Fingerprint(
         device=worker.device.type,
-        device_name=worker.device_name,
+        device_name=device_name(worker.device),
         device_memory_bytes=worker.meter.limit_bytes,
         hosts=ranks // this_rank().get_local_world_size(),
         python=platform.python_version(),

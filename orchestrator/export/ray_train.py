@@ -1,8 +1,6 @@
 """Export for Ray Train: a script with a stock trainer, for either engine."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 from orchestrator.export import deepspeed, scripts, torchrun
 from orchestrator.export.bundle import Bundle
@@ -30,7 +28,7 @@ def files_of(source: ExportSource) -> dict[str, str]:
         files[deepspeed.CONFIG] = deepspeed.config_text(settings)
     else:
         words, environment = torchrun.torch_words(source), render_environment(plan, source.device)
-    tpus, resources = slice_of(source), {"CPU": source.spec.cluster.cpus_per_worker}
+    resources = {"CPU": source.spec.cluster.cpus_per_worker}
     if source.device in RESOURCES:
         resources[RESOURCES[source.device]] = 1
     script = scripts.render_script(
@@ -38,20 +36,10 @@ def files_of(source: ExportSource) -> dict[str, str]:
         **words,
         command=_COMMAND,
         engine=plan.engine,
-        environment=(*environment, *_launch_of(source, tpus), _PRIORITY),
+        environment=(*environment, _PRIORITY),
         resources=resources,
         accelerator=source.spec.cluster.accelerator,
-        tpus=tpus,
+        tpus=slice_of(source),
         report_steps=math.ceil(_REPORT_SECONDS / source.measured.step_seconds.value),
     )
     return {scripts.SCRIPT: script} | files
-
-
-def _launch_of(source: ExportSource, tpus: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """Yields what torch_tpu's ranks of one host must agree on: see `meet_tpus`."""
-    if tpus is None or source.hosts > 1:
-        return
-    ports = range(8070, 8070 + source.plan.world_size)
-    yield "TORCH_TPU_SLICEBUILDER_ADDRESSES", ",".join(f"localhost:{port}" for port in ports)
-    axes = [*tpus["topology"].split("x"), "1"][:3]
-    yield "TORCH_TPU_TOPOLOGY", ",".join(axes + ["2"] * (tpus["devices_per_chip"] == 2))
