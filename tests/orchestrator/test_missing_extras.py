@@ -56,6 +56,10 @@ next(table_rows(None, is_parquet=True, reading=None))
 from search_spaces.errors import missing_extra
 raise UserError(missing_extra("torchao"))
 """,
+    "torch_tpu": """
+from workers.worker import pick_device
+pick_device("tpu", 0)
+""",
     "bitsandbytes": """
 from search_spaces.errors import missing_extra
 raise UserError(missing_extra("bitsandbytes"))
@@ -74,6 +78,8 @@ SENTENCES = {
     "accelerate": "Accelerate is not installed; run `pip install 'plimsoll-tune[accelerate]'`",
     "pyarrow": "pyarrow is not installed; run `pip install 'plimsoll-tune[data]'`",
     "torchao": "torchao is not installed; run `pip install 'plimsoll-tune[torchao]'`",
+    "torch_tpu": "cluster.device is tpu, but torch_tpu is not installed; run"
+    " `pip install 'plimsoll-tune[tpu]'`",
     "bitsandbytes": "bitsandbytes is not installed; run `pip install 'plimsoll-tune[8bit]'`",
 }
 SCRIPT = f"""

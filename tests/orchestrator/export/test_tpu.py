@@ -52,6 +52,8 @@ def test_ray_knows_each_slice_and_counts_as_many_devices(name: str) -> None:
         valid = topology in VALID_TPU_TOPOLOGY[generation] or ranks > 256
         assert valid, topology
         assert get_num_chips_from_topology(topology) * known["devices_per_chip"] == ranks
+    per_chip = {"RAY_TPU_RESOURCE_PER_CHIP": str(known["devices_per_chip"])}
+    assert known["environment"] == ({} if known["devices_per_chip"] == 1 else per_chip)
     assert TPUAcceleratorManager.is_valid_tpu_accelerator_topology(generation, "4x4x4") == (
         "4x4x4" in known["topologies"].values()
     )
