@@ -1,6 +1,7 @@
 """Ranks on TPUs, as far as they go without one: torch_tpu is played by a stand-in."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def rank_of(**environment: str) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_ranks_of_one_host_agree_where_their_tpus_meet() -> None:
     environment = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "3"}
     device, name, asked, (addresses, topology), missing = rank_of(**environment)
@@ -65,6 +67,7 @@ def test_ranks_of_one_host_agree_where_their_tpus_meet() -> None:
     assert "compile" not in missing
 
 
+@pytest.mark.slow
 def test_ranks_of_several_hosts_take_the_slice_from_their_platform() -> None:
     environment = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "TPU_TOPOLOGY": "2x2x2"}
     _, _, asked, (addresses, topology), _ = rank_of(**environment)
@@ -72,6 +75,7 @@ def test_ranks_of_several_hosts_take_the_slice_from_their_platform() -> None:
     assert (asked, addresses, topology) == ([{"nproc_per_node": 4}], None, "2,2,2")
 
 
+@pytest.mark.slow
 def test_what_a_launcher_has_set_stays() -> None:
     given = {"TORCH_TPU_SLICEBUILDER_ADDRESSES": "a:1", "TORCH_TPU_TOPOLOGY": "1,1,1"}
 
@@ -99,3 +103,41 @@ def test_the_doctor_surveys_a_tpu_with_the_list_of_what_all_lack() -> None:
     assert {name: found[name] for name in found if found[name] is None} == {}
     assert found.keys() <= known_lacks("tpu").keys()
     assert BACKENDS["tpu"] == "tpu_dist"  # that torch_tpu/_loader.py registers
+
+
+SHARDED = {"data": 2, "micro_batch": 1}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "sdpa, recomputed": ({}, {"checkpoint_ratio": 1.0}),
+    "selective": ({}, {"checkpoint_ratio": 1.0, "checkpoint_mode": "selective"}),
+    "packed, eager": ({}, {"batching": "packed", "attention": "eager"}),
+    "chunked loss": ({}, {"loss": "chunked"}),
+    "LoRA": ({"method": "lora"}, {}),
+    "FSDP2": ({}, SHARDED | {"zero_stage": 2}),
+    "FSDP2, weights too": ({}, SHARDED | {"zero_stage": 3}),
+    "sequence": ({}, {"tensor": 2, "sequence_parallel": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, Any]]:
+    ran = run_command(
+        [sys.executable, "-m", "tests.workers.fake_cuda.tpu_steps", json.dumps([*CASES.values()])],
+        folder=ROOT,
+        environment=os.environ | {"PYTHONPATH": str(ROOT)},
+        seconds=1200,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return dict(zip(CASES, json.loads(ran.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_workers_step_asks_a_device_of_type_tpu_for_nothing_that_torch_tpu_lacks(
+    results: dict[str, dict[str, Any]], case: str
+) -> None:
+    """On fake tensors: nothing is computed, but any mix of devices is an error."""
+    result = results[case]
+
+    assert "error" not in result, result["error"]
+    assert (result["loss"], result["weights"]) == ("tpu:0", ["tpu:0"])
+    assert result["optimizer_bytes"] > 0

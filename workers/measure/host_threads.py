@@ -37,7 +37,7 @@ def gpus_of_node() -> int:
         if library is not None:
             with contextlib.suppress(library.NVMLError):
                 return max(int(library.nvmlDeviceGetCount()), 1)
-    return max(torch.cuda.device_count(), 1)
+    return max(torch.accelerator.device_count(), 1)
 
 
 def use_threads(threads: int) -> None:
