@@ -135,7 +135,7 @@ def results() -> dict[str, dict[str, Any]]:
 def test_the_workers_step_asks_a_device_of_type_tpu_for_nothing_that_torch_tpu_lacks(
     results: dict[str, dict[str, Any]], case: str
 ) -> None:
-    """On fake tensors: nothing is computed, but any mix of devices is an error."""
+    """Runs on fake tensors: nothing is computed, but any mix of devices is an error."""
     result = results[case]
 
     assert "error" not in result, result["error"]
