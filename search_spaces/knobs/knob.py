@@ -25,7 +25,7 @@ class Knob:
     """One dimension of the space.
 
     Its type, its default, which it has where it is inactive, and what its values mean are those of
-    the field in `Plan`.
+    the field in `Plan`. Words that only docs/knobs.md needs may stand in descriptions.yaml.
 
     Attributes:
         name: Name of the field in `Plan`, and of the key in the section `space`.
@@ -49,8 +49,8 @@ class Knob:
     """
 
     name: str
-    trades: str
-    does: str
+    trades: str = ""
+    does: str = ""
     evidence: str = ""
     engines: Literal["both", "torch", "deepspeed"] = "both"
     default: Callable[[DomainContext], Values] | None = None
