@@ -222,7 +222,7 @@ def note_words(note: notes.Note) -> str:
             )
 
 
-def _start_words(note: notes.StudyRemoved | notes.NodesUnused | notes.HeadFull) -> str:
+def _start_words(note: notes.StartNote) -> str:
     match note:
         case notes.StudyRemoved(folder=folder):
             return (
