@@ -1,32 +1,16 @@
 """Reasons why a trainer cannot train a plan that are no matter of a single knob."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import TrainSpec
 
-TITAN_MODELS = {  # presets that torchtitan 0.3 has, with its package and flavor
-    "llama-3-8b": ("llama3", "8B"),
-    "llama-3-70b": ("llama3", "70B"),
-    "llama-3.1-405b": ("llama3", "405B"),
-    "llama-3.2-1b": ("llama3", "1B"),
-    "llama-3.2-3b": ("llama3", "3B"),
-    "qwen3-8b": ("qwen3", "8B"),
-    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
-    "gpt-oss-20b": ("gpt_oss", "20b"),
-}
-BRIDGE_MODELS = {  # dense presets with a recipe of Megatron-Bridge 0.6: its package, name, Hub id
-    "llama-3-8b": ("llama", "llama3_8b_pretrain_config", "meta-llama/Meta-Llama-3-8B"),
-    "llama-3-70b": ("llama", "llama3_70b_pretrain_config", "meta-llama/Meta-Llama-3-70B"),
-    "llama-3.1-8b": ("llama", "llama31_8b_pretrain_config", "meta-llama/Meta-Llama-3.1-8B"),
-    "llama-3.1-405b": ("llama", "llama31_405b_pretrain_config", "meta-llama/Meta-Llama-3.1-405B"),
-    "llama-3.2-1b": ("llama", "llama32_1b_pretrain_config", "meta-llama/Llama-3.2-1B"),
-    "llama-3.2-3b": ("llama", "llama32_3b_pretrain_config", "meta-llama/Llama-3.2-3B"),
-    "qwen3-4b": ("qwen", "qwen3_4b_pretrain_config", "Qwen/Qwen3-4B"),
-    "qwen3-8b": ("qwen", "qwen3_8b_pretrain_config", "Qwen/Qwen3-8B"),
-}
+_MODELS = packaged_table(__package__, "trainer_models.yaml")
+TITAN_MODELS: Mapping[str, tuple[str, str]] = _MODELS["torchtitan"]
+BRIDGE_MODELS: Mapping[str, tuple[str, str, str]] = _MODELS["megatron-bridge"]
 
 
 def accelerate_refusals(
