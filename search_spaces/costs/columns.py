@@ -116,7 +116,6 @@ class RowColumns(AbstractColumns):
     nvme: Numbers
     device_bytes: Numbers
     context_bytes: Numbers
-    peak_flops: Numbers
     measured: Numbers  # as in `CaseColumns`
     collective_seconds: Numbers
     on_cpu: Numbers
@@ -280,13 +279,10 @@ def row_columns(
         tensor = executions.tensor[rows].astype(float)
         for name, value in _parameters(variant, footprint.depth, tensor).items():
             parameters[name][rows] = value
-    peaks = _peaks(device)
-    constants = {
+    constants = _device_constants(device) | {
         "depth": footprint.depth,
         "tokens": footprint.mean_tokens,
-        "bandwidth": device.bandwidth_bytes_per_second,
         "link": device.link_bytes_per_second,
-        "slow_link": device.link_kind == "pcie",
         "network": device.network_bytes_per_second,
         "node_devices": device.node_devices,
         "pcie": device.pcie_bytes_per_second,
@@ -296,19 +292,26 @@ def row_columns(
         / (1 / device.nvme_read_bytes_per_second + 1 / device.nvme_write_bytes_per_second),
         "device_bytes": device.memory_bytes,
         "context_bytes": device.context_bytes,
-        "measured": device.measured,
-        "collective_seconds": _small_collective(device),
-        "on_cpu": device.architecture == "cpu",
     }
     # tied weights are split like the head
     head = parameters["head_trained"] + parameters["head_frozen"]
     return RowColumns(
         case=case,
         tied=np.minimum(float(footprint.tied_parameters), head),
-        peak_flops=peaks[executions.precision],
         **parameters,
         **{name: np.full(count, float(value)) for name, value in constants.items()},
     )
+
+
+def _device_constants(device: Device) -> dict[str, float]:
+    """Returns the columns of plans and of cases that a device alone decides."""
+    return {
+        "bandwidth": device.bandwidth_bytes_per_second,
+        "slow_link": device.link_kind == "pcie",
+        "measured": device.measured,
+        "collective_seconds": _small_collective(device),
+        "on_cpu": device.architecture == "cpu",
+    }
 
 
 def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numbers]:
@@ -349,19 +352,15 @@ def case_columns(footprint: Footprint, device: Device, cases: PlanFeatures) -> C
     return CaseColumns(
         peak_flops=_peaks(device)[cases.precision],
         attention_flops=_peaks(device)[np.minimum(cases.precision, PRECISIONS.index("bf16"))],
-        bandwidth=np.full(count, device.bandwidth_bytes_per_second),
+        **{name: np.full(count, float(one)) for name, one in _device_constants(device).items()},
         multiprocessors=np.full(count, float(device.multiprocessors)),
         launch_seconds=np.full(count, device.launch_seconds),
         block_launch_seconds=np.tile(np.array(launches, dtype=np.float64), (count, 1)),
         architecture=np.full(count, ARCHITECTURES.index(device.architecture)),
         tensor=tensor,
         tensor_link=np.where(inside, device.link_bytes_per_second, across),
-        slow_link=np.full(count, float(device.link_kind == "pcie")),
         watts_per_teraflops=device.power_watts / _peaks(device)[cases.precision] * TERA,
         tensor_latency=np.where(inside, 1.0, 2.0) * np.log2(np.maximum(tensor, 1.0)),
-        measured=np.full(count, float(device.measured)),
-        collective_seconds=np.full(count, _small_collective(device)),
-        on_cpu=np.full(count, float(device.architecture == "cpu")),
         compiled=cases.compiled.astype(float),
         whole_compiled=np.where(cases.own_loop, 0.0, 1.0),
         head_compiled=heads.astype(float),
