@@ -18,33 +18,13 @@ COMMUNICATION = (
         depends_on=knob.REPLICATED,
         label="bucket {}",
     ),
+    knob.Knob(name="gradient_as_bucket_view", **_WITH_DDP, label="own gradients"),
+    knob.Knob(name="ddp_static_graph", **_WITH_DDP, forecast=False, label="static graph"),
+    knob.Knob(name="overlap", **_WITH_ZERO, label="no overlap"),
     knob.Knob(
-        name="gradient_as_bucket_view",
-        **_WITH_DDP,
-        label="own gradients",
+        name="contiguous_gradients", **_WITH_ZERO, forecast=False, label="scattered gradients"
     ),
-    knob.Knob(
-        name="ddp_static_graph",
-        **_WITH_DDP,
-        forecast=False,
-        label="static graph",
-    ),
-    knob.Knob(
-        name="overlap",
-        **_WITH_ZERO,
-        label="no overlap",
-    ),
-    knob.Knob(
-        name="contiguous_gradients",
-        **_WITH_ZERO,
-        forecast=False,
-        label="scattered gradients",
-    ),
-    knob.Knob(
-        name="prefetch_mib",
-        **_WITH_ZERO_3,
-        label="prefetch {}",
-    ),
+    knob.Knob(name="prefetch_mib", **_WITH_ZERO_3, label="prefetch {}"),
     knob.Knob(
         name="prefetch_blocks",
         is_active=lambda chosen: chosen["engine"] == "torch" and knob.is_sharded(chosen),

@@ -37,20 +37,9 @@ MEMORY = (
         default=lambda choice: ("full", "selective") if choice.on_cuda else ("full",),
         **_CHECKPOINTED,
     ),
-    knob.Knob(
-        name="checkpoint_offload",
-        **_CHECKPOINTED,
-    ),
-    knob.Knob(
-        name="selective_blocks",
-        memory=1,
-        **_MIXED,
-    ),
-    knob.Knob(
-        name="offloaded_blocks",
-        memory=-1,
-        **_MIXED,
-    ),
+    knob.Knob(name="checkpoint_offload", **_CHECKPOINTED),
+    knob.Knob(name="selective_blocks", memory=1, **_MIXED),
+    knob.Knob(name="offloaded_blocks", memory=-1, **_MIXED),
     knob.Knob(
         name="offload_optimizer",
         default=search_defaults.optimizer_offloads,

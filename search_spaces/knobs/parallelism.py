@@ -4,15 +4,8 @@ from search_spaces.knobs import search_defaults
 from search_spaces.knobs.knob import ZERO, Knob, has_whole_layers, is_sharded
 
 PARALLELISM = (
-    Knob(
-        name="engine",
-        default=search_defaults.engines,
-    ),
-    Knob(
-        name="tensor",
-        default=search_defaults.tensor_degrees,
-        depends_on=("engine",),
-    ),
+    Knob(name="engine", default=search_defaults.engines),
+    Knob(name="tensor", default=search_defaults.tensor_degrees, depends_on=("engine",)),
     Knob(
         name="sequence_parallel",
         default=search_defaults.sequence_splits,
@@ -20,9 +13,7 @@ PARALLELISM = (
         depends_on=("tensor",),
     ),
     Knob(
-        name="pipeline",
-        default=search_defaults.pipeline_degrees,
-        depends_on=("engine", "tensor"),
+        name="pipeline", default=search_defaults.pipeline_degrees, depends_on=("engine", "tensor")
     ),
     Knob(
         name="pipeline_schedule",
@@ -30,16 +21,8 @@ PARALLELISM = (
         is_active=lambda chosen: chosen["pipeline"] > 1,
         depends_on=("pipeline",),
     ),
-    Knob(
-        name="data",
-        default=search_defaults.data_degrees,
-        depends_on=("tensor", "pipeline"),
-    ),
-    Knob(
-        name="zero_stage",
-        default=search_defaults.zero_stages,
-        depends_on=("engine", "data"),
-    ),
+    Knob(name="data", default=search_defaults.data_degrees, depends_on=("tensor", "pipeline")),
+    Knob(name="zero_stage", default=search_defaults.zero_stages, depends_on=("engine", "data")),
     Knob(
         name="replicas",
         default=search_defaults.replica_counts,
