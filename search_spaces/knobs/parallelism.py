@@ -8,7 +8,7 @@ PARALLELISM = (
     Knob(name="tensor", default=search_defaults.tensor_degrees, depends_on=("engine",)),
     Knob(
         name="sequence_parallel",
-        default=search_defaults.sequence_splits,
+        default=lambda choice: (False,) if choice.model.tensor.sequence_refusal else (False, True),
         is_active=lambda chosen: chosen["tensor"] > 1,
         depends_on=("tensor",),
     ),
@@ -17,7 +17,9 @@ PARALLELISM = (
     ),
     Knob(
         name="pipeline_schedule",
-        default=search_defaults.pipeline_schedules,
+        # a smaller bubble for more messages, and the smallest one: the other two schedules without
+        # bubbles wait as long as zbv, and dualpipev holds more
+        default=lambda choice: ("1f1b", "interleaved", "zbv") if choice.on_cuda else ("1f1b",),
         is_active=lambda chosen: chosen["pipeline"] > 1,
         depends_on=("pipeline",),
     ),
