@@ -379,13 +379,16 @@ def _small_collective(device: Device) -> float:
 def _peaks(device: Device) -> Numbers:
     """Returns peaks in the order of `PRECISIONS`; a precision without own units has that of fp32.
 
-    A peak is the best measurement of any shape, or else the dense peak of the data sheet.
+    A peak is the best measurement of any shape, or else the dense peak of the data sheet. Where
+    bf16 is measured but not 8 bits, these reach the same share of theirs.
     """
-    best = []
-    for name in PRECISIONS:
-        measured = [point[-1] for point in device.matmul_points if point[0] == name]
-        best.append(max(measured, default=device.peak_flops_per_second(name)))
-    peaks = np.array(best)
+    best = {name: device.peak_flops_per_second(name) for name in PRECISIONS}
+    measured: dict[str, float] = {}
+    for name, *_, rate in device.matmul_points:
+        measured[name] = max(measured.get(name, 0.0), rate)
+    if "bf16" in measured and best["bf16"]:
+        measured.setdefault("fp8", best["fp8"] * measured["bf16"] / best["bf16"])
+    peaks = np.array([*(best | measured).values()])
     return np.where(peaks > 0, peaks, peaks[0])
 
 
