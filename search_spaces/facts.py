@@ -139,11 +139,13 @@ class TensorFacts:
         refusal: Reason if tensor parallelism is impossible; None if it works.
         divisors: Counts that a tensor degree must divide, with their names ("attention heads", 32).
         sequence_refusal: Reason if sequence parallelism is impossible; None if it works.
+        by_transformers: True if transformers has a plan of its own.
     """
 
     refusal: str | None = None
     divisors: tuple[tuple[str, int], ...] = ()
     sequence_refusal: str | None = None
+    by_transformers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

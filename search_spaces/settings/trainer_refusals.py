@@ -13,15 +13,46 @@ TITAN_MODELS: Mapping[str, tuple[str, str]] = _MODELS["torchtitan"]
 BRIDGE_MODELS: Mapping[str, tuple[str, str, str]] = _MODELS["megatron-bridge"]
 
 
-def accelerate_refusals(
-    plan: Plan, _: SweepSpec, __: ModelFacts | None, device: str
-) -> Iterator[str]:
+_BY_MESH: Mapping[str, tuple[object, ...]] = {  # that it takes
+    **{"precision": ("fp32", "bf16"), "states": ("fp32",), "compile": (False,)},
+    **{"checkpoint_ratio": (0.0, 1.0), "checkpoint_offload": (False,), "offloaded_blocks": (0,)},
+    **{"offload_parameters": ("none",), "loss": ("whole",), "vocab_multiple": (1,)},
+    **{"mlp_tiles": (1,), "optimizer": ("adamw_fused", "adamw_foreach")},
+}
+
+
+def is_divided(plan: Plan) -> bool:
+    """Returns True if Trainer and Accelerate leave the division of weights to transformers."""
+    return plan.tensor > 1 or plan.experts > 1
+
+
+def _mesh_refusals(plan: Plan, model: ModelFacts) -> Iterator[str]:
+    """Yields the reasons why transformers' mesh of tensor, expert and data ranks has no such plan.
+
+    Source:
+        transformers/distributed/fsdp.py, tensor_parallel.py, expert_parallel.py (5.23).
+    """
+    degree = f"tensor is {plan.tensor}" if plan.tensor > 1 else f"experts is {plan.experts}"
+    if plan.tensor > 1 and not model.tensor.by_transformers:
+        yield f"{degree}: transformers has no plan that splits {model.architecture}"
+    if plan.data > 1 and plan.zero_stage != 3:
+        yield f"{degree}: transformers shards as zero_stage 3 does, but it is {plan.zero_stage}"
+    for name, values in _BY_MESH.items():
+        if (value := getattr(plan, name)) not in values:
+            word = str(value).lower() if isinstance(value, bool) else value
+            yield f"{degree}: its division by transformers is untried with {name} {word}"
+
+
+def accelerate_refusals(plan: Plan, _: SweepSpec, model: ModelFacts, device: str) -> Iterator[str]:
     """Yields the reasons why Accelerate would not train a plan, or another one on a CPU.
 
     Source:
         accelerate/accelerator.py (1.15): `native_amp` stays False for fp16 on the CPU;
         accelerate/state.py: FSDP is for ranks with an accelerator.
     """
+    if is_divided(plan):
+        yield from _mesh_refusals(plan, model)
+        return
     sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
     if sharded and plan.optimizer.startswith("adamw_8bit"):
         yield f"optimizer is {plan.optimizer}, which does not support FSDP2's shards"
@@ -36,6 +67,8 @@ def accelerate_refusals(
 def hf_refusals(plan: Plan, spec: SweepSpec, model: ModelFacts, device: str) -> Iterator[str]:
     """Yields the reasons why our script with Trainer cannot train a plan."""
     yield from accelerate_refusals(plan, spec, model, device)
+    if device == "cpu" and plan.tensor > 1:
+        yield f"tensor is {plan.tensor}, which Trainer takes on GPUs only"
     if model.vocab_size is None:
         yield (
             f"{model.name} makes its own batches, and the script for Trainer has Plimsoll's data"

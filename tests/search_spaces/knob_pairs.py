@@ -93,7 +93,7 @@ def context_of(base: str) -> RuleContext:
         model=a_model(
             attentions=CHOICES["attention"],
             vocab_size=50257,
-            tensor=TensorFacts(divisors=(("attention heads", 12),)),
+            tensor=TensorFacts(divisors=(("attention heads", 12),), by_transformers=True),
             attention_heads=12,
             context_refusal=None,
             float8_share=1.0,
