@@ -25,7 +25,10 @@ from workers.worker import Worker
 LAYOUTS = {
     name: knobs for name, knobs in {**COMMON, **FURTHER}.items() if name.startswith("expert")
 }
-SCRIPTS = ("export torchrun, expert ranks", "export torchrun, experts one after the other")
+SCRIPTS = (
+    *("export torchrun, expert ranks", "export torchrun, experts one after the other"),
+    *("export accelerate, expert ranks", "export hf-trainer, expert ranks"),
+)
 MORE = pytest.mark.thorough
 
 
