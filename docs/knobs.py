@@ -58,7 +58,7 @@ def _lines(knob: Knob) -> Iterator[str]:
     words = words_on(knob)
     yield "; ".join((f"values: {_values(knob.name)}", *_conditions(knob, words)))
     yield f"{_sentence(words['trades'])} {_sentence(words['does'])}"
-    if evidence := words["evidence"]:
+    if evidence := words.get("evidence"):
         yield _sentence(evidence)
     if rules := ", ".join(f"`{rule}`" for rule in rules_of(knob.name) if _ends(rule, knob)):
         yield f"rules: {rules}"
@@ -76,20 +76,20 @@ def _sentence(words: str) -> str:
     return f"{words if is_value else words[0].upper() + words[1:]}."
 
 
-def words_on(knob: Knob) -> dict[str, str]:
-    """Returns what descriptions.yaml says of a knob; a knob that is not in it says it itself."""
-    subjects = ("trades", "does", "evidence", "engines", "active", "lossy_values")
-    own = {name: getattr(knob, name) for name in subjects}
-    return own | packaged_table("search_spaces.knobs", "descriptions.yaml").get(knob.name, {})
+def words_on(knob: Knob) -> Mapping[str, str]:
+    """Returns what descriptions.yaml says of a knob."""
+    words: Mapping[str, str] = packaged_table("search_spaces.knobs", "descriptions.yaml")[knob.name]
+    return words
 
 
 def _conditions(knob: Knob, words: Mapping[str, str]) -> Iterator[str]:
-    if words["engines"] != "both" and f"engine {words['engines']}" not in words["active"]:
-        yield f"engine {words['engines']}"
-    if words["active"]:
-        yield words["active"]
-    if words["lossy_values"]:
-        yield f"lossy: {words['lossy_values']}"
+    engine, active = words.get("engine"), words.get("active")
+    if engine and f"engine {engine}" not in (active or ""):
+        yield f"engine {engine}"
+    if active:
+        yield active
+    if lossy := words.get("lossy_values"):
+        yield f"lossy: {lossy}"
     if not knob.forecast:
         yield "not forecast"
 

@@ -44,17 +44,17 @@ def test_its_words_agree_with_the_knob(knob: Knob) -> None:
     if knob.name in ("precision", "micro_batch"):  # by the specification
         assert words["lossy_values"].startswith(f"all but `train.{knob.name}`")
     else:
-        assert words["lossy_values"] == ", ".join(map(str, lossy)).lower()
-    assert bool(words["active"]) == (knob.is_active is not always)
+        assert words.get("lossy_values", "") == ", ".join(map(str, lossy)).lower()
+    assert ("active" in words) == (knob.is_active is not always)
 
 
 @pytest.mark.parametrize("knob", [knob for knob in KNOBS if knob.name != "engine"], ids=named)
 def test_the_engines_in_its_row_are_those_that_have_it(knob: Knob) -> None:
     """Plans of other engines may not differ in it."""
     engines = {pair.before.engine for pair in pairs_of(knob.name)}
-    word = words_on(knob)["engines"]
+    word = words_on(knob).get("engine")
 
-    assert engines == ({*get_args(Engine)} if word == "both" else {word})
+    assert engines == ({word} if word else {*get_args(Engine)})
 
 
 class Recorded:
