@@ -6,7 +6,7 @@
 import ast
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from search_spaces.knobs.communication import COMMUNICATION
 from search_spaces.knobs.computation import COMPUTATION
@@ -18,6 +18,7 @@ from search_spaces.plan import CHOICES, DEFAULTS, SHARES
 from search_spaces.rules.base import Rule
 from search_spaces.rules.compute import training_step_runs
 from search_spaces.rules.registry import RULES, knob_at_default
+from search_spaces.safety.files import packaged_table
 
 _HEAD = f"""\
 # The knobs
@@ -54,10 +55,11 @@ def _entry(knob: Knob) -> str:
 
 
 def _lines(knob: Knob) -> Iterator[str]:
-    yield "; ".join((f"values: {_values(knob.name)}", *_conditions(knob)))
-    yield f"{_sentence(knob.trades)} {_sentence(knob.does)}"
-    if knob.evidence:
-        yield _sentence(knob.evidence)
+    words = words_on(knob)
+    yield "; ".join((f"values: {_values(knob.name)}", *_conditions(knob, words)))
+    yield f"{_sentence(words['trades'])} {_sentence(words['does'])}"
+    if evidence := words.get("evidence"):
+        yield _sentence(evidence)
     if rules := ", ".join(f"`{rule}`" for rule in rules_of(knob.name) if _ends(rule, knob)):
         yield f"rules: {rules}"
 
@@ -74,13 +76,20 @@ def _sentence(words: str) -> str:
     return f"{words if is_value else words[0].upper() + words[1:]}."
 
 
-def _conditions(knob: Knob) -> Iterator[str]:
-    if knob.engines != "both" and f"engine {knob.engines}" not in knob.active:
-        yield f"engine {knob.engines}"
-    if knob.active:
-        yield knob.active
-    if knob.lossy_values:
-        yield f"lossy: {knob.lossy_values}"
+def words_on(knob: Knob) -> Mapping[str, str]:
+    """Returns what descriptions.yaml says of a knob."""
+    words: Mapping[str, str] = packaged_table("search_spaces.knobs", "descriptions.yaml")[knob.name]
+    return words
+
+
+def _conditions(knob: Knob, words: Mapping[str, str]) -> Iterator[str]:
+    engine, active = words.get("engine"), words.get("active")
+    if engine and f"engine {engine}" not in (active or ""):
+        yield f"engine {engine}"
+    if active:
+        yield active
+    if lossy := words.get("lossy_values"):
+        yield f"lossy: {lossy}"
     if not knob.forecast:
         yield "not forecast"
 

@@ -219,6 +219,7 @@ class TunedPlan:
         reasons = [
             *trainer_table()["hf-trainer"].refusals(plan, spec, batched, device),
             *decay_refusals(plan, spec.train, stock=True),
+            *hf_trainer.loading_refusals(plan),
         ]
         is_function = facts.vocab_size is None  # whose loss is the user's own
         if not reasons and not is_function and not divides_by_label_count(spec.model):

@@ -16,6 +16,7 @@ from orchestrator.core.instructions import (
     Abandon,
     Announce,
     ChooseFinalists,
+    Closing,
     Dismiss,
     End,
     Instruction,
@@ -182,7 +183,7 @@ class Controller:
             return self._carry_out(instruction)
         except StudyError as error:
             self.error = self.error or error
-            unwritten = instruction.ended if isinstance(instruction, Store | Abandon) else None
+            unwritten = instruction.ended if isinstance(instruction, Closing) else None
             return inputs.StudyUnavailable(unwritten=unwritten, at=self._clock())
 
     def _carry_out(self, instruction: Instruction) -> inputs.Answer | None:  # noqa: C901  # a line each
@@ -229,7 +230,7 @@ class Controller:
         forecast = self._noting_problems(forecast)
         return inputs.TrialOpened(number=number, forecast=forecast, at=self._clock())
 
-    def _write(self, instruction: Store | Abandon) -> None:
+    def _write(self, instruction: Closing) -> None:
         match instruction:
             case Store(ended=TrialEnded(record=record)) if record.validation:
                 self._study.keep_validation(record)
@@ -260,9 +261,7 @@ class Controller:
         """
         now = self._clock()
         instructions = self._decide(inputs.StopRequested(cause=cause, at=now))
-        closed = [
-            one for one in (*self._pending, *instructions) if isinstance(one, Store | Abandon)
-        ]
+        closed = [one for one in (*self._pending, *instructions) if isinstance(one, Closing)]
         for each in closed:
             with contextlib.suppress(StudyError):
                 self._write(each)

@@ -140,11 +140,13 @@ class TensorFacts:
         refusal: Reason if tensor parallelism is impossible; None if it works.
         divisors: Counts that a tensor degree must divide, with their names ("attention heads", 32).
         sequence_refusal: Reason if sequence parallelism is impossible; None if it works.
+        by_transformers: True if transformers has a plan of its own.
     """
 
     refusal: str | None = None
     divisors: tuple[tuple[str, int], ...] = ()
     sequence_refusal: str | None = None
+    by_transformers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +236,8 @@ class ModelFacts:
         pipeline_refusal: Reason if the model cannot be pipelined; None if it can.
         loss_refusal: Reason if its head cannot compute the loss; None if it can.
         tile_refusal: Reason if its MLPs cannot compute tiles of a sequence; None if they can.
+        float8_share: Share of its blocks' parameters that plain linear layers have whose sizes
+            divide 16, as products in 8 bits need.
         bypasses_hooks: True if it calls the forward of its blocks itself, past their hooks.
         padding_difference: Share by which outputs for a sample change beside a longer one.
         padding_from: Tokens of a row from which that happens.
@@ -272,6 +276,7 @@ class ModelFacts:
     pipeline_refusal: str | None = None
     loss_refusal: str | None = None
     tile_refusal: str | None = None
+    float8_share: float = 0.0
     bypasses_hooks: bool = False
     padding_difference: float = 0.0
     padding_from: int = 0

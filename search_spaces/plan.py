@@ -21,6 +21,7 @@ CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 Loss = Literal["whole", "compiled", "chunked", "fused"]
 VocabMultiple = Literal[1, 64, 128]
 MlpTiles = Literal[1, 2, 4, 8]
+Float8 = Literal["none", "tensorwise", "rowwise"]
 ExpertsKernel = Literal["eager", "batched_mm", "grouped_mm"]
 AdamW = Literal["adamw_fused", "adamw_foreach", "adamw_8bit", "adamw_8bit_paged"]
 Optimizer = Literal[AdamW, "adafactor", "sgd", "lion", "muon", "custom"]
@@ -78,6 +79,7 @@ class Plan:
     compile: bool = False
     compile_mode: CompileMode = "default"
     checkpoint_budget: float = 1.0  # of the activations that a compiled block saves by default
+    float8: Float8 = "none"
     loss: Loss = "whole"
     vocab_multiple: VocabMultiple = 1
     mlp_tiles: MlpTiles = 1

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from orchestrator.core.failures import cause_of_all
-from orchestrator.core.reasons import ended_by_machine
+from orchestrator.core.reasons import MachineReason
 from search_spaces.errors import MachineError, StudyLost, TrackingLost, UserError
 from search_spaces.safety.files import packaged_table
 
@@ -65,7 +65,8 @@ def exit_code_after(error: BaseException) -> ExitCode:
 
 def sweep_exit_code(state: SweepState) -> ExitCode:
     """Returns the exit code of a sweep that ended."""
-    if (state.ended and ended_by_machine(state.ended.reason)) or cause_of_all(state.records):
+    reason = state.ended and state.ended.reason
+    if isinstance(reason, MachineReason) or cause_of_all(state.records):
         return ExitCode.TRY_AGAIN
     return ExitCode.NOTHING_FOUND if state.best is None else ExitCode.DONE
 

@@ -17,21 +17,12 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cluster.slurm import follow_job, queued_job, submit_script
 from orchestrator.report.terminal import log_without_controls
 from search_spaces.errors import UserError
+from search_spaces.safety.files import packaged_table
 
 if TYPE_CHECKING:
     from orchestrator.export.cluster_job import ClusterJob
 
-_SENDERS = {  # command that takes a job's file, and what to do then
-    "sky": (
-        "sky launch --yes --idle-minutes-to-autostop=10 --secret=RAY_AUTH_TOKEN --cluster={name}",
-        "Results: rsync -az {name}:sky_workdir/plimsoll-runs . Then: sky down {name}",
-    ),
-    "kuberay": (
-        "kubectl apply --filename",
-        "Follow it: kubectl logs --follow job/{name}. Stop it, or before the study runs again:"
-        " kubectl delete rayjob {name}.",
-    ),
-}
+_SENDERS = packaged_table(__package__, "senders.yaml")
 
 
 def send_to_slurm(job: ClusterJob, script: str, folder: Path, *, follow: bool) -> None:

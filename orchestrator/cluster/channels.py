@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-    from orchestrator.core.instructions import Dismiss, Release, Run
+    from orchestrator.core.instructions import GroupMessage
     from search_spaces.trial import Activity, Fingerprint, Outcome, TrialRequest
 
 
@@ -38,9 +38,7 @@ class GroupQueues:
     """Queues of messages for worker groups, and the heartbeats of their runners."""
 
     def __init__(self) -> None:
-        self._queues: defaultdict[str, asyncio.Queue[Run | Release | Dismiss]] = defaultdict(
-            asyncio.Queue
-        )
+        self._queues: defaultdict[str, asyncio.Queue[GroupMessage]] = defaultdict(asyncio.Queue)
         self._heartbeats: dict[str, tuple[float, bytes]] = {}
         self._expired: set[str] = set()
         self._activities: dict[str, Activity] = {}
@@ -86,11 +84,11 @@ class GroupQueues:
         """Lets a group's runner count as silent from now on, even one that has yet to start."""
         self._expired.add(group)
 
-    async def put(self, group: str, message: Run | Release | Dismiss) -> None:
+    async def put(self, group: str, message: GroupMessage) -> None:
         """Queues a message for a group."""
         self._queues[group].put_nowait(message)
 
-    async def take(self, group: str, seconds: float) -> Run | Release | Dismiss | None:
+    async def take(self, group: str, seconds: float) -> GroupMessage | None:
         """Returns the next message for a group; None if none comes within `seconds`."""
         try:
             return await asyncio.wait_for(self._queues[group].get(), seconds)

@@ -35,7 +35,7 @@ from orchestrator.cluster.runtime import is_own_ray
 from orchestrator.cluster.worker_group import WarmGroup
 from orchestrator.core.cluster import AbstractCluster
 from orchestrator.core.inputs import GroupsEnded, Input, StopRequested
-from orchestrator.core.instructions import Dismiss, Release, Run
+from orchestrator.core.instructions import Dismiss, GroupMessage, Release, Run
 from orchestrator.core.placement import Node, Shortfall
 from orchestrator.host import in_notebook, os_error_behind
 from search_spaces.errors import MachineError
@@ -117,7 +117,7 @@ class TuneCluster(AbstractCluster):
     def start_group(self, group: str) -> None:
         self.starting.put(group)
 
-    def send(self, group: str, message: Run | Release | Dismiss) -> None:
+    def send(self, group: str, message: GroupMessage) -> None:
         self._answer(self.queues.put.remote(group, message), self._seconds)
 
     def kill(self, group: str) -> None:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from orchestrator.core.instructions import Dismiss, Release, Run
+from orchestrator.core.instructions import GroupMessage
 from orchestrator.core.placement import Node, Shortfall
 
 
@@ -27,7 +27,7 @@ class AbstractCluster(ABC):
         """Starts the process that runs a group's trials."""
 
     @abstractmethod
-    def send(self, group: str, message: Run | Release | Dismiss) -> None:
+    def send(self, group: str, message: GroupMessage) -> None:
         """Sends a message to a group, which takes its messages in order.
 
         Args:

@@ -6,7 +6,7 @@ from math import inf
 
 from orchestrator.core.events import TrialEnded, TrialStarted
 from orchestrator.core.inputs import DriverStarted
-from orchestrator.core.instructions import ChooseFinalists, Open, Propose
+from orchestrator.core.instructions import Question
 from orchestrator.core.placement import Node, Placement, Processes, Shortfall
 from orchestrator.core.reasons import Retry, StopReason
 from orchestrator.core.state import SweepState
@@ -73,7 +73,7 @@ class ControllerState:
     retries: tuple[tuple[Plan, Retry], ...] = ()
     pending: TrialStarted | None = None
     out_of_room_since: float | None = None
-    awaited: Propose | Open | ChooseFinalists | None = None
+    awaited: Question | None = None
     machine_failures: int = 0
     paused_until: float = -inf
     suspects: tuple[TrialEnded, ...] = ()

@@ -127,18 +127,8 @@ class End:
     at: float
 
 
-Instruction = (
-    Propose
-    | Open
-    | ChooseFinalists
-    | StartGroup
-    | Run
-    | Release
-    | Dismiss
-    | Kill
-    | RequestCapacity
-    | Store
-    | Abandon
-    | Announce
-    | End
-)
+Question = Propose | Open | ChooseFinalists  # each has an answer
+GroupMessage = Run | Release | Dismiss  # for a group, which takes its messages in order
+ClusterRequest = StartGroup | Kill | RequestCapacity
+Closing = Store | Abandon  # of a trial, in the study
+Instruction = Question | GroupMessage | ClusterRequest | Closing | Announce | End

@@ -98,23 +98,15 @@ class FingerprintsDiffer:
     differences: tuple[Difference, ...]
 
 
-Note = (
-    Message
-    | StudyRemoved
-    | NodesUnused
-    | HeadFull
-    | GroupReplaced
-    | PlanBlamed
-    | TrialWaits
-    | ForecastsEnded
-    | TrialsTransferred
-    | FingerprintsDiffer
-)
+StartNote = StudyRemoved | NodesUnused | HeadFull  # before the first trial
+TrialNote = GroupReplaced | PlanBlamed | TrialWaits
+SearchNote = ForecastsEnded | TrialsTransferred | FingerprintsDiffer
+Note = Message | StartNote | TrialNote | SearchNote
 
 
 def start_notes(
     folder: PurePath | None, groups: int, room: int, nodes: Set[Node], all_nodes: Set[Node]
-) -> Iterator[Note]:
+) -> Iterator[StartNote]:
     """Yields notes on a study that Ray will remove, unused nodes, and a head node that is full.
 
     `folder` is the study's, None if a database holds it; the head node has room for `room` groups.

@@ -12,11 +12,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 from orchestrator.core.reasons import (
+    ForNextPlan,
     FreshWorkers,
     OtherEnvironment,
     OtherNodes,
     OtherRanks,
-    ReplacementReason,
 )
 from search_spaces.plan import Plan
 from search_spaces.settings.render import Environment, render_environment
@@ -299,7 +299,7 @@ class Processes:
 
 def reason_to_replace(
     needed: Processes, present: Processes, *, fresh: bool = False
-) -> ReplacementReason | None:
+) -> ForNextPlan | None:
     """Returns the reason why a running group cannot run a plan, None if it can.
 
     A plan may need `fresh` workers, which have run nothing before.

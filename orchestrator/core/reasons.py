@@ -158,22 +158,9 @@ class ClusterSilent:
     kind: Literal["cluster_silent"] = "cluster_silent"
 
 
-StopReason = (
-    BudgetSpent
-    | NotWorthIt
-    | AllTried
-    | NoImprovement
-    | SameFailure
-    | MachineFailed
-    | ClusterSilent
-    | NoRoom
-    | Stopped
-)
-
-
-def ended_by_machine(reason: StopReason) -> bool:
-    """Returns True if the machine or cluster ended the sweep, so that another driver can resume."""
-    return isinstance(reason, MachineFailed | ClusterSilent | NoRoom)
+SearchReason = BudgetSpent | NotWorthIt | AllTried | NoImprovement | SameFailure
+MachineReason = MachineFailed | ClusterSilent | NoRoom  # so that another driver can resume
+StopReason = SearchReason | MachineReason | Stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,13 +212,6 @@ class WorkersGone:
     """The workers ended."""
 
 
-ReplacementReason = (
-    DeadlineMissed
-    | WorkersCrashed
-    | MemoryNotReleased
-    | OtherRanks
-    | OtherEnvironment
-    | OtherNodes
-    | FreshWorkers
-    | WorkersGone
-)
+AfterTrial = DeadlineMissed | WorkersCrashed | MemoryNotReleased | WorkersGone
+ForNextPlan = OtherRanks | OtherEnvironment | OtherNodes | FreshWorkers
+ReplacementReason = AfterTrial | ForNextPlan

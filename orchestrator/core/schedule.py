@@ -8,16 +8,16 @@ from orchestrator.core.controller_state import ControllerState, Group
 from orchestrator.core.events import TrialStarted
 from orchestrator.core.inputs import FinalistsChosen, PlanProposed, TrialOpened
 from orchestrator.core.instructions import (
-    Abandon,
     ChooseFinalists,
+    Closing,
     Dismiss,
     Open,
     Propose,
+    Question,
     Release,
     RequestCapacity,
     Run,
     StartGroup,
-    Store,
 )
 from orchestrator.core.notes import GroupReplaced, TrialWaits
 from orchestrator.core.placement import (
@@ -78,7 +78,7 @@ def _can_start(step: Step) -> bool:
         return False
     if step.now < state.paused_until:
         return False
-    return not any(isinstance(one, Store | Abandon | StartGroup) for one in step.instructions)
+    return not any(isinstance(one, Closing | StartGroup) for one in step.instructions)
 
 
 def _start_next(step: Step) -> bool:
@@ -126,7 +126,7 @@ def _is_suspected_of_drivers(reason: Retry) -> bool:
     return isinstance(reason.cause, DriverDied) and reason.cause.times > 1
 
 
-def _ask(step: Step, asked: Propose | Open | ChooseFinalists) -> bool:
+def _ask(step: Step, asked: Question) -> bool:
     step.state = replace(step.state, awaited=asked)
     step.instruct(asked)
     return True

@@ -18,9 +18,15 @@ def export(source: ExportSource) -> Bundle:
     """
     require("accelerate")
     plan, command = source.plan, _command(source)
-    words = torch_words(source) | {"wrapping": None}  # by Accelerate
+    words = torch_words(source) | {"wrapping": None}  # by Accelerate or transformers
+    words["fsdp"] = words["fsdp"] and not words["divided"]
     config = scripts.render_template(
-        f"{CONFIG}.jinja", plan=plan, device=source.device, hosts=source.hosts
+        f"{CONFIG}.jinja",
+        plan=plan,
+        device=source.device,
+        hosts=source.hosts,
+        divided=words["divided"],
+        autocasts=scripts.autocasts(plan),
     )
     return Bundle(
         format="accelerate",

@@ -11,6 +11,7 @@ from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
 from search_spaces.settings.deepspeed_config import render_deepspeed
 from search_spaces.settings.render import render_torch
+from search_spaces.settings.trainer_refusals import is_divided
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import TrainSpec
 from search_spaces.specification.trainer_configs.tables import HF_OPTIMIZERS
@@ -40,8 +41,7 @@ def training_arguments(
         "lr_scheduler_type": "constant_with_warmup" if is_warm_constant else train.schedule,
         "warmup_steps": train.warmup_steps,
         "seed": train.seed,
-        # autocast, which bf16 weights need not
-        "bf16": plan.precision == "bf16" and (plan.states == "fp32" or plan.engine == "deepspeed"),
+        "bf16": plan.precision == "bf16" and scripts.autocasts(plan),
         "fp16": plan.precision == "fp16",
         "average_tokens_across_devices": True,
         "remove_unused_columns": False,
@@ -61,6 +61,15 @@ def training_arguments(
     return arguments | _engine(plan, model, device)
 
 
+def loading_refusals(plan: Plan) -> Iterator[str]:
+    """Yields why arguments alone do not make a plan: transformers divides weights as it loads."""
+    if degrees := scripts.divided_by(plan):
+        yield (
+            "its model must be loaded with `distributed_config=DistributedConfig"
+            f"({degrees})`, as the script of `plimsoll export --format hf-trainer` does"
+        )
+
+
 def stock_refusals(plan: Plan, model: ModelFacts) -> Iterator[str]:
     """Yields why a Trainer without our script would take longer steps than were measured.
 
@@ -78,7 +87,9 @@ def stock_refusals(plan: Plan, model: ModelFacts) -> Iterator[str]:
 def _engine(plan: Plan, model: ModelFacts, device: str) -> dict[str, Any]:
     if plan.engine == "deepspeed":
         return {"deepspeed": deepspeed.CONFIG}
-    backend = {"ddp_backend": "gloo"} if device == "cpu" and plan.data > 1 else {}
+    backend = {"ddp_backend": "gloo"} if device == "cpu" and plan.world_size > 1 else {}
+    if is_divided(plan):
+        return backend
     if plan.zero_stage in (2, 3):
         config = {
             "version": 2,
@@ -117,7 +128,7 @@ def export(source: ExportSource) -> Bundle:
     words = scripts.template_values(source, settings)
     # the script must not recompute again what Trainer's own switch recomputes
     words["checkpointed"] = bool(words["checkpointed"]) and not all_recomputed(plan)
-    words["fsdp"] = settings.fsdp2 is not None and plan.engine == "torch"
+    words["fsdp"] = settings.fsdp2 is not None and not words["divided"]
     arguments = training_arguments(plan, source.model, source.spec, source.device)
     files = {
         scripts.SCRIPT: scripts.render_script("hf_trainer.py.jinja", **words, command=command),

@@ -26,6 +26,7 @@ from search_spaces.settings.render import (
     render_environment,
 )
 from search_spaces.settings.render import Environment as EnvironmentVariables
+from search_spaces.settings.trainer_refusals import is_divided
 
 SCRIPT = "train.py"
 HEAD = "$HEAD"  # in commands that run on several hosts
@@ -123,10 +124,34 @@ def template_values(
         "optimizer": literal(render_optimizer(settings.optimizer_kind, train)),
         "wrapping": None,
         "fsdp": False,
+        "divided": divided_by(plan),
+        "sample_rank": functools.partial(_sample_rank, plan),
         "draw_stride": DRAW_STRIDE,
         "schedule": None if schedule is None else literal(schedule),
         "batching_words": _batching_words(plan),
     }
+
+
+def divided_by(plan: Plan) -> str:
+    """Returns the arguments of `DistributedConfig` if transformers divides the weights."""
+    if not is_divided(plan):
+        return ""
+    degrees = {"fsdp_size": plan.data, "tp_size": plan.tensor, "ep_size": plan.experts}
+    if plan.data > 1:
+        degrees["fsdp_mixed_precision"] = plan.precision == "bf16"
+    return ", ".join(f"{name}={value}" for name, value in degrees.items())
+
+
+def autocasts(plan: Plan) -> bool:
+    """Returns False if the weights that a step computes with are in 16 bits already."""
+    if is_divided(plan):
+        return plan.data == 1
+    return plan.states == "fp32" or plan.engine == "deepspeed"
+
+
+def _sample_rank(plan: Plan, rank: str) -> str:
+    """Returns the expression of a rank's place among those with samples of their own."""
+    return rank if plan.tensor == 1 else f"({rank} // {plan.tensor})"
 
 
 def _batching_words(plan: Plan) -> str:

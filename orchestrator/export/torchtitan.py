@@ -12,15 +12,6 @@ from search_spaces.specification.trainer_configs.document import tree_of
 from search_spaces.specification.trainer_configs.tables import trainers, write
 
 _FILE = "titan_config.py"
-_CLASSES = {  # of a section of `Trainer.Config`
-    "training": "TrainingConfig",
-    "parallelism": "ParallelismConfig",
-    "compile": "CompileConfig",
-    "debug": "DebugConfig",
-    "lr_scheduler": "LRSchedulersContainer.Config",
-    "optimizer": "default_adamw",
-}
-_RECOMPUTED = {"none": "None", "full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}
 
 
 def export(source: ExportSource) -> Bundle:
@@ -33,15 +24,14 @@ def export(source: ExportSource) -> Bundle:
     recomputed = sections.pop("activation_checkpoint")["mode"]
     train = source.spec.train
     sections["optimizer"] |= {"betas": train.betas or (0.9, 0.999), "eps": train.eps or 1e-8}
-    arguments = [_argument(name, value) for name, value in sections.items()]
     text = scripts.render_template(
         "titan_config.py.jinja",
         title=scripts.quotable_title(source),
         command=command,
         package=package,
         flavor=flavor,
-        arguments=arguments,
-        recomputed=_RECOMPUTED[recomputed],
+        sections=sections,
+        recomputed=recomputed,
         implementation=implementation,
     )
     return Bundle(
@@ -63,10 +53,3 @@ def _sections(source: ExportSource) -> dict[str, Any]:
     if plan.tensor == 1:
         del values["baseline.sequence_parallel"]
     return tree_of(write(trainers()["torchtitan"], values))
-
-
-def _argument(name: str, value: Any) -> str:
-    if not isinstance(value, dict):
-        return f"{name}={value!r}"
-    words = ", ".join(f"{key}={entry!r}" for key, entry in value.items())
-    return f"{name}={_CLASSES[name]}({words})"

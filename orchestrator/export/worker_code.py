@@ -17,7 +17,7 @@ MARK = "# plimsoll: the worker's code\n"  # a line of a template
 _TITLE = "measured"
 _MODULES = (
     *("slices", "blocks", "experts", "head_loss", "selective", "data_parallel", "loss"),
-    *("optimizers", "states", "update"),
+    *("optimizers", "states", "update", "mesh"),
 )
 _WIDTH = 100
 

@@ -120,7 +120,6 @@ def tune_longest(
     Raises:
         UserError: As the sweep of the first length.
     """
-    ends_at = time.monotonic() + 60 * spec.budget.minutes
     fits: dict[int, bool] = {}
     states: dict[int, SweepState] = {}
     first, growth = _first_length(spec, say)

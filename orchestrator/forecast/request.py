@@ -23,7 +23,7 @@ from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
 from search_spaces.hardware.properties import find_or_estimate_device
 from search_spaces.rules.base import RuleContext
-from search_spaces.rules.compute import flash_refusals
+from search_spaces.rules.compute import kernel_refusals
 from search_spaces.space import Space, build_space
 from search_spaces.specification.schema import SweepSpec
 from workers.prepare import prepare_driver
@@ -189,4 +189,4 @@ def _missing_features(device: Device) -> tuple[tuple[str, str], ...]:
         from workers.probe.doctor import lacks
 
         return lacks(CPU)
-    return flash_refusals(device.architecture, has_bf16=device.bf16_flops_per_second > 0)
+    return kernel_refusals(device)

@@ -29,6 +29,7 @@ _LOSSY_WORDS: dict[str, Callable[[Plan], str]] = {
     "micro_batch": lambda plan: f"micro-batch {plan.micro_batch}",
     "precision": lambda plan: plan.precision,
     "optimizer": lambda plan: plan.optimizer.replace("_", " "),
+    "float8": lambda plan: f"float8 {plan.float8}",
     "states": lambda plan: f"{plan.states.replace('_', ' ')} states",
 }
 

@@ -21,20 +21,8 @@ from orchestrator.core.records import Record
 from orchestrator.core.repeats import is_repeat, most_repeats, repeats_at_the_end
 from orchestrator.core.state import AbstractView, SweepState
 from orchestrator.host import below_notebook, in_notebook
+from orchestrator.report import labels
 from orchestrator.report.format import duration, gib, plural
-from orchestrator.report.labels import (
-    KIND_WORDS,
-    activity_words,
-    counts_words,
-    fixed_knobs,
-    fixed_words,
-    forecast_words,
-    labelled_plan,
-    outcome_words,
-    plan_words,
-    record_words,
-    validation_words,
-)
 from orchestrator.report.reasons import note_words, reason_words, stop_words
 from orchestrator.report.sweep_tables import baseline_record, progress, shortcoming
 from orchestrator.report.terminal import SafeConsole, labelled_rows, without_controls
@@ -105,7 +93,7 @@ def _title(state: SweepState) -> RenderableType:
     title = Text.assemble(("plimsoll ", "bold"), state.study, " · ", state.spec.model.title)
     if state.fingerprint:
         title.append(f" · {state.fingerprint.device} {state.fingerprint.device_name}")
-    if common := fixed_words(state.space):
+    if common := labels.fixed_words(state.space):
         title.append(f" · all {common}")
     return Rule(title, style="bright_black", align="left")
 
@@ -115,11 +103,14 @@ def _rows(
 ) -> Iterator[tuple[str, RenderableType]]:
     yield from _running(state, now, activity, ready_at)
     if activity is not None and state.ended is None:
-        yield "", Text(activity_words(activity), "cyan")
+        yield "", Text(labels.activity_words(activity), "cyan")
     yield from _best(state)
     for last in state.validations[-1:]:
         style = "red" if last.number in state.failed_validations else "green"
-        yield "validation", Text(f"of trial {last.number} {validation_words(last, state)}", style)
+        yield (
+            "validation",
+            Text(f"of trial {last.number} {labels.validation_words(last, state)}", style),
+        )
     yield from _memory(state, width)
     used = progress(state, now, ready_at)
     left = "" if used.left_seconds is None else f", about {duration(used.left_seconds)} left"
@@ -128,8 +119,8 @@ def _rows(
     time = f" {duration(used.seconds)} of {duration(used.seconds_of)}{left}"
     yield "time", bar(used.seconds / used.seconds_of, width, time)
     counts = outcome_counts(state.records)
-    kinds = [kind for kind in KIND_WORDS if counts.get(kind)]
-    parts = [Text(f"{counts[kind]} {KIND_WORDS[kind]}", _STYLES[kind][2]) for kind in kinds]
+    kinds = [kind for kind in labels.KIND_WORDS if counts.get(kind)]
+    parts = [Text(f"{counts[kind]} {labels.KIND_WORDS[kind]}", _STYLES[kind][2]) for kind in kinds]
     line = Text(" · ").join(parts) if parts else Text("none yet", "bright_black")
     line.no_wrap = False  # many kinds do not fit on one line of 80 columns
     yield "outcomes", line
@@ -143,7 +134,7 @@ def _running(
         yield "now", Text(idle, style="bright_black")
         return
     *others, trial = state.running
-    words = labelled_plan(trial.plan, state.spec, omit=fixed_knobs(state.space))
+    words = labels.labelled_plan(trial.plan, state.spec, omit=labels.fixed_knobs(state.space))
     kind = "validation of trial" if trial.validation else "trial"
     more = f", {plural(len(others), 'more trial')} running" if others else ""
     yield (
@@ -157,7 +148,7 @@ def _running(
     time = f"{duration(elapsed)} of at most {duration(deadline)}"
     if activity is not None and activity.trial is None:
         time = "waiting for its workers"
-    expected = trial.forecast and forecast_words(trial.forecast, trial.reason)
+    expected = trial.forecast and labels.forecast_words(trial.forecast, trial.reason)
     forecast = f" · forecast {expected}" if expected else ""
     yield "", Text(f"{time}{forecast} · {reason_words(trial.reason)}", style)
 
@@ -180,13 +171,16 @@ def _best(state: SweepState) -> Iterator[tuple[str, RenderableType]]:
     if best is None:
         yield "best", Text("no feasible plan yet", style="bright_black")
         return
-    words = labelled_plan(best.plan, state.spec, omit=fixed_knobs(state.space))
+    words = labels.labelled_plan(best.plan, state.spec, omit=labels.fixed_knobs(state.space))
     yield "best", Text.assemble((f"trial {best.number} ", "bold"), (words, "green"))
     gain = speedup(best, baseline_record(state))
     comparison = "" if gain is None else f" · {gain.value:.2f} x the baseline"
     if best.plan == state.space.baseline:
         comparison = " · the baseline"
-    yield "", Text.assemble((outcome_words(best.outcome), "bold green"), (comparison, "bold"))
+    yield (
+        "",
+        Text.assemble((labels.outcome_words(best.outcome), "bold green"), (comparison, "bold")),
+    )
 
 
 def _memory(state: SweepState, width: int) -> Iterator[tuple[str, RenderableType]]:
@@ -210,7 +204,7 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
     table.add_column(no_wrap=True, overflow="ellipsis")
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     for record in reversed(state.records[-most:]):
-        words = labelled_plan(record.plan, state.spec, omit=fixed_knobs(state.space))
+        words = labels.labelled_plan(record.plan, state.spec, omit=labels.fixed_knobs(state.space))
         table.add_row(str(record.number), Text(words), _outcome(record, state, width >= _WIDE))
     more = len(state.records) - most
     older = f" ({more} earlier)" if more > 0 else ""
@@ -221,7 +215,7 @@ def _outcomes(state: SweepState, most: int, width: int) -> Iterator[RenderableTy
 
 def _outcome(record: Record, state: SweepState, wide: bool) -> Text:
     outcome = record.outcome
-    text = Text(record_words(record), _STYLES[outcome.kind][2])
+    text = Text(labels.record_words(record), _STYLES[outcome.kind][2])
     if not isinstance(outcome, Measured):
         return text
     memory, forecast = outcome.memory, ""
@@ -278,7 +272,7 @@ class LiveView(AbstractView):
 
     def _draw(self) -> RenderableType:
         if self._state is None:
-            return Text(activity_words(self._activity) if self._activity else "")
+            return Text(labels.activity_words(self._activity) if self._activity else "")
         width, height = self._console.size
         size = {"width": width, "height": height}
         now, doing, ready_at = self._clock(), self._activity, self._ready_at
@@ -311,7 +305,7 @@ class PlainView(AbstractView):
     def on_activity(self, activity: Activity) -> None:
         """Hands over a line, unless it said the same, or a trial's last line was just now."""
         self._began_at = self._began_at or activity.at
-        line, (last, at) = activity_words(activity), self._last
+        line, (last, at) = labels.activity_words(activity), self._last
         if line != last and (activity.trial is None or activity.at - at >= self._pause_seconds):
             self._last = line, activity.at
             self._say(line, activity.at)
@@ -353,11 +347,11 @@ def lines(event: events.Event, state: SweepState) -> Iterator[str]:
                 f" {fingerprint.device} {fingerprint.device_name}"
             )
         case events.TrialStarted(validation=True, number=number, plan=plan):
-            words = labelled_plan(plan, state.spec)
+            words = labels.labelled_plan(plan, state.spec)
             yield f"validation of trial {number} starts in a fresh worker group: {words}"
         case events.TrialStarted(number=number, plan=plan, reason=reason, forecast=forecast):
-            expected = f"; forecast {forecast_words(forecast, reason)}" if forecast else ""
-            words = labelled_plan(plan, state.spec)
+            expected = f"; forecast {labels.forecast_words(forecast, reason)}" if forecast else ""
+            words = labels.labelled_plan(plan, state.spec)
             why = f"({reason_words(reason)}{expected})"
             yield f"trial {number} starts: {words} {why}{_place(event, state)}"
         case events.TrialEnded(record=record) if record.validation:
@@ -378,7 +372,8 @@ def _resumed_words(state: SweepState) -> str:
     if (best := state.best) is None:
         return f"{trials}, without a feasible plan so far"
     validated = ", validated" if state.validated is not None else ""
-    return f"{trials}; best so far: trial {best.number}, {outcome_words(best.outcome)}{validated}"
+    words = labels.outcome_words(best.outcome)
+    return f"{trials}; best so far: trial {best.number}, {words}{validated}"
 
 
 def _started(event: events.SweepStarted, state: SweepState) -> Iterator[str]:
@@ -393,7 +388,7 @@ def _started(event: events.SweepStarted, state: SweepState) -> Iterator[str]:
         for part, words in understood_rows(event.understanding):
             label = part or label
             yield f"{label}: {words}"
-    yield f"baseline: {plan_words(event.space.baseline)}"
+    yield f"baseline: {labels.plan_words(event.space.baseline)}"
     if event.memory_limit_bytes:
         yield f"memory limit {gib(event.memory_limit_bytes)} GiB per rank"
     if words := _resumed_words(state):
@@ -401,7 +396,7 @@ def _started(event: events.SweepStarted, state: SweepState) -> Iterator[str]:
 
 
 def _ended(record: Record, state: SweepState, now: float) -> str:
-    parts = [record_words(record)]
+    parts = [labels.record_words(record)]
     if isinstance(record.outcome, Measured):
         memory = record.outcome.memory
         forecast = ""
@@ -429,7 +424,9 @@ def _ended(record: Record, state: SweepState, now: float) -> str:
 
 
 def _validation_ended(validation: Record, state: SweepState) -> str:
-    words = f"the validation of trial {validation.number} {validation_words(validation, state)}"
+    words = (
+        f"the validation of trial {validation.number} {labels.validation_words(validation, state)}"
+    )
     failed = validation.number in state.failed_validations
     if not failed or (following := state.next_to_validate) is None:
         return words
@@ -438,11 +435,11 @@ def _validation_ended(validation: Record, state: SweepState) -> str:
 
 def _tally(state: SweepState) -> str:
     best = state.best
-    tally = counts_words(outcome_counts(state.records)) or "no trials"
+    tally = labels.counts_words(outcome_counts(state.records)) or "no trials"
     if best is None:
         return f"{tally}; no plan is feasible"
     validated = ", validated" if state.validated is not None else ""
-    words = labelled_plan(best.plan, state.spec)
+    words = labels.labelled_plan(best.plan, state.spec)
     return f"{tally}; best is trial {best.number}{validated}: {words}"
 
 

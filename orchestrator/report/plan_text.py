@@ -8,6 +8,7 @@ from orchestrator.forecast.planner import PlanningReport, ScaleResult
 from orchestrator.forecast.table import ForecastRow
 from orchestrator.report.format import count_words, gib, significant
 from orchestrator.report.labels import fixed_knobs, fixed_words, lossy_suffix, plan_words
+from orchestrator.report.reasons import sentence
 from search_spaces.costs.host_memory import HOST_SHARE
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
@@ -133,22 +134,6 @@ def ruled_out_sentences(result: ScaleResult) -> Iterator[str]:
 def planning_note_words(note: notes.PlanningNote) -> str:
     """Describes a caveat of a report."""
     match note:
-        case notes.UnsupportedPrecision(device=device, precision=precision, faster=faster):
-            return (
-                f"{device} has no {precision} units, so {precision} is forecast at the speed of"
-                f" fp32; train.precision: {faster} would be faster"
-            )
-        case notes.EstimatedDevice(device=device):
-            return (
-                f"{device} is not in the catalogue: its peaks and bandwidth are estimated from its"
-                " SMs and clocks, and speeds are uncertain by a factor of two; plimsoll doctor"
-                " --probe measures it"
-            )
-        case notes.UnshownDevice(device=device):
-            return (
-                f"{device}: not shown on a device; its forecasts rest on data sheets and on what"
-                " programs reach on GPUs, and launches on an estimate"
-            )
         case notes.MemoryLimit(device=device, specified_bytes=specified, device_bytes=has):
             if specified > has:
                 return (
@@ -166,11 +151,8 @@ def planning_note_words(note: notes.PlanningNote) -> str:
                 f"{percent(share)} of the best plan's step rests on rates of a typical server"
                 f" ({', '.join(map(term_words, terms))}); plimsoll doctor --probe measures yours"
             )
-        case notes.VaryingLengths(longest_tokens=longest, mean_tokens=mean):
-            return (
-                f"samples have up to {longest:,} tokens, {mean:,.0f} on average: peaks are for the"
-                " longest sample, step times for rows as full as each batching makes them"
-            )
+        case _:
+            return sentence(note)
 
 
 def common_knobs(plans: Sequence[Plan]) -> tuple[frozenset[str], str]:

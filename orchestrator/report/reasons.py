@@ -11,10 +11,7 @@ from search_spaces.safety.files import packaged_table
 from search_spaces.specification.sections import Metric
 from search_spaces.trial import (
     Cancelled,
-    Crashed,
     CrashKind,
-    Diverged,
-    DoesNotTrain,
     DriverDied,
     Interruption,
     Measured,
@@ -22,9 +19,7 @@ from search_spaces.trial import (
     NoRoom,
     Outcome,
     OutOfMemory,
-    Refused,
     Stopped,
-    TimedOut,
     WorkersFailed,
 )
 
@@ -39,23 +34,21 @@ _COMPARATIVES = (
 _NAMED_KNOBS = 2  # of those that a proposal changes
 
 
+def sentence(value: object) -> str:
+    """Returns the sentence of words.yaml for a value's class, with the value's fields."""
+    words: str = _TEXTS["sentences"][type(value).__name__]
+    return words.format(it=value)
+
+
 def reason_words(reason: reasons.TrialReason) -> str:
     """Describes why a plan is tried."""
     match reason:
-        case reasons.IsBaseline():
-            return "baseline"
-        case reasons.Sampled(sampler=sampler):
-            return f"proposed by {sampler}"
         case reasons.Retry():
             return _retry(reason)
-        case reasons.Validates(trial=trial):
-            return f"validation of trial {trial}"
-        case reasons.Remeasures(trial=trial):
-            return f"measures trial {trial} again"
-        case reasons.ChecksMachine(trial=trial, suspect=suspect):
-            return f"repeats trial {trial} to see if the machine or trial {suspect}'s plan failed"
         case reasons.Promising():
             return "; ".join(_promise(reason))
+        case _:
+            return sentence(reason)
 
 
 def _retry(reason: reasons.Retry) -> str:
@@ -100,10 +93,6 @@ def _promise(reason: reasons.Promising) -> Iterator[str]:
 def interruption_words(cause: Interruption) -> str:
     """Describes why a trial ended through no fault of its plan."""
     match cause:
-        case Stopped(by=by):
-            return f"stopped by {by}"
-        case DriverDied():
-            return "its driver died"
         case WorkersFailed(outcome=outcome):
             return outcome_sentence(outcome)
         case NodesLost(nodes=nodes):
@@ -113,6 +102,8 @@ def interruption_words(cause: Interruption) -> str:
             minutes, available = cause.minutes, capacity_words(cause.available)
             waited = f" for {minutes:g} minutes (cluster.wait_minutes)" if minutes else ""
             return f"no room for {_ranks(cause)}{waited}; available: {available}"
+        case _:
+            return sentence(cause)
 
 
 def _ranks(room: NoRoom) -> str:
@@ -147,31 +138,20 @@ def stop_words(reason: reasons.StopReason) -> str:
     match reason:
         case reasons.BudgetSpent(limit=limit, amount=amount):
             return f"the budget of {amount:g} {_LIMITS[limit]} is used up"
-        case reasons.NotWorthIt(trial_seconds=seconds, saved_seconds=saved, training_hours=hours):
-            return (
-                f"the best next trial takes {seconds:.0f} s and is expected to save {saved:.1f} s"
-                f" of a {hours:g} h training run"
-            )
-        case reasons.AllTried(plans=plans):
-            return f"all {plans} plans have been tried"
-        case reasons.NoImprovement(trials=trials):
-            return f"the last {trials} trials found no better plan"
         case reasons.SameFailure(trials=trials, error=error, cause=cause):
             error = f"gradient {error}" if cause == "does_not_train" else error
             return f"all {trials} trials so far failed with the same error: {error}"
         case reasons.MachineFailed(cause=cause, error=error):
             return f"{_MACHINE_FAILURES[cause]}: {error}"
-        case reasons.ClusterSilent():
-            return "the cluster does not answer"
-        case NoRoom() | Stopped():
+        case NoRoom():
             return interruption_words(reason)
+        case _:
+            return sentence(reason)
 
 
 def replacement_words(reason: reasons.ReplacementReason) -> str:
     """Describes why the workers of a group are replaced."""
     match reason:
-        case reasons.DeadlineMissed():
-            return "a trial missed its deadline"
         case reasons.WorkersCrashed(cause=cause):
             return f"a trial crashed ({cause.replace('_', ' ')})"
         case reasons.MemoryNotReleased(residual_bytes=size):
@@ -183,20 +163,14 @@ def replacement_words(reason: reasons.ReplacementReason) -> str:
             return (
                 f"the next plan needs processes started with {settings or 'no allocator settings'}"
             )
-        case reasons.OtherNodes():
-            return "the next plan runs on other nodes"
-        case reasons.FreshWorkers():
-            return "a validation runs in fresh workers"
-        case reasons.WorkersGone():
-            return "its workers are gone"
+        case _:
+            return sentence(reason)
 
 
 def note_words(note: notes.Note) -> str:
     """Describes an event that the user should know of."""
     match note:
-        case notes.Message(text=text):
-            return text
-        case notes.StudyRemoved() | notes.NodesUnused() | notes.HeadFull():
+        case notes.NodesUnused() | notes.HeadFull():
             return _start_words(note)
         case notes.GroupReplaced(reason=reason):
             return f"the worker group is replaced: {replacement_words(reason)}"
@@ -210,8 +184,6 @@ def note_words(note: notes.Note) -> str:
                 f"trial {trial} waits for room for {_ranks(room)}, up to {room.minutes:g} minutes;"
                 f" available: {capacity_words(room.available)}"
             )
-        case notes.ForecastsEnded(error=error):
-            return f"trials have no forecast: {error}"
         case notes.TrialsTransferred():
             return _transfer(note)
         case notes.FingerprintsDiffer(trials=trials, differences=differences):
@@ -220,15 +192,12 @@ def note_words(note: notes.Note) -> str:
                 f" ({difference_words(differences)}): forecasts ignore them, and speeds may differ"
                 " for this reason alone"
             )
+        case _:
+            return sentence(note)
 
 
-def _start_words(note: notes.StudyRemoved | notes.NodesUnused | notes.HeadFull) -> str:
+def _start_words(note: notes.NodesUnused | notes.HeadFull) -> str:
     match note:
-        case notes.StudyRemoved(folder=folder):
-            return (
-                f"the study is kept in {folder}, which Ray removes some time after the job:"
-                " set study.folder to an absolute path or study.storage to a database"
-            )
         case notes.NodesUnused(kinds=kinds):
             names = ", ".join(sorted({kind or "no name" for kind in kinds}))
             return (
@@ -277,15 +246,7 @@ def outcome_sentence(outcome: Outcome) -> str:
             excess = outcome.excess
             over = "" if excess is None else f", wanted {100 * (1 + excess):.0f} % of the limit"
             return f"out of {outcome.where} memory in {outcome.phase}{over}"
-        case TimedOut():
-            return f"timed out after {outcome.deadline_seconds:.0f} s"
-        case Crashed():
-            return f"crashed in {outcome.phase}: {outcome.detail}"
-        case Refused():
-            return f"refused ({outcome.rule}): {outcome.detail}"
-        case Diverged():
-            return f"loss was {outcome.loss} at step {outcome.step}"
-        case DoesNotTrain():
-            return f"does not train: the norm of its gradient was {outcome.norm}"
         case Cancelled(cause=cause):
             return f"cancelled: {interruption_words(cause)}"
+        case _:
+            return sentence(outcome)

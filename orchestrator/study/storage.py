@@ -16,17 +16,7 @@ import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage
-from sqlalchemy import Engine, create_engine, inspect, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    PendingRollbackError,
-    ProgrammingError,
-    SQLAlchemyError,
-)
+from sqlalchemy import Engine, create_engine, exc, inspect, make_url
 from sqlalchemy.pool import NullPool
 
 from orchestrator.study.optuna_private import StudyStorage
@@ -36,7 +26,7 @@ from search_spaces.safety.files import make_folder
 from search_spaces.safety.redaction import without_password, without_secrets
 from search_spaces.specification.schema import SweepSpec
 
-DATABASE_ERRORS = (SQLAlchemyError,)
+DATABASE_ERRORS = (exc.SQLAlchemyError,)
 
 _BUSY_SECONDS = 20  # while another process locks a SQLite file
 _POSTGRES = {
@@ -58,7 +48,7 @@ _MLFLOW = "experiments"  # a table of MLflow
 _ATTEMPTS = 20  # to open a storage while other processes create its tables
 # database drivers raise ValueError, for example for a host name that they cannot encode
 _OPENING_ERRORS = (
-    *(ArgumentError, SQLAlchemyError, StorageInternalError),
+    *(exc.ArgumentError, exc.SQLAlchemyError, StorageInternalError),
     *(OSError, ImportError, ValueError),
 )
 
@@ -133,15 +123,15 @@ def open_engine(url: str) -> Engine:
 
 def is_unavailable(error: BaseException | None) -> bool:
     """Returns True if the database is unavailable, rather than a query wrong."""
-    if isinstance(error, DBAPIError):
+    if isinstance(error, exc.DBAPIError):
         is_read_only = getattr(error.orig, "sqlstate", None) == _READ_ONLY
         if error.connection_invalidated or is_read_only:
             return True
         if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
             return False  # such as a missing table
-    if isinstance(error, PendingRollbackError) and error.code == _LOST_IN_TRANSACTION:
+    if isinstance(error, exc.PendingRollbackError) and error.code == _LOST_IN_TRANSACTION:
         return True
-    return isinstance(error, OperationalError | InterfaceError)
+    return isinstance(error, exc.OperationalError | exc.InterfaceError)
 
 
 # libpq's and PostgreSQL's own words, and SQLite's about its disk
@@ -205,7 +195,7 @@ def sqlite_path(url: str) -> Path | None:
         return None
     try:
         path = make_url(url).database
-    except ArgumentError:  # which `create_engine` describes
+    except exc.ArgumentError:  # which `create_engine` describes
         return None
     return None if path in (None, "", ":memory:") else Path(path)
 
@@ -247,9 +237,9 @@ def open_storage(url: str) -> StudyStorage:
         try:
             # SQLite creates table by table: two processes may each leave some to the other
             storage = _storage(url, create=not existing >= _LAST)
-        except (IntegrityError, ProgrammingError, OperationalError) as error:
+        except (exc.IntegrityError, exc.ProgrammingError, exc.OperationalError) as error:
             # another process may create the tables at the same time
-            is_there = isinstance(error, IntegrityError) or "already exists" in str(error)
+            is_there = isinstance(error, exc.IntegrityError) or "already exists" in str(error)
             if existing >= _LAST or attempt + 1 == _ATTEMPTS or not is_there:
                 raise
             time.sleep(0.05 * (attempt + 1))

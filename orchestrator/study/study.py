@@ -22,23 +22,12 @@ from orchestrator.core.reasons import TrialReason
 from orchestrator.core.records import Record
 from orchestrator.search.encoding import distributions, parameters, storable
 from orchestrator.search.observations import CONSTRAINTS_LIST, constraints_of
+from orchestrator.study import serialization
 from orchestrator.study.identity import check_same_job
 from orchestrator.study.locks import AbstractLock, DriverLock, exclusive_driver
 from orchestrator.study.optuna_private import StudyStorage, constraint_key
 from orchestrator.study.retry import Clock, RetryPolicy, Unavailable
-from orchestrator.study.serialization import (
-    RECORD,
-    keep_end,
-    keep_provenance,
-    keep_taken_back,
-    keep_understanding,
-    keep_validation,
-    kept_provenances,
-    kept_understanding,
-    kept_validations,
-    record_to_json,
-    records_of,
-)
+from orchestrator.study.serialization import RECORD, record_to_json, records_of
 from orchestrator.study.storage import (
     created_study,
     is_unavailable,
@@ -154,7 +143,7 @@ class Study:
 
     def validations(self) -> tuple[Record, ...]:
         """Returns the records of all validations, in the order in which they ended."""
-        return self._call(kept_validations)
+        return self._call(serialization.kept_validations)
 
     def driver_started(
         self,
@@ -185,7 +174,7 @@ class Study:
                 validations=self.validations(),
                 memory_limit_bytes=cluster.memory_limit_bytes,
                 groups=groups,
-                understanding=self._call(kept_understanding),
+                understanding=self._call(serialization.kept_understanding),
                 at=at,
                 compile_seconds=compile_seconds,
             ),
@@ -199,11 +188,11 @@ class Study:
 
     def keep_validation(self, validation: Record) -> None:
         """Stores a validation; its trial has ended and does not change."""
-        self._call(lambda study: keep_validation(study, validation))
+        self._call(lambda study: serialization.keep_validation(study, validation))
 
     def keep_understanding(self, understanding: Understanding) -> None:
         """Stores how the job is understood, so that readers of the study need not run its code."""
-        self._call(lambda study: keep_understanding(study, understanding))
+        self._call(lambda study: serialization.keep_understanding(study, understanding))
 
     def keep_provenance(self, provenance: Provenance) -> tuple[Provenance, ...]:
         """Stores user, code and data of a driver that starts.
@@ -211,12 +200,12 @@ class Study:
         Returns:
             The provenances of all drivers of the study, including this one.
         """
-        self._call(lambda study: keep_provenance(study, provenance))
-        return self._call(kept_provenances)
+        self._call(lambda study: serialization.keep_provenance(study, provenance))
+        return self._call(serialization.kept_provenances)
 
     def keep_end(self, ended: SweepEnded) -> None:
         """Stores how the sweep ended."""
-        self._call(lambda study: keep_end(study, ended))
+        self._call(lambda study: serialization.keep_end(study, ended))
 
     def ask(self, plan: Plan, reason: TrialReason) -> int:
         """Opens a trial of a plan, and returns its number.
@@ -365,4 +354,4 @@ def take_back(spec: SweepSpec, name: str, numbers: Collection[int], lock: Driver
     url = storage_url(spec, name)
     with storage_errors(url), opened_storage(url) as storage:
         lock.guard(storage.engine)
-        keep_taken_back(optuna.load_study(study_name=name, storage=storage), numbers)
+        serialization.keep_taken_back(optuna.load_study(study_name=name, storage=storage), numbers)

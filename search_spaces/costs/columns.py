@@ -117,7 +117,6 @@ class RowColumns(AbstractColumns):
     nvme: Numbers
     device_bytes: Numbers
     context_bytes: Numbers
-    peak_flops: Numbers
     measured: Numbers  # as in `CaseColumns`
     collective_seconds: Numbers
     on_cpu: Numbers
@@ -296,13 +295,10 @@ def row_columns(
         tensor = executions.tensor[rows].astype(float)
         for name, value in _parameters(variant, footprint.depth, tensor).items():
             parameters[name][rows] = value
-    peaks = _peaks(device)
-    constants = {
+    constants = _device_constants(device) | {
         "depth": footprint.depth,
         "tokens": footprint.mean_tokens,
-        "bandwidth": device.bandwidth_bytes_per_second,
         "link": device.link_bytes_per_second,
-        "slow_link": device.link_kind == "pcie",
         "network": device.network_bytes_per_second,
         "node_devices": device.node_devices,
         "pcie": device.pcie_bytes_per_second,
@@ -312,19 +308,26 @@ def row_columns(
         / (1 / device.nvme_read_bytes_per_second + 1 / device.nvme_write_bytes_per_second),
         "device_bytes": device.memory_bytes,
         "context_bytes": device.context_bytes,
-        "measured": device.measured,
-        "collective_seconds": _small_collective(device),
-        "on_cpu": device.architecture == "cpu",
     }
     # tied weights are split like the head
     head = parameters["head_trained"] + parameters["head_frozen"]
     return RowColumns(
         case=case,
         tied=np.minimum(float(footprint.tied_parameters), head),
-        peak_flops=peaks[executions.precision],
         **parameters,
         **{name: np.full(count, float(value)) for name, value in constants.items()},
     )
+
+
+def _device_constants(device: Device) -> dict[str, float]:
+    """Returns the columns of plans and of cases that a device alone decides."""
+    return {
+        "bandwidth": device.bandwidth_bytes_per_second,
+        "slow_link": device.link_kind == "pcie",
+        "measured": device.measured,
+        "collective_seconds": _small_collective(device),
+        "on_cpu": device.architecture == "cpu",
+    }
 
 
 def _parameters(variant: Variant, depth: int, tensor: Numbers) -> dict[str, Numbers]:
@@ -365,19 +368,15 @@ def case_columns(footprint: Footprint, device: Device, cases: PlanFeatures) -> C
     return CaseColumns(
         peak_flops=_peaks(device)[cases.precision],
         attention_flops=_peaks(device)[np.minimum(cases.precision, PRECISIONS.index("bf16"))],
-        bandwidth=np.full(count, device.bandwidth_bytes_per_second),
+        **{name: np.full(count, float(one)) for name, one in _device_constants(device).items()},
         multiprocessors=np.full(count, float(device.multiprocessors)),
         launch_seconds=np.full(count, device.launch_seconds),
         block_launch_seconds=np.tile(np.array(launches, dtype=np.float64), (count, 1)),
         architecture=np.full(count, ARCHITECTURES.index(device.architecture)),
         tensor=tensor,
         tensor_link=np.where(inside, device.link_bytes_per_second, across),
-        slow_link=np.full(count, float(device.link_kind == "pcie")),
         watts_per_teraflops=device.power_watts / _peaks(device)[cases.precision] * TERA,
         tensor_latency=np.where(inside, 1.0, 2.0) * np.log2(np.maximum(tensor, 1.0)),
-        measured=np.full(count, float(device.measured)),
-        collective_seconds=np.full(count, _small_collective(device)),
-        on_cpu=np.full(count, float(device.architecture == "cpu")),
         compiled=cases.compiled.astype(float),
         whole_compiled=np.where(cases.own_loop, 0.0, 1.0),
         head_compiled=heads.astype(float),
@@ -396,13 +395,16 @@ def _small_collective(device: Device) -> float:
 def _peaks(device: Device) -> Numbers:
     """Returns peaks in the order of `PRECISIONS`; a precision without own units has that of fp32.
 
-    A peak is the best measurement of any shape, or else the dense peak of the data sheet.
+    A peak is the best measurement of any shape, or else the dense peak of the data sheet. Where
+    bf16 is measured but not 8 bits, these reach the same share of theirs.
     """
-    best = []
-    for name in PRECISIONS:
-        measured = [point[-1] for point in device.matmul_points if point[0] == name]
-        best.append(max(measured, default=device.peak_flops_per_second(name)))
-    peaks = np.array(best)
+    best = {name: device.peak_flops_per_second(name) for name in PRECISIONS}
+    measured: dict[str, float] = {}
+    for name, *_, rate in device.matmul_points:
+        measured[name] = max(measured.get(name, 0.0), rate)
+    if "bf16" in measured and best["bf16"]:
+        measured.setdefault("fp8", best["fp8"] * measured["bf16"] / best["bf16"])
+    peaks = np.array([*(best | measured).values()])
     return np.where(peaks > 0, peaks, peaks[0])
 
 

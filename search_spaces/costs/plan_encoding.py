@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.costs.footprint import Compute, Footprint, Split
-from search_spaces.costs.plan_features import PRECISIONS, STACKS, Flags, Numbers, PlanFeatures
+from search_spaces.costs.plan_features import (
+    PRECISIONS,
+    STACKS,
+    Counts,
+    Flags,
+    Numbers,
+    PlanFeatures,
+)
 from search_spaces.costs.sequence_packing import fill_ratios, largest_fill, mean_passes
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Attention, Loss, MlpTiles, VocabMultiple
@@ -89,7 +96,7 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         activations_on_host=_share(table, "offloaded_blocks", footprint.depth)
         + table.column("checkpoint_offload"),
         variant=_variants(table, footprint),
-        precision=_mapped(table, "precision", _PRECISION_CODES).astype(np.int64),
+        precision=_precisions(table),
         compiled=table.column("compile").astype(bool),
         fused=np.zeros(len(table), dtype=bool),
         own_loop=np.ones(len(table), dtype=bool),
@@ -107,6 +114,12 @@ def plan_features(table: PlanTable, model: ModelFacts, footprint: Footprint) -> 
         **_fills(table, footprint, rows),
         stack=np.where(deepspeed, STACKS.index("deepspeed"), STACKS.index("torch")),
     )
+
+
+def _precisions(table: PlanTable) -> Counts:
+    codes = _mapped(table, "precision", _PRECISION_CODES)
+    whole = table.is_value("float8", "none")
+    return np.where(whole, codes, PRECISIONS.index("fp8")).astype(np.int64)
 
 
 def _counts(table: PlanTable, *names: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from search_spaces.hardware.device import Device
 from search_spaces.hardware.names import DeviceError
 
 _TRANSFERS = 2  # of a memory bus per clock: CUDA reports the clock of double data rate
-_BF16, _FP8 = (8, 0), (8, 9)  # compute capabilities since which tensor cores have them
+_BF16, FIRST_WITH_FP8 = (8, 0), (8, 9)  # compute capabilities since which tensor cores have them
 # By compute capability: a device like it, FLOPs of an SM per clock in fp16 and in fp32, dense and
 # with fp32 accumulation. A higher one counts as the nearest below.
 _SMS: Mapping[tuple[int, int], tuple[str, int, int]] = {
@@ -77,7 +77,7 @@ def find_or_estimate_device(
         tf32_flops_per_second=fp16 / 2 if max(below) >= _BF16 else 0.0,
         fp16_flops_per_second=fp16,
         bf16_flops_per_second=fp16 if max(below) >= _BF16 else 0.0,
-        fp8_flops_per_second=2 * fp16 if max(below) >= _FP8 else 0.0,
+        fp8_flops_per_second=2 * fp16 if max(below) >= FIRST_WITH_FP8 else 0.0,
         bandwidth_bytes_per_second=(
             _TRANSFERS * properties.memory_clock_hertz * properties.memory_bus_bits / 8
         ),

@@ -25,22 +25,16 @@ class Knob:
     """One dimension of the space.
 
     Its type, its default, which it has where it is inactive, and what its values mean are those of
-    the field in `Plan`.
+    the field in `Plan`. Words that only docs/knobs.md needs are in descriptions.yaml.
 
     Attributes:
         name: Name of the field in `Plan`, and of the key in the section `space`.
-        trades: What the knob gains and what it costs.
-        does: What the worker does with it.
-        evidence: What it gained here, with the command that measures it, and elsewhere.
-        engines: Engines that have it.
         default: Returns the values to search if the specification names none. Without it, the
             knob keeps its default (`plan.DEFAULTS`).
         is_active: Returns True if the knob changes anything, given the knobs before it. An
             inactive knob has its default, so that no plan has two names.
-        active: The same condition in words; empty if it is always active.
         depends_on: Knobs before this one that `default` and `is_active` read; they see no others.
         lossy: Returns True if a value changes the numerics of the specified training.
-        lossy_values: Those values in words; empty if there are none.
         memory: 1 if a larger value never takes less memory, -1 if it never takes more, 0 if the
             direction is unknown.
         forecast: False if forecasts do not depend on the knob, so that only trials tell its effect.
@@ -49,16 +43,10 @@ class Knob:
     """
 
     name: str
-    trades: str
-    does: str
-    evidence: str = ""
-    engines: Literal["both", "torch", "deepspeed"] = "both"
     default: Callable[[DomainContext], Values] | None = None
     is_active: Callable[[Chosen], bool] = always
-    active: str = ""
     depends_on: tuple[str, ...] = ()
     lossy: Callable[[Any, SweepSpec], bool] = lambda _, __: False
-    lossy_values: str = ""
     memory: Literal[-1, 0, 1] = 0
     forecast: bool = True
     label: str = ""

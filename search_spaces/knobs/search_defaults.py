@@ -82,11 +82,6 @@ def tensor_degrees(choice: DomainContext) -> Values:
     )
 
 
-def sequence_splits(choice: DomainContext) -> Values:
-    """Returns both values if the model supports it."""
-    return (False,) if choice.model.tensor.sequence_refusal else (False, True)
-
-
 def pipeline_degrees(choice: DomainContext) -> Values:
     """Adds degrees above 1 only across nodes: see `tensor_degrees`.
 
@@ -103,14 +98,6 @@ def pipeline_degrees(choice: DomainContext) -> Values:
     even = {degree for degree in range(1, most + 1) if model.blocks % degree == 0}
     degrees = sorted(even.union(powers_of_two(most)))
     return tuple(degree for degree in degrees if ranks % degree == 0)
-
-
-def pipeline_schedules(choice: DomainContext) -> Values:
-    """Adds, on GPUs, a smaller bubble for more messages, and the smallest one.
-
-    The other two schedules without bubbles wait as long as zbv, and dualpipev holds more.
-    """
-    return ("1f1b", "interleaved", "zbv") if choice.accelerated else ("1f1b",)
 
 
 def data_degrees(choice: DomainContext) -> Values:

@@ -3,12 +3,13 @@
 from typing import get_args
 
 from search_spaces.facts import SAME_OUTPUTS, Recomputation, share_words
-from search_spaces.hardware.device import Architecture
+from search_spaces.hardware.device import Device
 from search_spaces.knobs.search_defaults import CHECKPOINT_RATIOS, implementations
 from search_spaces.plan import AdamW, Loss, Optimizer, Plan
 from search_spaces.rules.base import RuleContext
 from search_spaces.settings.blocks import checkpointed_blocks
 
+_LEAST_IN_FLOAT8 = 0.5  # of a block's parameters
 _EIGHT_BIT = ("adamw_8bit", "adamw_8bit_paged")
 
 
@@ -56,18 +57,20 @@ def attention_can_be_used(plan: Plan, context: RuleContext) -> str | None:
     return f"{plan.attention} needs precision bf16 or fp16, but precision is fp32"
 
 
-def flash_refusals(architecture: Architecture, *, has_bf16: bool) -> tuple[tuple[str, str], ...]:
-    """Returns the reasons against flash attention on a GPU: see `ClusterFacts.lacks`.
+def kernel_refusals(gpu: Device) -> tuple[tuple[str, str], ...]:
+    """Returns the reasons against kernels for some GPUs only: see `ClusterFacts.lacks`.
 
     Source:
         https://github.com/Dao-AILab/flash-attention#cuda-support: "Ampere, Ada, or Hopper GPUs" for
         the second generation, "H100 / H800 GPU" for the third.
     """
     refusals = []
-    if not has_bf16:
+    if not gpu.bf16_flops_per_second:
         refusals.append(("flash_attention_2", "flash_attention_2 needs an Ampere or newer GPU"))
-    if architecture != "hopper":
+    if gpu.architecture != "hopper":
         refusals.append(("flash_attention_3", "flash_attention_3 needs a Hopper GPU"))
+    if not gpu.fp8_flops_per_second:
+        refusals.append(("float8", "float8 needs an Ada, Hopper or newer GPU"))
     return tuple(refusals)
 
 
@@ -84,6 +87,31 @@ def compile_can_be_used(plan: Plan, context: RuleContext) -> str | None:
         f"{context.model.architecture} calls the forward method of its blocks directly, which"
         " torch.compile does not replace: compile must be false"
     )
+
+
+def float8_can_be_used(plan: Plan, context: RuleContext) -> str | None:
+    """Linear layers are torchao's, of whole weights, which compute in 8 bits what bf16 would.
+
+    Products of other parts stay in bf16, among them those of experts in a mixture: if these are the
+    most of a block, nothing is gained.
+
+    Source:
+        torchao/float8/README.md (0.18); `torch._scaled_mm`, whose sizes must divide 16.
+    """
+    if plan.float8 == "none":
+        return None
+    needed = {"engine": "torch", "precision": "bf16", "tensor": 1}
+    for name, value in needed.items():
+        if (found := getattr(plan, name)) != value:
+            return f"float8 {plan.float8} needs {name} {value}, but it is {found}"
+    if context.spec.train.method == "lora":
+        return f"float8 {plan.float8} is for training all weights, not adapters"
+    if (share := context.model.float8_share) < _LEAST_IN_FLOAT8:
+        return (
+            f"float8 {plan.float8}: linear layers with sizes that divide 16 have"
+            f" {share_words(share)} of the parameters of {context.model.name}'s blocks"
+        )
+    return context.cluster.lack("float8")
 
 
 def budget_is_the_only_recomputation(plan: Plan, _: RuleContext) -> str | None:

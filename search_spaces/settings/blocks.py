@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass
 
-from search_spaces.plan import CompileMode, ExpertsKernel, Loss, MlpTiles, Plan, VocabMultiple
+from search_spaces.plan import (
+    CompileMode,
+    ExpertsKernel,
+    Float8,
+    Loss,
+    MlpTiles,
+    Plan,
+    VocabMultiple,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +23,7 @@ class BlockSettings:
     compile: bool = False  # every block; the compiler decides which tensors to save
     compile_mode: CompileMode = "default"
     budget: float = 1.0  # of what compiled blocks save: see `compile_blocks`
+    float8: Float8 = "none"  # scales of matmuls in 8 bits: see `compute_in_float8`
     loss: Loss = "whole"  # computed by the model, or by its head: see `replace_loss`
     vocab_multiple: VocabMultiple = 1  # above 1, the head computes a whole loss too
     mlp_tiles: MlpTiles = 1  # each recomputed in backward: see `tile_mlps`
@@ -35,6 +44,7 @@ def render_blocks(plan: Plan, blocks: int) -> BlockSettings:
         compile=plan.compile,
         compile_mode=plan.compile_mode,
         budget=plan.checkpoint_budget,
+        float8=plan.float8,
         loss=plan.loss,
         vocab_multiple=plan.vocab_multiple,
         mlp_tiles=plan.mlp_tiles,

@@ -37,11 +37,11 @@ class ObservedSettings:
     rank: int
     ranks: int
     wrapper: Literal["none", "ddp", "fsdp2", "deepspeed"]
-    zero_stage: int
-    replicas: int
-    offload_parameters: str
-    offload_optimizer: str
-    wrapped: tuple[tuple[str, int], ...]
+    zero_stage: int = 0
+    replicas: int = 1
+    offload_parameters: str = "none"
+    offload_optimizer: str = "none"
+    wrapped: tuple[tuple[str, int], ...] = ()
     recomputed: tuple[tuple[str, int], ...]
     compiled: int  # modules
     rows: int | None  # of the first tensor of a forward pass: samples, unless they are packed
@@ -52,7 +52,7 @@ class ObservedSettings:
     optimizer: str  # class and implementation: AdamW fused
     decays: tuple[float, ...]  # weight decays of the optimizer's groups, ascending
     rates: tuple[tuple[str, float | tuple[float, ...]], ...]  # momentum, betas, eps of its groups
-    clip: float | None  # largest norm of the gradient that stays; None without clipping
+    clip: float | None = None  # largest norm of the gradient that stays; None without clipping
     loss_weight: float | None  # sum over passes of what backward was called on, over the loss
 
 

@@ -1,33 +1,47 @@
 """Reasons why a trainer cannot train a plan that are no matter of a single knob."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from search_spaces.facts import ModelFacts
 from search_spaces.plan import Plan
+from search_spaces.safety.files import packaged_table
 from search_spaces.specification.schema import SweepSpec
 from search_spaces.specification.sections import TrainSpec
 
-TITAN_MODELS = {  # presets that torchtitan 0.3 has, with its package and flavor
-    "llama-3-8b": ("llama3", "8B"),
-    "llama-3-70b": ("llama3", "70B"),
-    "llama-3.1-405b": ("llama3", "405B"),
-    "llama-3.2-1b": ("llama3", "1B"),
-    "llama-3.2-3b": ("llama3", "3B"),
-    "qwen3-8b": ("qwen3", "8B"),
-    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
-    "gpt-oss-20b": ("gpt_oss", "20b"),
-}
 TPU_FORMATS = ("torchrun", "ray-train", "rayjob")  # without the modules of a type of device
-BRIDGE_MODELS = {  # dense presets with a recipe of Megatron-Bridge 0.6: its package, name, Hub id
-    "llama-3-8b": ("llama", "llama3_8b_pretrain_config", "meta-llama/Meta-Llama-3-8B"),
-    "llama-3-70b": ("llama", "llama3_70b_pretrain_config", "meta-llama/Meta-Llama-3-70B"),
-    "llama-3.1-8b": ("llama", "llama31_8b_pretrain_config", "meta-llama/Meta-Llama-3.1-8B"),
-    "llama-3.1-405b": ("llama", "llama31_405b_pretrain_config", "meta-llama/Meta-Llama-3.1-405B"),
-    "llama-3.2-1b": ("llama", "llama32_1b_pretrain_config", "meta-llama/Llama-3.2-1B"),
-    "llama-3.2-3b": ("llama", "llama32_3b_pretrain_config", "meta-llama/Llama-3.2-3B"),
-    "qwen3-4b": ("qwen", "qwen3_4b_pretrain_config", "Qwen/Qwen3-4B"),
-    "qwen3-8b": ("qwen", "qwen3_8b_pretrain_config", "Qwen/Qwen3-8B"),
+_MODELS = packaged_table(__package__, "trainer_models.yaml")
+TITAN_MODELS: Mapping[str, tuple[str, str]] = _MODELS["torchtitan"]
+BRIDGE_MODELS: Mapping[str, tuple[str, str, str]] = _MODELS["megatron-bridge"]
+
+
+_BY_MESH: Mapping[str, tuple[object, ...]] = {  # that it takes
+    **{"precision": ("fp32", "bf16"), "states": ("fp32",), "compile": (False,)},
+    **{"checkpoint_ratio": (0.0, 1.0), "checkpoint_offload": (False,), "offloaded_blocks": (0,)},
+    **{"offload_parameters": ("none",), "loss": ("whole",), "vocab_multiple": (1,)},
+    **{"mlp_tiles": (1,), "optimizer": ("adamw_fused", "adamw_foreach")},
 }
+
+
+def is_divided(plan: Plan) -> bool:
+    """Returns True if Trainer and Accelerate leave the division of weights to transformers."""
+    return plan.tensor > 1 or plan.experts > 1
+
+
+def _mesh_refusals(plan: Plan, model: ModelFacts) -> Iterator[str]:
+    """Yields the reasons why transformers' mesh of tensor, expert and data ranks has no such plan.
+
+    Source:
+        transformers/distributed/fsdp.py, tensor_parallel.py, expert_parallel.py (5.23).
+    """
+    degree = f"tensor is {plan.tensor}" if plan.tensor > 1 else f"experts is {plan.experts}"
+    if plan.tensor > 1 and not model.tensor.by_transformers:
+        yield f"{degree}: transformers has no plan that splits {model.architecture}"
+    if plan.data > 1 and plan.zero_stage != 3:
+        yield f"{degree}: transformers shards as zero_stage 3 does, but it is {plan.zero_stage}"
+    for name, values in _BY_MESH.items():
+        if (value := getattr(plan, name)) not in values:
+            word = str(value).lower() if isinstance(value, bool) else value
+            yield f"{degree}: its division by transformers is untried with {name} {word}"
 
 
 def tpu_refusals(trainer: str, device: str) -> Iterator[str]:
@@ -36,15 +50,16 @@ def tpu_refusals(trainer: str, device: str) -> Iterator[str]:
         yield f"cluster.device is tpu, and only {', '.join(TPU_FORMATS)} train on TPUs"
 
 
-def accelerate_refusals(
-    plan: Plan, _: SweepSpec, __: ModelFacts | None, device: str
-) -> Iterator[str]:
+def accelerate_refusals(plan: Plan, _: SweepSpec, model: ModelFacts, device: str) -> Iterator[str]:
     """Yields the reasons why Accelerate would not train a plan, or another one on a CPU.
 
     Source:
         accelerate/accelerator.py (1.15): `native_amp` stays False for fp16 on the CPU;
         accelerate/state.py: FSDP is for ranks with an accelerator.
     """
+    if is_divided(plan):
+        yield from _mesh_refusals(plan, model)
+        return
     sharded = plan.engine == "torch" and plan.zero_stage in (2, 3)
     if sharded and plan.optimizer.startswith("adamw_8bit"):
         yield f"optimizer is {plan.optimizer}, which does not support FSDP2's shards"
@@ -59,6 +74,8 @@ def accelerate_refusals(
 def hf_refusals(plan: Plan, spec: SweepSpec, model: ModelFacts, device: str) -> Iterator[str]:
     """Yields the reasons why our script with Trainer cannot train a plan."""
     yield from accelerate_refusals(plan, spec, model, device)
+    if device == "cpu" and plan.tensor > 1:
+        yield f"tensor is {plan.tensor}, which Trainer takes on GPUs only"
     if model.vocab_size is None:
         yield (
             f"{model.name} makes its own batches, and the script for Trainer has Plimsoll's data"

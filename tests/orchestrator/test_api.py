@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ def test_trainers_arguments_are_of_the_plan_and_of_the_user(tmp_path: Path) -> N
     write_bundle(export_bundle(sharded), sharded, tmp_path / "fsdp")
     with pytest.raises(UserError, match="cannot train the plan of trial 3: zero_stage is 3"):
         load_best(tmp_path / "fsdp").training_arguments()
+
+
+def test_arguments_alone_cannot_divide_a_model(tmp_path: Path) -> None:
+    divided = taken_of(a_plan(tensor=2, data=2, zero_stage=3, micro_batch=1))
+    divided = replace(divided, device="cuda")
+    write_bundle(export_bundle(divided, "hf-trainer"), divided, tmp_path)
+
+    with pytest.raises(
+        UserError, match=r"DistributedConfig\(fsdp_size=2, tp_size=2, ep_size=1, fsdp"
+    ):
+        load_best(tmp_path).training_arguments()
 
 
 def test_a_model_is_prepared_where_trainer_has_no_word_for_it(tmp_path: Path) -> None:

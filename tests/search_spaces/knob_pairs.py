@@ -34,6 +34,7 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "ddp": {},
     "ddp on cpu": {},
     "ddp in bf16": {"precision": "bf16"},
+    "ddp in bf16, compiled": {"precision": "bf16", "compile": True},
     "ddp in one pass": {"micro_batch": 24},
     "recomputed": {"checkpoint_ratio": 1.0},
     "one rank, compiled": {"data": 1, "compile": True},
@@ -92,9 +93,10 @@ def context_of(base: str) -> RuleContext:
         model=a_model(
             attentions=CHOICES["attention"],
             vocab_size=50257,
-            tensor=TensorFacts(divisors=(("attention heads", 12),)),
+            tensor=TensorFacts(divisors=(("attention heads", 12),), by_transformers=True),
             attention_heads=12,
             context_refusal=None,
+            float8_share=1.0,
             experts=ExpertFacts(
                 count=8, layers=12, per_token=2, parameters=60_000_000, kernels=True
             ),

@@ -9,9 +9,11 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from search_spaces.facts import ExpertFacts, Recomputation, StepFindings, TensorFacts
+from search_spaces.hardware.catalogue import find_device
 from search_spaces.knobs.registry import KNOBS, lossy_knobs
 from search_spaces.plan import CHOICES, DEFAULTS, SHARES, Plan
 from search_spaces.rules.base import RuleContext
+from search_spaces.rules.compute import kernel_refusals
 from search_spaces.rules.registry import RULES, refusal
 from search_spaces.space import build_space
 from tests.plans import ddp_plan
@@ -293,6 +295,12 @@ BROKEN: dict[str, tuple[Plan, RuleContext, str]] = {
         ddp_plan(mlp_tiles=4),
         around(model=a_model(tile_refusal="BertForMaskedLM has no MLP")),
         "mlp_tiles 4: BertForMaskedLM has no MLP",
+    ),
+    "float8_can_be_used": (
+        ddp_plan(float8="tensorwise", compile=True, precision="bf16"),
+        around(model=a_model(float8_share=0.03)),
+        "float8 tensorwise: linear layers with sizes that divide 16 have 3 % of the parameters of"
+        " gpt2's blocks",
     ),
     "experts_kernel_can_be_set": (
         ddp_plan(experts_kernel="eager"),
@@ -899,3 +907,23 @@ def test_the_attention_that_a_user_names_is_the_reference() -> None:
 
     assert refusal(ddp_plan(attention="eager"), named) is None
     assert refusal(ddp_plan(attention="sdpa"), named) is not None
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({}, None),
+        ({"precision": "fp32"}, "float8 rowwise needs precision bf16, but it is fp32"),
+        ({"tensor": 2}, "float8 rowwise needs tensor 1, but it is 2"),
+        ({"engine": "deepspeed"}, "float8 rowwise needs engine torch, but it is deepspeed"),
+    ],
+)
+def test_float8_is_of_whole_layers_in_bf16(knobs: dict[str, Any], words: str | None) -> None:
+    plan = ddp_plan(**{"float8": "rowwise", "compile": True, "precision": "bf16"} | knobs)
+
+    assert RULES["float8_can_be_used"](plan, around(model=a_model(float8_share=1.0))) == words
+
+
+@pytest.mark.parametrize(("gpu", "has"), [("A100", False), ("L4", True), ("H100", True)])
+def test_gpus_before_ada_have_no_float8(gpu: str, has: bool) -> None:
+    assert ("float8" not in dict(kernel_refusals(find_device(gpu)))) == has

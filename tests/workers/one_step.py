@@ -17,7 +17,6 @@ from workers.engines.stopwatch import Stopwatch
 from workers.memory.device_runtime import runtime_for
 from workers.models.built import batch_source
 from workers.models.load import build
-from workers.parallel.tensor import original_order
 from workers.plain_torch.slices import as_distributed
 from workers.prepare import prepare
 from workers.process_groups import Mesh
@@ -102,8 +101,18 @@ def whole_weights(module: nn.Module) -> dict[str, torch.Tensor]:
     gathered = {}
     for name, weight in module.named_parameters():
         owner = module.get_submodule(name.rpartition(".")[0])
-        gathered[name] = original_order(owner, _whole(weight).detach()).clone()
+        gathered[name] = _original_order(owner, _whole(weight).detach()).clone()
     return gathered
+
+
+def _original_order(owner: nn.Module, whole: torch.Tensor) -> torch.Tensor:
+    """Undoes `workers.parallel.tensor.split_order`."""
+    parts, ranks = getattr(owner, "packing", (1, 1))
+    dim = whole.dim() - 1 if getattr(owner, "transposed", False) else 0
+    if parts == 1 or ranks == 1:
+        return whole
+    pieces: torch.Tensor = whole.unflatten(dim, (ranks, parts, -1))
+    return pieces.transpose(dim, dim + 1).flatten(dim, dim + 2)
 
 
 def _whole(weight: nn.Parameter) -> torch.Tensor:

@@ -19,7 +19,7 @@ from typing import Any
 
 from search_spaces.errors import DataError, require
 from search_spaces.facts import TEXT_FORMS, DataForm
-from search_spaces.safety.files import is_file, is_folder
+from search_spaces.safety.files import is_file, is_folder, packaged_table
 from search_spaces.specification.schema import DataSpec
 
 csv.field_size_limit(2**31 - 1)
@@ -30,21 +30,10 @@ _PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
 _PLAIN_CELL, _HEADER_CELL = re.compile(r"[A-Za-z_][\w.-]*"), re.compile(r"[^\W\d][^,;\t]{,60}")
 _ARROW_STREAM = b"\xff\xff\xff\xff"
-_REFUSED: Mapping[bytes, str] = MappingProxyType(
-    {
-        codecs.BOM_UTF16_LE: "UTF-16: convert it with iconv -f UTF-16 -t UTF-8",
-        codecs.BOM_UTF16_BE: "UTF-16: convert it with iconv -f UTF-16 -t UTF-8",
-        b"PK\x03\x04": "a zip archive, of files or of tensors",
-        b"\x89PNG": "an image",
-        b"\xff\xd8\xff": "an image",
-        b"%PDF": "a PDF: extract its text",
-        **{bytes((0x80, protocol)): "a pickle, which may run code" for protocol in range(2, 6)},
-        b"version https://git-lfs": "a pointer of Git LFS: run git lfs pull",
-        b"<!doctype": "HTML: extract its text",
-        b"<html": "HTML: extract its text",
-        b"<?xml": "XML: extract its text",
-    }
-)
+_REFUSED: Mapping[bytes, str] = {
+    mark.encode("latin-1"): kind
+    for mark, kind in packaged_table(__package__, "refused_files.yaml").items()
+}
 READ = (
     "JSON lines, JSON arrays, CSV, parquet, saved `datasets` folders and UTF-8 text are read, other"
     " data by a function that makes batches"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from search_spaces.settings.render import TorchSettings
 from workers.engines.base import AbstractTraining
 from workers.engines.checkpoint import write_shard
 from workers.memory.meter import StateBytes
 from workers.plain_torch.blocks import reset_compiler
+from workers.plain_torch.slices import local_tensor
 from workers.plain_torch.update import GradientNorm, Update, trained_weights
 
 
@@ -70,5 +70,5 @@ class AbstractTorchTraining(AbstractTraining):
 
 
 def _bytes(tensors: Iterable[torch.Tensor], device: torch.device) -> int:
-    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    local = map(local_tensor, tensors)
     return sum(tensor.nbytes for tensor in local if tensor.device.type == device.type)

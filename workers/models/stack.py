@@ -13,6 +13,7 @@ from workers.models.config import one_sentence
 from workers.models.stack_trace import NoStackError, trace_calls
 from workers.models.stage_placeholders import BlockForm, BlockPlaceholder
 from workers.models.user_code import error_place, errors_as
+from workers.plain_torch.blocks import has_float8_sizes
 
 _LEAST_SHARE = 0.1  # of the parameters in all lists; a decoder of few layers still counts
 Inputs = Mapping[str, torch.Tensor]
@@ -90,11 +91,16 @@ class Stack:
 def stack_facts(module: nn.Module, inputs: MakeInputs | None = None) -> dict[str, Any]:
     """Returns the fields of `ModelFacts` on stages: parameters by part, or why there can be none.
 
+    With them comes the share of blocks that can be computed in 8 bits.
+
     Args:
         module: A whole model; it may be on the meta device.
         inputs: Makes a batch for its forward; None: token ids.
     """
-    facts: dict[str, Any] = {"block_parameters": tuple(_size([one]) for one in find_blocks(module))}
+    blocks = find_blocks(module)
+    facts: dict[str, Any] = {"block_parameters": tuple(_size([one]) for one in blocks)}
+    layers = [part for block in blocks for part in block.modules() if has_float8_sizes(part)]
+    facts["float8_share"] = _size(layers) / max(_size(blocks), 1)
     try:
         stack = find_stack(module, inputs)
     except NoStackError as error:

@@ -121,7 +121,9 @@ def tensor_facts(module: nn.Module, given: Mapping[str, str] = _NONE) -> TensorF
     except CannotSplitError as error:
         return TensorFacts(refusal=str(error), sequence_refusal=str(error))
     return TensorFacts(
-        divisors=tuple(_divisors(module, plan)), sequence_refusal=_sequence_refusal(module, plan)
+        divisors=tuple(_divisors(module, plan)),
+        sequence_refusal=_sequence_refusal(module, plan),
+        by_transformers=bool(getattr(module, "tp_plan", None)),
     )
 
 

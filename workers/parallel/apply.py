@@ -17,7 +17,12 @@ from workers.data.batches import is_causal_lm
 from workers.models.built import BuiltModel
 from workers.parallel.split_modules import localize
 from workers.parallel.tensor import split_blocks
-from workers.plain_torch.blocks import checkpoint_blocks, compile_blocks, tile_mlps
+from workers.plain_torch.blocks import (
+    checkpoint_blocks,
+    compile_blocks,
+    compute_in_float8,
+    tile_mlps,
+)
 from workers.plain_torch.data_parallel import replicate, shard
 from workers.plain_torch.head_loss import replace_loss
 from workers.plain_torch.selective import selective_contexts
@@ -85,6 +90,8 @@ def wrap_blocks(
         cast(Any, module).set_experts_implementation(settings.experts_kernel)
     if settings.mlp_tiles > 1:
         tile_mlps(blocks, settings.mlp_tiles)
+    if settings.float8 != "none":
+        compute_in_float8(blocks, settings.float8)
     contexts = {
         index: selective_contexts(offload=index in settings.offloaded, compiled=settings.compile)
         for index in settings.selective

@@ -7,8 +7,8 @@ then has a meta slice, which is filled later with its slice of the whole values.
 
 Some projections are packed (GPT-2's query, key and value). Each rank then has its share of each
 part, side by side, and the DTensor is the whole weight in another order. `split_order` makes this
-order and `original_order` undoes it; `deferred_init.name_source` records the source of each
-piece. For all other weights both do nothing.
+order; `deferred_init.name_source` records the source of each piece. For all other weights both do
+nothing.
 
 DistributedDataParallel does not support DTensors: see `split_modules.localize`.
 """
@@ -118,13 +118,11 @@ def split_blocks(model: BuiltModel, settings: TorchSettings, mesh: Mesh) -> None
 def split_order(owner: nn.Module, whole: torch.Tensor) -> torch.Tensor:
     """Returns the whole values of a weight of `owner`, in the order in which ranks split them."""
     parts, ranks = _packing(owner)
-    return _transpose_packing(owner, whole, parts, ranks)
-
-
-def original_order(owner: nn.Module, whole: torch.Tensor) -> torch.Tensor:
-    """Returns the whole values of a weight of `owner`, in the order of the unsplit model."""
-    parts, ranks = _packing(owner)
-    return _transpose_packing(owner, whole, ranks, parts)
+    if parts == 1 or ranks == 1:
+        return whole
+    dim = _output_dim(owner, whole.dim())
+    pieces: torch.Tensor = whole.unflatten(dim, (parts, ranks, -1))
+    return pieces.transpose(dim, dim + 1).flatten(dim, dim + 2)
 
 
 def _split_modules(
@@ -188,16 +186,6 @@ def _slice(
 
 def _packing(owner: nn.Module) -> tuple[int, int]:
     return getattr(owner, "packing", (1, 1))
-
-
-def _transpose_packing(
-    owner: nn.Module, whole: torch.Tensor, outer: int, inner: int
-) -> torch.Tensor:
-    if outer == 1 or inner == 1:
-        return whole
-    dim = _output_dim(owner, whole.dim())
-    pieces: torch.Tensor = whole.unflatten(dim, (outer, inner, -1))
-    return pieces.transpose(dim, dim + 1).flatten(dim, dim + 2)
 
 
 def _name_pieces(owner: nn.Module, key: str, shape: tuple[int, ...]) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -88,6 +89,43 @@ def _by_tiles(
     parts = hidden.tensor_split(tiles, dim=-2)
     outputs = [checkpoint(forward, part.contiguous(), use_reentrant=False) for part in parts]
     return torch.cat(outputs, dim=-2)
+
+
+def has_float8_sizes(layer: nn.Module) -> bool:
+    """Returns True if torchao can compute a layer in 8 bits: a plain one, of sizes that fit.
+
+    Source:
+        `torch._scaled_mm` (2.13), whose columns and inner sizes must divide 16.
+    """
+    hooked = layer._forward_hooks or layer._forward_pre_hooks  # which a new layer would lose
+    if type(layer) is not nn.Linear or hooked:
+        return False
+    return layer.in_features % 16 == layer.out_features % 16 == 0
+
+
+def compute_in_float8(blocks: Sequence[nn.Module], recipe: str) -> None:
+    """Has the linear layers of blocks multiply in 8 bits, forward and backward, in place.
+
+    Each has the weight that it had. Without a GPU the products are emulated in their own type.
+
+    Args:
+        blocks: The model's repeated blocks, not wrapped yet.
+        recipe: torchao's: "tensorwise" has a scale for each tensor, "rowwise" for each row.
+
+    Source:
+        torchao/float8/config.py (0.18): `Float8LinearConfig.from_recipe_name`.
+    """
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = replace(
+        Float8LinearConfig.from_recipe_name(recipe),
+        emulate=not torch.cuda.is_available(),
+        pad_inner_dim=True,  # tokens of a micro-batch, where they do not divide 16
+    )
+    for block in blocks:
+        convert_to_float8_training(
+            block, config=config, module_filter_fn=lambda layer, _: has_float8_sizes(layer)
+        )
 
 
 def compile_blocks(blocks: Sequence[nn.Module], *, mode: str, budget: float = 1.0) -> None:

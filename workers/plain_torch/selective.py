@@ -49,20 +49,15 @@ def selective_contexts(*, offload: bool, compiled: bool) -> ContextMaker:
     """
     if compiled:
         return partial(create_selective_checkpoint_contexts, list(saved_operators()))
-    return save_on_host if offload else save_on_device
+    return partial(saving_contexts, on_host=offload)
 
 
-def save_on_device() -> Contexts:
-    """Returns the contexts of a block's forward pass and of its recomputation (`context_fn`)."""
-    return _saving_contexts(on_host=False)
+def saving_contexts(*, on_host: bool) -> Contexts:
+    """Returns the contexts of a block's forward pass and of its recomputation (`context_fn`).
 
-
-def save_on_host() -> Contexts:
-    """Returns the same contexts, with saved tensors in host memory."""
-    return _saving_contexts(on_host=True)
-
-
-def _saving_contexts(*, on_host: bool) -> Contexts:
+    Args:
+        on_host: Saved tensors are kept in host memory.
+    """
     results: _Results = defaultdict(deque)
     operators = saved_operators()
     return _SavingMode(operators, results, on_host=on_host), _RestoringMode(operators, results)

@@ -23,7 +23,7 @@ from workers.models.stack import find_blocks
 from workers.parallel.compile import missing_for_compile
 from workers.plain_torch.blocks import compile_blocks, reset_compiler
 from workers.plain_torch.data_parallel import autocast
-from workers.plain_torch.selective import save_on_device
+from workers.plain_torch.selective import saving_contexts
 from workers.probe.rates import best_seconds
 from workers.tracing.operators import tensors, work_of
 
@@ -115,7 +115,8 @@ def _small_block(
         model(**{name: value.to(device) for name, value in inputs.items()})
     hook.remove()
     arguments, keywords = calls[0]
-    recomputed = partial(checkpoint, block, use_reentrant=False, context_fn=save_on_device)
+    on_device = partial(saving_contexts, on_host=False)
+    recomputed = partial(checkpoint, block, use_reentrant=False, context_fn=on_device)
     return (
         block,
         partial(block, *arguments, **keywords),

@@ -9,6 +9,7 @@ import torch
 
 from search_spaces.errors import missing_extra
 from search_spaces.facts import NO_DEVICE, known_lacks
+from search_spaces.hardware.properties import FIRST_WITH_FP8
 from search_spaces.specification.schema import GIB
 from workers.memory.device_runtime import missing_tpu
 from workers.memory.nvml import missing_for_energy
@@ -33,12 +34,19 @@ def _missing_for_stochastic(device: torch.device) -> str | None:
     return missing_extra("torchao") or missing_for_compile(device)
 
 
+def _missing_for_float8(device: torch.device) -> str | None:
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < FIRST_WITH_FP8:
+        return "float8 needs an Ada, Hopper or newer GPU"
+    return missing_extra("torchao")
+
+
 _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("deepspeed", "engine deepspeed", lambda _: missing_for_deepspeed()),
     ("deepspeed_fp16", "engine deepspeed with precision fp16", missing_for_fp16),
     ("cpu_adam", "engine deepspeed with offload_optimizer", lambda _: missing_for_cpu_adam()),
     ("nvme", "offload to nvme", missing_for_nvme),
     ("compile", "compile", missing_for_compile),
+    ("float8", "float8", _missing_for_float8),
     ("energy", "objective.metric tokens_per_joule", missing_for_energy),
     ("fused_loss", "loss fused", _missing_for_fused_loss),
     ("eight_bit", "adamw_8bit, int8 and nf4", lambda _: missing_extra("bitsandbytes")),

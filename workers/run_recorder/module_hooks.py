@@ -23,15 +23,6 @@ from torch.utils.hooks import RemovableHandle
 from search_spaces.settings.observed_run import ObservedSettings
 from workers.plain_torch.loss import loss_of
 
-_UNWRAPPED: dict[str, Any] = {
-    "zero_stage": 0,
-    "replicas": 1,
-    "offload_parameters": "none",
-    "offload_optimizer": "none",
-    "wrapped": (),
-    "clip": None,
-}
-
 
 def wrapper_settings(modules: Iterable[nn.Module]) -> dict[str, Any]:
     """Returns the fields of `ObservedSettings` on the wrapper of these modules."""
@@ -160,7 +151,7 @@ class ModuleHooks:
         }
         has_group = dist.is_available() and dist.is_initialized()
         modules = (module for root in self.roots for module in root.modules())
-        settings = _UNWRAPPED | wrapper_settings(modules)
+        settings = wrapper_settings(modules)
         if clip is not None:
             settings["clip"] = clip
         return ObservedSettings(

@@ -54,11 +54,7 @@ class StepRecorder:
         register_optimizer_step_post_hook(self._stepped)
 
     def _backward(
-        self,
-        backward: Callable[..., None],
-        _: object,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, backward: Callable[..., None], _: object, args: _Arguments, kwargs: dict[str, Any]
     ) -> None:
         if self._in_backward:  # a nested call, by recomputation
             return backward(*args, **kwargs)

@@ -9,23 +9,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from search_spaces.safety.files import packaged_table
 from workers.models.experts import grouped_sizes
 
-# Operators without a kernel: they allocate memory without writing it, or query a tensor.
-_SILENT = frozenset(
-    {
-        *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"),
-        *("aten::new_empty_strided", "aten::_fused_sdp_choice", "aten::_local_scalar_dense"),
-        *("_c10d_functional::wait_tensor", "aten::lift_fresh", "aten::resize_", "aten::set_"),
-    }
-)
-# Operators that read no more of their first input than they return.
-_LOOKUPS = frozenset(
-    {
-        *("aten::embedding", "aten::gather", "aten::index", "aten::index_select"),
-        *("aten::nll_loss_forward", "aten::nll_loss2d_forward", "aten::slice_backward"),
-    }
-)
+_OPERATORS = packaged_table(__package__, "operators.yaml")
+_SILENT, _LOOKUPS = (frozenset(_OPERATORS[kind]) for kind in ("silent", "lookups"))
 _GATHERS = ("_c10d_functional::all_gather_into_tensor",)  # their results count, not their inputs
 
 

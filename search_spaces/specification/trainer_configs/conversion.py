@@ -10,7 +10,7 @@ from typing import Any
 
 from search_spaces.errors import Fault, SpecError
 from search_spaces.plan import knob_problem
-from search_spaces.safety.files import is_file
+from search_spaces.safety.files import is_file, packaged_table
 from search_spaces.specification.load import validated
 from search_spaces.specification.template import one_line, origin_lines
 from search_spaces.specification.trainer_configs import tables
@@ -23,13 +23,6 @@ _DEGREES = ("tensor", "pipeline", "replicas")
 _RATIO = "_warmup_ratio"
 _BETAS: Mapping[str, float] = {"_beta1": 0.9, "_beta2": 0.999}  # Trainer's defaults
 _LINKS = ("deepspeed", "deepspeed_config.deepspeed_config_file")
-_BLANKS: Mapping[str, str] = {  # keys that a trainer's file may lack, with what to write
-    _NAME: "a folder with config.json, a Hub id, or a name of `plimsoll models`",
-    _BATCH: "samples per optimizer step: micro-batch x accumulation x data ranks",
-    "train.sequence_length": "longest sample, in tokens",
-    "train.total_steps": "optimizer steps of the run",
-    _RANKS: "GPUs that train today, which train.global_batch is for",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +90,8 @@ def convert(source: str) -> Conversion:
         entries.add({"data.tokenizer": name}, "the model's")
     if _NAME in entries.values:
         entries.omitted.pop(tables.NO_PRESET, None)
-    blanks = {key: hint for key, hint in _BLANKS.items() if key not in entries.values}
+    hints = packaged_table(__package__, "trainers.yaml")["blanks"]
+    blanks = {key: hint for key, hint in hints.items() if key not in entries.values}
     omitted = tuple(
         one_line(f"{reason}: {', '.join(dict.fromkeys(keys))}")
         for reason, keys in entries.omitted.items()

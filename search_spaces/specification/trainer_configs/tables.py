@@ -23,7 +23,7 @@ HF_OPTIMIZERS = {  # values of `optim`
     "adamw_8bit_paged": "paged_adamw_8bit",
 }
 NO_VALUE = "Plimsoll has no such value"
-_SHARED = ("hf", "fsdp", "reasons")
+_SHARED = ("hf", "fsdp", "blanks", "reasons")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

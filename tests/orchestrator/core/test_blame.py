@@ -14,8 +14,8 @@ from orchestrator.core.reasons import (
     ChecksMachine,
     IsBaseline,
     MachineFailed,
+    MachineReason,
     Retry,
-    ended_by_machine,
 )
 from search_spaces.trial import Cancelled, Crashed, CrashKind, DriverDied, Outcome, WorkersFailed
 from tests.orchestrator.core.driven import (
@@ -95,7 +95,7 @@ def test_a_machine_on_which_nothing_starts_ends_the_sweep_and_blames_no_plan(
 
     (end,) = (one for one in instructions if isinstance(one, End))
     assert end.reason == MachineFailed(cause=cause, error=f"so: {cause}")
-    assert ended_by_machine(end.reason)
+    assert isinstance(end.reason, MachineReason)
     assert driven.state.ended
     assert outcomes(driven) == []
     assert driven.state.sweep.untried_count == PLANS

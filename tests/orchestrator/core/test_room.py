@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core.instructions import End, Run
 from orchestrator.core.notes import PlanBlamed
-from orchestrator.core.reasons import Retry, ended_by_machine
+from orchestrator.core.reasons import MachineReason, Retry
 from search_spaces.plan import Plan
 from search_spaces.trial import Crashed, NodesLost, NoRoom
 from tests.orchestrator.core.driven import (
@@ -66,7 +66,7 @@ def test_missing_room_ends_a_sweep_after_the_wait(nodes_may_come: bool) -> None:
 
     reason = ended(instructions).reason
     assert reason == NoRoom(ranks=2, minutes=minutes if nodes_may_come else 0.0)
-    assert ended_by_machine(reason)
+    assert isinstance(reason, MachineReason)
 
 
 def test_a_validation_without_room_ends_the_sweep() -> None:

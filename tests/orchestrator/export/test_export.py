@@ -143,6 +143,17 @@ def assert_complete(text: str, folder: Path) -> None:
         ),
         ("torchrun", {"checkpoint_ratio": 1.0, "selective_blocks": 1}, "selective_blocks is 1"),
         ("accelerate", {"zero_stage": 3, "precision": "fp16"}, "precision is fp16 with FSDP2"),
+        (
+            "accelerate",
+            {"tensor": 2, "data": 1, "compile": True},
+            "tensor is 2: its division by transformers is untried with compile true",
+        ),
+        (
+            "accelerate",
+            {"tensor": 2, "data": 2, "zero_stage": 2},
+            "tensor is 2: transformers shards as zero_stage 3 does, but it is 2",
+        ),
+        ("hf-trainer", {"tensor": 2, "data": 1}, "tensor is 2, which Trainer takes on GPUs only"),
         ("accelerate", {"zero_stage": 3}, "on a CPU accelerate silently replaces FSDP by DDP"),
         ("hf-trainer", {"batching": "packed"}, "batching is packed"),
         ("hf-trainer", {"optimizer": "sgd"}, "optimizer is sgd: Trainer's differs from torch's"),
@@ -151,9 +162,9 @@ def assert_complete(text: str, folder: Path) -> None:
         ("yaml", {}, "the formats are torchrun, deepspeed"),
         (
             None,
-            {"tensor": 2, "data": 1},
+            {"pipeline": 2, "data": 1, "zero_stage": 0},
             "format supports the plan of trial 3, but `load_best` applies every plan in a loop of"
-            " your own: torchrun: tensor",
+            " your own: torchrun: pipeline",
         ),
     ],
 )

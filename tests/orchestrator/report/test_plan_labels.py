@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 
+from docs.knobs import words_on
 from orchestrator.report.labels import _LOSSY_WORDS, _WORDS, fixed_knobs, fixed_words, plan_words
 from search_spaces.knobs.registry import KNOBS
 from search_spaces.plan import Plan
@@ -67,4 +68,4 @@ def test_plans_that_differ_in_a_knob_have_different_names(knob: str) -> None:
 
 
 def test_every_lossy_knob_has_words() -> None:
-    assert set(_LOSSY_WORDS) == {knob.name for knob in KNOBS if knob.lossy_values}
+    assert set(_LOSSY_WORDS) == {knob.name for knob in KNOBS if words_on(knob).get("lossy_values")}

@@ -60,7 +60,7 @@ def test_a_new_knob_without_a_forecast_is_found() -> None:
         after=Planted(**knobs, static_graph=True),
     )
 
-    knob = Knob(name="static_graph", trades="time", does="sets it")
+    knob = Knob(name="static_graph")
     found = fault_of(knob, (pair,))
 
     assert found is not None

@@ -16,7 +16,7 @@ from tests.workers.fuzz import GLOBAL_BATCH, run_plan
 from tests.workers.launch import Group
 from tests.workers.values import a_plan
 from workers.parallel.apply import wrap_blocks
-from workers.plain_torch.selective import Contexts, save_on_device, save_on_host
+from workers.plain_torch.selective import saving_contexts
 
 WIDTH, BLOCKS, ROWS = 32, 4, 64
 ALL = tuple(range(BLOCKS))
@@ -136,11 +136,11 @@ def test_each_block_is_recomputed_in_its_own_way(monkeypatch: pytest.MonkeyPatch
     assert seen.counts["aten::gelu"] == 3
 
 
-@pytest.mark.parametrize("contexts", [save_on_device, save_on_host])
-def test_what_is_kept_survives_a_change_in_place(contexts: Callable[[], Contexts]) -> None:
+@pytest.mark.parametrize("on_host", [False, True])
+def test_what_is_kept_survives_a_change_in_place(on_host: bool) -> None:
     weight = torch.eye(4)
     x = torch.ones(4, 4)
-    forward, recomputation = contexts()
+    forward, recomputation = saving_contexts(on_host=on_host)
     with forward:
         first = torch.mm(x, weight)
         first[2:].add_(1)

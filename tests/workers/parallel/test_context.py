@@ -136,3 +136,27 @@ def test_rows_that_cannot_be_divided_are_refused(change: dict[str, Any], words: 
 
     with pytest.raises(ValueError, match=words):
         part_of_tokens(replace(whole, inputs=inputs), 0, 2)
+
+
+@pytest.mark.thorough
+def test_two_context_ranks_hold_fewer_activations_of_a_row() -> None:
+    """Prints what `docs/knobs.md` says; the resident memory of a rank is measured."""
+    wide = {**LLAMA, "config": {**LLAMA["config"], "intermediate_size": 1024}}
+    spec = a_spec(
+        model=wide,
+        data={"lengths": {4096: 1}},
+        cluster={"memory_gib": 4.0},
+        train={"sequence_length": 4096, "global_batch": 2},
+    )
+    group, peaks = Group(2, spec), []
+    group.return_freed()
+    for ranks in (1, 2):
+        outcome = group.run(a_request(spec, context=ranks, micro_batch=1, accumulation=ranks))
+        assert isinstance(outcome, Measured), outcome
+        peaks.append(outcome.memory.peak_bytes)
+        print(
+            f"context {ranks}: {peaks[-1] / 1e6:.0f} MB, {outcome.step_seconds.value:.2f} s a step"
+        )
+    group.stop()
+
+    assert peaks[1] < 0.85 * peaks[0]

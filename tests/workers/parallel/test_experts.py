@@ -17,7 +17,7 @@ from tests.workers.parity.comparison import Parity
 from tests.workers.parity.layouts import COMMON, EXPORTS, FURTHER
 from tests.workers.test_validation import a_validation
 from tests.workers.tracing.experts import EXPERTS, QWEN
-from tests.workers.values import a_request, a_spec
+from tests.workers.values import LLAMA, a_request, a_spec
 from workers.parallel.apply import wrap_blocks
 from workers.parallel.experts import expert_skew
 from workers.worker import Worker
@@ -25,7 +25,10 @@ from workers.worker import Worker
 LAYOUTS = {
     name: knobs for name, knobs in {**COMMON, **FURTHER}.items() if name.startswith("expert")
 }
-SCRIPTS = ("export torchrun, expert ranks", "export torchrun, experts one after the other")
+SCRIPTS = (
+    *("export torchrun, expert ranks", "export torchrun, experts one after the other"),
+    *("export accelerate, expert ranks", "export hf-trainer, expert ranks"),
+)
 MORE = pytest.mark.thorough
 
 
@@ -110,3 +113,26 @@ def test_the_kernel_of_a_plan_computes_the_experts(monkeypatch: pytest.MonkeyPat
         wrap_blocks(model, list(model.model.layers), settings)
         model(ids)
         assert len(calls) == layers, kernel
+
+
+@pytest.mark.thorough
+def test_two_expert_ranks_gather_fewer_experts() -> None:
+    """Prints what `docs/knobs.md` says; the resident memory of a rank is measured."""
+    mixture = {
+        "name": "mixtral-8x7b",
+        "config": {k: v for k, v in LLAMA["config"].items() if k != "intermediate_size"}
+        | {"hidden_size": 256, "intermediate_size": 1024, "num_local_experts": 16},
+    }
+    spec = a_spec(model=mixture, cluster={"memory_gib": 4.0})
+    group, peaks = Group(2, spec), []
+    group.return_freed()
+    for ranks in (1, 2):
+        outcome = group.run(a_request(spec, zero_stage=2, experts=ranks))
+        assert isinstance(outcome, Measured), outcome
+        peaks.append(outcome.memory.peak_bytes)
+        print(
+            f"experts {ranks}: {peaks[-1] / 1e6:.0f} MB, {outcome.step_seconds.value:.2f} s a step"
+        )
+    group.stop()
+
+    assert peaks[1] < 0.9 * peaks[0]

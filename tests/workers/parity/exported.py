@@ -6,13 +6,14 @@ of Ray Train starts no Ray here: its ranks run what `train_loop` runs.
 """
 
 import contextlib
+import json
 import os
 import runpy
 import socket
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import yaml
+from accelerate import ParallelismConfig
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
+from orchestrator.export import hf_trainer
 from orchestrator.export.bundle import write_bundle
 from orchestrator.export.formats import export_bundle
 from orchestrator.export.source import ExportSource
@@ -67,7 +70,15 @@ def first_steps(
         UserError: If the format cannot express the plan.
         AssertionError: If a rank fails; with its traceback.
     """
-    write_bundle(export_bundle(source, name), source, folder)
+    if name == "hf-trainer" and source.plan.tensor > 1:
+        # accelerate takes tensor ranks on GPUs only, but all that its check guards runs on CPUs too
+        source = replace(source, device="cuda")
+        write_bundle(export_bundle(source, name), source, folder)
+        arguments = folder / hf_trainer.ARGUMENTS
+        on_cpu = {"use_cpu": True, "ddp_backend": "gloo"}
+        arguments.write_text(json.dumps(json.loads(arguments.read_text()) | on_cpu))
+    else:
+        write_bundle(export_bundle(source, name), source, folder)
     ranks = source.plan.world_size
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -114,6 +125,8 @@ def _run(
         **{"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
     }
     os.chdir(folder)
+    if manifest.plan.tensor > 1:
+        ParallelismConfig._validate_accelerator = lambda *_: None
     steps = _STEPS + overflows
     sys.argv = ["train.py", "--steps", str(steps)]
     update: dict[str, Any] = {}

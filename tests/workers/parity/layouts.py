@@ -102,6 +102,13 @@ EXPORTS: Mapping[str, tuple[str, Knobs]] = {
     "export deepspeed, zero 2": ("deepspeed", {**_DEEPSPEED, "zero_stage": 2}),
     "export deepspeed, zero 3": ("deepspeed", {**_DEEPSPEED, "zero_stage": 3}),
     "export accelerate, ddp": ("accelerate", {}),
+    "export accelerate, expert ranks": ("accelerate", {"zero_stage": 3, "experts": 2}),
+    "export accelerate, tensor ranks": ("accelerate", {"tensor": 2, "data": 1}),
+    "export hf-trainer, expert ranks": ("hf-trainer", {"zero_stage": 3, "experts": 2}),
+    "export hf-trainer, tensor and data ranks": (
+        "hf-trainer",
+        {"tensor": 2, "data": 2, "zero_stage": 3, "checkpoint_ratio": 1.0},
+    ),
     "export hf-trainer, one rank": ("hf-trainer", {"data": 1, "batching": "grouped"}),
     "export hf-trainer, ddp": ("hf-trainer", {}),
     "export hf-trainer, chunked loss": ("hf-trainer", {"loss": "chunked"}),
