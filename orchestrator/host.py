@@ -26,17 +26,8 @@ from workers.memory.nvml import nvml
 
 # Measurements depend on these; after a change of one they have to be repeated.
 KEY_PACKAGES = (
-    "deepspeed",
-    "mlflow",
-    "numpy",
-    "nvidia-ml-py",
-    "optuna",
-    DISTRIBUTION,
-    "pydantic",
-    "ray",
-    "tokenizers",
-    "torch",
-    "transformers",
+    *("deepspeed", "mlflow", "numpy", "nvidia-ml-py", "optuna", DISTRIBUTION, "pydantic", "ray"),
+    *("tokenizers", "torch", "transformers"),
 )
 
 # Ray's driver and its processes hang with fewer

@@ -48,7 +48,6 @@ def effort_for(*, tiny: bool) -> ProbeConfig:
         compiles=False,
         copy_bytes=4 * MIB,
         file_bytes=MIB,
-        adam_elements=100_000,
     )
 
 

@@ -3,7 +3,6 @@
 All functions raise `ClusterError` if Slurm is not on this machine, or does not answer.
 """
 
-import getpass
 import os
 import subprocess
 import time
@@ -27,8 +26,7 @@ def submit_script(script: str, folder: Path, environment: Mapping[str, str]) -> 
 
 def queued_job(name: str, folder: Path) -> str | None:
     """Returns the latest job of that name and folder that has not ended, or None."""
-    user = getpass.getuser()
-    words = ["squeue", "--noheader", f"--user={user}", f"--name={name}", "--format=%A %Z"]
+    words = ["squeue", "--noheader", "--me", f"--name={name}", "--format=%A %Z"]
     jobs = [line.split(maxsplit=1) for line in _answer(words).splitlines()]
     return max((job for job, where in jobs if where == str(folder)), key=int, default=None)
 

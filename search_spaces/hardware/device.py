@@ -109,8 +109,6 @@ class Device:
     price_per_hour: Annotated[float, Field(ge=0, strict=True)] | None = None
     pageable_bytes_per_second: Quantity | None = None
     """Bandwidth between host and device with pageable memory; None if it was not measured."""
-    cpu_adam_elements_per_second: Quantity | None = None
-    """Parameters per second that Adam updates on the host; None if it was not measured."""
     matmul_points: tuple[MatmulPoint, ...] = ()
     """Sustained for a second or more each."""
     matmul_throttles: tuple[Text, ...] = ()

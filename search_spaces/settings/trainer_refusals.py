@@ -12,14 +12,7 @@ TPU_FORMATS = ("torchrun", "ray-train", "rayjob")  # without the modules of a ty
 _MODELS = packaged_table(__package__, "trainer_models.yaml")
 TITAN_MODELS: Mapping[str, tuple[str, str]] = _MODELS["torchtitan"]
 BRIDGE_MODELS: Mapping[str, tuple[str, str, str]] = _MODELS["megatron-bridge"]
-
-
-_BY_MESH: Mapping[str, tuple[object, ...]] = {  # that it takes
-    **{"precision": ("fp32", "bf16"), "states": ("fp32",), "compile": (False,)},
-    **{"checkpoint_ratio": (0.0, 1.0), "checkpoint_offload": (False,), "offloaded_blocks": (0,)},
-    **{"offload_parameters": ("none",), "loss": ("whole",), "vocab_multiple": (1,)},
-    **{"mlp_tiles": (1,), "optimizer": ("adamw_fused", "adamw_foreach")},
-}
+_MESH: Mapping[str, list[object]] = _MODELS["transformers-mesh"]  # values of knobs that it takes
 
 
 def is_divided(plan: Plan) -> bool:
@@ -38,7 +31,7 @@ def _mesh_refusals(plan: Plan, model: ModelFacts) -> Iterator[str]:
         yield f"{degree}: transformers has no plan that splits {model.architecture}"
     if plan.data > 1 and plan.zero_stage != 3:
         yield f"{degree}: transformers shards as zero_stage 3 does, but it is {plan.zero_stage}"
-    for name, values in _BY_MESH.items():
+    for name, values in _MESH.items():
         if (value := getattr(plan, name)) not in values:
             word = str(value).lower() if isinstance(value, bool) else value
             yield f"{degree}: its division by transformers is untried with {name} {word}"

@@ -41,7 +41,6 @@ class ProbeConfig:
     collective_bytes: tuple[int, ...]
     file_bytes: int
     file_seconds: float  # limit for writing, and for reading
-    adam_elements: int
     compiles: bool = True  # measure a compiled block too, whose compilation takes half a minute
     timeout_seconds: float = 300.0  # of the whole probe
 
@@ -79,4 +78,3 @@ class ProbeResult:
     block_launches: BlockLaunches
     collective_points: tuple[CollectivePoint, ...]
     drive_bytes_per_second: tuple[float, float] | None  # written and read around the page cache
-    cpu_adam_elements_per_second: float

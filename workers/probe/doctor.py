@@ -30,10 +30,6 @@ def _missing_for_fused_loss(device: torch.device) -> str | None:
     return None if installed else "liger-kernel is not installed; run `pip install liger-kernel`"
 
 
-def _missing_for_stochastic(device: torch.device) -> str | None:
-    return missing_extra("torchao") or missing_for_compile(device)
-
-
 def _missing_for_float8(device: torch.device) -> str | None:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < FIRST_WITH_FP8:
         return "float8 needs an Ada, Hopper or newer GPU"
@@ -50,7 +46,11 @@ _FEATURES: tuple[tuple[str, str, Callable[[torch.device], str | None]], ...] = (
     ("energy", "objective.metric tokens_per_joule", missing_for_energy),
     ("fused_loss", "loss fused", _missing_for_fused_loss),
     ("eight_bit", "adamw_8bit, int8 and nf4", lambda _: missing_extra("bitsandbytes")),
-    ("stochastic", "states bf16_stochastic", _missing_for_stochastic),
+    (
+        "stochastic",
+        "states bf16_stochastic",
+        lambda on: missing_extra("torchao") or missing_for_compile(on),
+    ),
     ("flash_attention_2", "attention flash_attention_2", partial(missing_for_flash, 2)),
     ("flash_attention_3", "attention flash_attention_3", partial(missing_for_flash, 3)),
 )

@@ -83,7 +83,6 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
         STAND_IN, _TRAIN, device, seconds=config.point_seconds, compiles=config.compiles
     )
     _barrier(config)
-    adam = rates.adam_rate(config)
     collectives = rates.collective_points(config, device)
     _barrier(config)
     drive_rates = rates.drive_rates(
@@ -105,7 +104,6 @@ def _measured(config: ProbeConfig, device: torch.device, drive: Path) -> ProbeRe
         block_launches=blocks,
         collective_points=collectives,
         drive_bytes_per_second=drive_rates,
-        cpu_adam_elements_per_second=adam,
     )
 
 

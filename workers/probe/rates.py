@@ -120,15 +120,6 @@ def launch_seconds(config: ProbeConfig, device: torch.device) -> float:
     return best_seconds(many, device, config.point_seconds) / _LAUNCHES
 
 
-def adam_rate(config: ProbeConfig) -> float:
-    """Returns parameters per second that fused AdamW updates on the host, all in fp32."""
-    weight = torch.nn.Parameter(torch.zeros(config.adam_elements))
-    weight.grad = torch.ones_like(weight)
-    optimizer = torch.optim.AdamW([weight], fused=True)
-    host = torch.device("cpu")
-    return config.adam_elements / best_seconds(optimizer.step, host, config.point_seconds)
-
-
 def _points_of(
     precision: MatmulPrecision, config: ProbeConfig, device: torch.device
 ) -> Iterator[MatmulPoint]:

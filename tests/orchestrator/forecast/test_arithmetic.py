@@ -167,7 +167,7 @@ def test_matmuls_of_a_step_are_six_flops_a_parameter_and_token() -> None:
     assert row.mfu == pytest.approx(work / row.forecast.step_seconds.value / 989e12)
 
 
-def test_flash_attention_is_of_the_generations_that_a_gpu_has() -> None:
+def test_kernels_are_of_the_generations_that_a_gpu_has() -> None:
     volta, ampere, hopper, blackwell = (
         dict(planning_request(a_spec(), facts(), known_device(gpu), ranks=(1,)).lacks)
         for gpu in ("V100-32", "A100", "H100", "B200")
@@ -175,6 +175,9 @@ def test_flash_attention_is_of_the_generations_that_a_gpu_has() -> None:
     second = {"flash_attention_2": "flash_attention_2 needs an Ampere or newer GPU"}
     third = {"flash_attention_3": "flash_attention_3 needs a Hopper GPU"}
 
-    assert volta == second | third
-    assert ampere == blackwell == third
+    eight_bit = {"float8": "float8 needs an Ada, Hopper or newer GPU"}
+
+    assert volta == second | third | eight_bit
+    assert ampere == third | eight_bit
+    assert blackwell == third
     assert hopper == {}

@@ -15,7 +15,6 @@ TINY = ProbeConfig(
     collective_bytes=(2**10, 2**14),
     file_bytes=2**23,
     file_seconds=1.0,
-    adam_elements=1000,
     compiles=False,
     timeout_seconds=1200.0,
 )
@@ -36,5 +35,4 @@ ON_A_GPU = ProbeResult(
     block_launches=BlockLaunches(block_launch_seconds=2e-5, compiled_launch_seconds=8e-6),
     collective_points=(("all_reduce", 8, 800, 1e-6), ("all_reduce", 8, 8_000_000_000, 0.04)),
     drive_bytes_per_second=(2e9, 5e9),
-    cpu_adam_elements_per_second=1e9,
 )
