@@ -82,7 +82,7 @@ test-thorough: developers ## Run longer tests: PART=workers, sweeps, faults or e
 	{ $(BIN)/python -m pytest $(AT_LENGTH) $(if $(PART),--part=$(PART)) --until $$until -m alone \
 		|| test $$? = 5; } # faults and exports have some
 
-fuzz-plans: developers ## Run 200 legal plans drawn over all knobs; none may crash
+fuzz-plans: developers ## Run 300 legal plans drawn over all knobs; none may crash
 	@$(BIN)/python -m tests.workers.fuzz
 
 parity: developers ## Compare steps of 88 architectures and 119 functions under 11 to 49 plans with a plain loop

@@ -374,7 +374,7 @@ def _summary(drawn: Iterable[Drawn], seed: int) -> dict[str, Any]:
 def main() -> int:
     """Runs a sample and writes its results; continues where an earlier run was interrupted."""
     parser = argparse.ArgumentParser(description="Run legal plans drawn over all knobs.")
-    parser.add_argument("--plans", type=int, default=200)
+    parser.add_argument("--plans", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, nargs="*", default=list(RANKS))
     parser.add_argument(
