@@ -14,7 +14,7 @@ from tests.workers.launch import Groups
 from tests.workers.parity.architectures import spec_of
 from tests.workers.parity.comparison import Expected, Parity
 from tests.workers.parity.functions import function_specs
-from tests.workers.parity.layouts import COMMON, FOR_FUNCTIONS, Knobs
+from tests.workers.parity.layouts import COMMON, EXPORTS, FOR_FUNCTIONS, Knobs
 from tests.workers.values import LLAMA
 
 PIPELINE: Knobs = {"pipeline": 2, "data": 1}
@@ -194,6 +194,25 @@ def test_an_architecture_trains_as_the_plain_loop_or_is_refused(
     assert [each.layout for each in found] == list(COMMON)
     assert not [each for each in found if each.is_fault]
     assert any(each.ending == "same" for each in found)
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "ending"),
+    [
+        ("causal-lm", "llama", "same"),
+        pytest.param("masked-lm", "bert", "refused", marks=pytest.mark.thorough),
+        pytest.param("seq2seq", "t5", "refused", marks=pytest.mark.thorough),
+    ],
+)
+def test_exports_of_tensor_ranks_train_as_the_plain_loop(
+    parity: Parity, task: str, model: str, ending: str
+) -> None:
+    layouts = {name: knobs for name, (_, knobs) in EXPORTS.items() if "tensor" in name}
+    found = list(parity.of_model(task, model, layouts))
+
+    assert [(each.ending, each.detail if each.is_fault else "") for each in found] == [
+        (ending, "") for _ in layouts
+    ]
 
 
 SAME, REFUSED = {"same"}, {"refused"}
