@@ -185,3 +185,16 @@ def _serve(end: Connection, place: tuple[int, int, int, str], spec: SweepSpec) -
         end.send(job(worker, *arguments))
     if size > 1:
         dist.destroy_process_group()
+
+
+def peaks_of(*requests: TrialRequest) -> list[int]:
+    """Returns a rank's resident bytes at the peak of each trial of two ranks, and prints them."""
+    group, peaks = Group(2, requests[0].spec), list[int]()
+    group.return_freed()
+    for request in requests:
+        outcome = group.run(request)
+        assert isinstance(outcome, Measured), outcome
+        peaks.append(outcome.memory.peak_bytes)
+        print(f"{peaks[-1] / 1e6:.0f} MB, {outcome.step_seconds.value:.2f} s a step")
+    group.stop()
+    return peaks

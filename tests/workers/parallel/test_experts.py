@@ -11,7 +11,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from search_spaces.settings.blocks import BlockSettings
 from search_spaces.trial import Measured, TrialRequest
-from tests.workers.launch import Group, Groups
+from tests.workers.launch import Group, Groups, peaks_of
 from tests.workers.one_step import built
 from tests.workers.parity.comparison import Parity
 from tests.workers.parity.layouts import COMMON, EXPORTS, FURTHER
@@ -124,15 +124,7 @@ def test_two_expert_ranks_gather_fewer_experts() -> None:
         | {"hidden_size": 256, "intermediate_size": 1024, "num_local_experts": 16},
     }
     spec = a_spec(model=mixture, cluster={"memory_gib": 4.0})
-    group, peaks = Group(2, spec), []
-    group.return_freed()
-    for ranks in (1, 2):
-        outcome = group.run(a_request(spec, zero_stage=2, experts=ranks))
-        assert isinstance(outcome, Measured), outcome
-        peaks.append(outcome.memory.peak_bytes)
-        print(
-            f"experts {ranks}: {peaks[-1] / 1e6:.0f} MB, {outcome.step_seconds.value:.2f} s a step"
-        )
-    group.stop()
+    requests = [a_request(spec, zero_stage=2, experts=ranks) for ranks in (1, 2)]
+    whole, divided = peaks_of(*requests)
 
-    assert peaks[1] < 0.9 * peaks[0]
+    assert divided < 0.9 * whole
